@@ -57,7 +57,7 @@ while not os.path.exists({str(pid)!r}):
     time.sleep(0.01)
 os.kill(os.getpid(), 15)
 """
-    with pytest.raises(cases.WorkerDied, match="(?s)Rank 1 .* SIGTERM"):
+    with pytest.raises(cases.WorkerDied, match=r"(?s)Rank 1 .* SIGTERM"):
         cases.run_workers(python(code), 2)
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid.read_text()), 0)
