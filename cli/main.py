@@ -30,7 +30,8 @@ from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import show_diff, skills_app
 from skill_ttrl.cli.train import Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import EXIT_CODES, ConfigError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import EXIT_CODES, ConfigError, RankError, RunFolderError, SkillTTRLError
+from skill_ttrl.rl.parallel.launch import leave_word
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.trust import trusting
 
@@ -312,7 +313,8 @@ def main() -> None:
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)
-        say(f"Error: {error}", screen=Console(stderr=True), style="red")
+        if not (isinstance(error, RankError) and leave_word(error)):
+            say(f"Error: {error}", screen=Console(stderr=True), style="red")
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 
 

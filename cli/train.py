@@ -204,8 +204,6 @@ def _notice(text: str) -> None:
 def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:
     from skill_ttrl.config import read_config_text
     from skill_ttrl.rl.parallel.environment import launched
-    from skill_ttrl.rl.parallel.launch import launch as launch_ranks
-    from skill_ttrl.rl.parallel.launch import this_command
 
     config, resume = found.load(), found.options.resume
     text, where = read_config_text(found.source)
@@ -214,15 +212,29 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
     if dry_run:
         from skill_ttrl.stages.doctor.plan import plan
 
-        planned = plan(config)
+        planned = plan(config, asks_ranks=found.asks_ranks)
         show(planned, as_json, plan_view)
         if planned.exit_code:
             raise typer.Exit(planned.exit_code)
         return
     if (config.runtime.nproc or 1) > 1 and not launched():
-        raise typer.Exit(launch_ranks(this_command(), config.runtime.nproc or 1, notice=_notice))
+        raise typer.Exit(_launch(found, config))
     with driving_ranks():
         _run_here(found, config, text, where, as_json=as_json, seeds=seeds)
+
+
+def _launch(found: Launch, config: SkillTTRLConfig) -> int:
+    """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
+    from skill_ttrl.rl.parallel.launch import launch, this_command
+    from skill_ttrl.runs.checkpoint import what_is_saved
+    from skill_ttrl.stages.setup.checks import check_ready
+    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
+
+    check_ready(config)
+    check_ranks(config)
+    check_gpus(config, asked=found.asks_ranks)
+    folder = found.folder(config)
+    return launch(this_command(), config.runtime.nproc or 1, notice=_notice, saved=lambda: what_is_saved(folder))
 
 
 def _run_here(

@@ -14,7 +14,7 @@
     ├── SkillBankError   (RuntimeError)    4   a bank of another schema, a damaged log, an id that is or is not there
     ├── EndpointError    (RuntimeError)    6   a language model behind an address that refuses or cannot be reached
     ├── BudgetError      (RuntimeError)    7   what a run may spend on such models is spent
-    ├── TrainingError    (RuntimeError)    8   updates that are all left out, because loss or gradient is not finite
+    ├── TrainingError    (RuntimeError)    8   nothing can be learned: no update is finite, or too few groups differ in reward
     ├── RankError        (RuntimeError)    9   one of several processes that train together is gone
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
@@ -36,7 +36,7 @@ EXIT_CODES: Mapping[int, str] = {
     5: "model, device or missing package",
     6: "a language model's server that refuses or gives no answer",
     7: "the budget for such models is spent",
-    8: "no update is finite",
+    8: "nothing can be learned: no update is finite, or too few groups differ in reward",
     9: "one of several processes of a run has died",
 }
 """Exit codes of the command line; 128 + n after signal n."""
@@ -130,7 +130,9 @@ class BudgetError(SkillTTRLError, RuntimeError):
 
 
 class TrainingError(SkillTTRLError, RuntimeError):
-    """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out."""
+    """Training that changes nothing: loss or gradient of its updates is not finite, so that they are left out, or too few groups of a
+    step differ in reward (`rl.dynamic_sampling.when_exhausted: raise`).
+    """
 
     exit_code = 8
 

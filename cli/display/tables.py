@@ -158,10 +158,12 @@ def plan_view(found: Plan) -> RenderableType:
     ]
     if found.speed is not None:
         speed, how = found.speed, "measured" if found.speed.measured else "reckoned"
+        cache = "" if speed.cached is None else f", {speed.cached / 1e6:,.0f}M cached tokens/s"
+        of_all = f"{speed.gpus} x {speed.device}" if speed.gpus > 1 else speed.device
         lines.append(
             Text(
-                f"Speed of {speed.device} ({how}): {speed.training:,.0f} tokens/s learnt, {speed.reading:,.0f} read, "
-                f"{speed.rounds:,.0f} decoding steps/s."
+                f"Speed of {of_all} ({how}): {speed.training:,.0f} tokens/s learnt, {speed.reading:,.0f} read, "
+                f"{speed.rounds:,.0f} decoding steps/s{cache}."
             )
         )
     lines += [Text(f"- {text}") for text in found.assumptions]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import patch_environment
 
 from skill_ttrl.config import RuntimeConfig
+from skill_ttrl.cores import free_memory
 from skill_ttrl.errors import ModelError
 
 _MIXED_PRECISION = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
@@ -89,17 +88,15 @@ def weight_dtype(accelerator: Accelerator, *, frozen: bool) -> torch.dtype:
 
 
 def device_memory(device: str) -> int:
-    """Bytes that a process may take: all of a GPU's (`cuda`, `cuda:1`), or what this machine (or container) has available now (`cpu`)."""
+    """Bytes that a process may take: all of a GPU's (`cuda`, `cuda:1`), or what is free of this machine's (`cpu`)."""
     if device.startswith("cuda"):
         return int(torch.cuda.get_device_properties(torch.device(device)).total_memory)
-    import psutil
+    return free_memory()
 
-    available = int(psutil.virtual_memory().available)
-    limit, used = (Path("/sys/fs/cgroup", name) for name in ("memory.max", "memory.current"))
-    try:
-        return min(available, int(limit.read_text()) - int(used.read_text()))
-    except (OSError, ValueError):  # no such group, or "max": no limit
-        return available
+
+def gpu_count() -> int:
+    """Number of GPUs that torch can use. Takes no memory of them."""
+    return torch.cuda.device_count()
 
 
 def gpus() -> list[str]:

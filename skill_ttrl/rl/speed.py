@@ -55,6 +55,8 @@ class Speed:
     measured: bool
     gpus: int = 0
     """0: a CPU."""
+    cached: float | None = None
+    """Tokens a second whose keys and values decoding reads from the cache, over all sequences; None: not counted."""
 
 
 def update_rates(
@@ -84,9 +86,18 @@ def device_of(name: str) -> Device | None:
     return next((device for device in DEVICES if device.name in name), None)
 
 
-def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int | None = None) -> Speed:
+def reckoned(
+    parameters: int, device: Device, gpus: int = 1, *, trainable: int | None = None, cache_bytes: int | None = None
+) -> Speed:
     """From the data sheet: 6 operations a parameter and token in training (4 where almost nothing learns, as under adapters), 2 in
-    reading; decoding reads all weights once a step (2 bytes a parameter), on each of several GPUs. `trainable` counts the parameters that learn; None: all.
+    reading; decoding reads all weights once a step (2 bytes a parameter), on each of several GPUs, and the cache.
+
+    Args:
+        parameters: Of the model.
+        device: Each GPU.
+        gpus: Number of them.
+        trainable: Parameters that learn; None: all.
+        cache_bytes: Keys and values of one token; None: the cache is not counted.
     """
     few = trainable is not None and trainable < parameters // 2
     return Speed(
@@ -96,6 +107,7 @@ def reckoned(parameters: int, device: Device, gpus: int = 1, *, trainable: int |
         rounds=DECODE_SHARE * device.bandwidth / (2 * parameters),
         measured=False,
         gpus=gpus,
+        cached=None if cache_bytes is None else DECODE_SHARE * device.bandwidth * gpus / cache_bytes,
     )
 
 

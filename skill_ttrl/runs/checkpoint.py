@@ -127,6 +127,18 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
     return sorted(found, key=lambda c: (order.get(c.phase, len(order)), c.phase, c.step))
 
 
+def what_is_saved(path: str | Path) -> str:
+    """Say what of a run that has ended early is saved, and how it goes on; `path` may hold one run a seed, or not be there."""
+    runs = [each for each in (Path(path), *Path(path).glob("seed-*")) if RunFolder.exists(each)]
+    if not runs:
+        return "Nothing was saved: begin again with the same command."
+    run = max(runs, key=lambda each: (each / "run.json").stat().st_mtime)
+    found = list_checkpoints(RunFolder(run, None))
+    if not found:
+        return f"There is no checkpoint in {run} yet: begin again with the same command and --resume auto."
+    return f"Everything up to {found[-1].path.name} is saved in {run}: go on with the same command and --resume auto."
+
+
 def verify(path: str | Path) -> None:
     """Compare every file of a checkpoint with its manifest.
 

@@ -67,6 +67,11 @@ class Launch:
             check_foreign(self.source, config)
         return config
 
+    @property
+    def asks_ranks(self) -> bool:
+        """True if the number of processes was asked for here, and not by the recipe alone."""
+        return any(each.partition("=")[0].strip() in ("runtime", "runtime.nproc") for each in self.overrides)
+
     def folder(self, config: SkillTTRLConfig) -> Path:
         """The run's folder: `runs/NAME` where none was named, numbered if taken."""
         return self.options.output or free_folder(Path("runs") / config.name, self.options.resume)

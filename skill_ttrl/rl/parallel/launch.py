@@ -25,6 +25,10 @@ from skill_ttrl.signals import SIGNALS
 
 LAUNCHER = "SKILLTTRL_LAUNCHER"
 """Environment variable with the launcher's process id: a rank 0 whose launcher is gone stops as at SIGTERM."""
+FOLDER = "SKILLTTRL_LAUNCHER_FOLDER"
+"""Environment variable with a folder in which rank 0 leaves word for the launcher."""
+MET, WORD = "met", "word"
+"""Files there: the ranks have met; an error of rank 0 that names no rank."""
 GRACE_S = 30.0
 """After another rank has failed rank 0 ends by itself within this time (its collectives fail), or is killed."""
 LINGER_S = 5.0
@@ -33,7 +37,9 @@ _POLL_S = 0.05
 _TAIL_LINES = 30
 
 
-def launch(command: Sequence[str], count: int, *, notice: Callable[[str], None]) -> int:
+def launch(
+    command: Sequence[str], count: int, *, notice: Callable[[str], None], saved: Callable[[], str] = lambda: ""
+) -> int:
     """Start `command` as ranks 0 to `count` - 1 and wait for them.
 
     Rank 0 has this process's terminal; what the others write is shown where they fail. Each has a process group of its own, so that
@@ -43,12 +49,13 @@ def launch(command: Sequence[str], count: int, *, notice: Callable[[str], None])
         command: program and arguments.
         count: number of ranks, at least 2.
         notice: called with each line for the user about a rank that failed.
+        saved: gives the sentence on what is saved, once a rank has died.
 
     Returns:
         The exit code: rank 0's, or `RankError`'s where a rank was killed.
     """
-    with tempfile.TemporaryDirectory(prefix="skillttrl-ranks-") as folder, _Crew(Path(folder), notice) as crew:
-        environment = _environment(count)
+    with tempfile.TemporaryDirectory(prefix="skillttrl-ranks-") as folder, _Crew(Path(folder), notice, saved) as crew:
+        environment = _environment(count) | {FOLDER: folder}
         for rank in range(count):
             crew.start(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         return crew.wait()
@@ -57,8 +64,8 @@ def launch(command: Sequence[str], count: int, *, notice: Callable[[str], None])
 class _Crew:
     """The processes of a run."""
 
-    def __init__(self, folder: Path, notice: Callable[[str], None]) -> None:
-        self._folder, self._notice = folder, notice
+    def __init__(self, folder: Path, notice: Callable[[str], None], saved: Callable[[], str]) -> None:
+        self._folder, self._notice, self._saved = folder, notice, saved
         self._ranks: list[subprocess.Popen[bytes]] = []
         self._outputs: list[IO[bytes]] = []
         self._killed: set[subprocess.Popen[bytes]] = set()
@@ -95,35 +102,50 @@ class _Crew:
             )
         )
 
+    @property
+    def _met(self) -> bool:
+        return (self._folder / MET).exists()
+
     def wait(self) -> int:
         """The exit code, once all have ended."""
         driver, others = self._ranks[0], self._ranks[1:]
         while driver.poll() is None:
             if self._deadline is None and any(each.poll() for each in others):
-                self._deadline = time.monotonic() + GRACE_S
+                # Before they have met rank 0 would wait for one that never comes.
+                self._deadline = time.monotonic() + (GRACE_S if self._met else LINGER_S)
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._kill([driver])
             time.sleep(_POLL_S)
-        until = time.monotonic() + (0.0 if self._interrupts > 1 else LINGER_S)
+        until = time.monotonic() + (LINGER_S if self._met and self._interrupts < 2 else 0.0)
         while any(each.poll() is None for each in others) and time.monotonic() < until:
             time.sleep(_POLL_S)
         self._kill(others)
         return self._verdict()
 
     def _verdict(self) -> int:
-        """The exit code; the user is shown each rank that failed without a word from rank 0, with the end of what it wrote."""
-        codes, driver = [each.returncode for each in self._ranks], self._ranks[0]
-        died = False
+        """The exit code. Ranks that rank 0 has not spoken of are named, with the end of what they wrote."""
+        codes, word = [each.returncode for each in self._ranks], self._folder / WORD
+        spoken = codes[0] > 0 and not word.exists()
+        died: list[str] = []
+        tails: list[str] = []
         for rank, (process, code) in enumerate(zip(self._ranks, codes, strict=True)):
-            silent = code < 0 or code == 1 or driver in self._killed
-            if process in self._killed or not code or not silent or (not rank and code > 0):
+            if process in self._killed or code == 0 or code == RankError.exit_code or (code > 0 and not rank):
+                continue  # ended by the launcher, or because another rank was gone, or with a word of its own
+            if code > 1 and spoken:
                 continue
-            died = True
-            self._notice(f"Rank {rank} of {len(codes)} {_ended(code)}, and the others ended with it. {_GO_ON}")
-            for line in self._tail(rank):
-                self._notice(f"  rank {rank}: {line}")
+            what = f"Rank {rank} of {len(codes)} {_ended(code)}"
+            if code < 0 or not spoken:
+                died.append(what)
+            tail = [f"  rank {rank}: {line}" for line in self._tail(rank)]
+            tails += [f"{what}. It wrote last:", *tail] if tail else []
         if self._interrupts > 1:
             return 128 + signal.SIGINT
+        if died:
+            self._notice(f"Error: {'; '.join(died)}, and the run ended with it. {self._saved()}".rstrip())
+        elif codes[0] > 0 and not spoken:
+            self._notice(f"Error: {word.read_text(encoding='utf-8')} {self._saved()}".rstrip())
+        for line in tails:
+            self._notice(line)
         return codes[0] if codes[0] > 0 else RankError.exit_code if codes[0] or died else 0
 
     def _tail(self, rank: int) -> list[str]:
@@ -146,9 +168,6 @@ class _Crew:
                 each.kill()
         for each in processes:
             each.wait()
-
-
-_GO_ON = "The last checkpoint stands: go on with the same command and --resume auto."
 
 
 def _ended(code: int) -> str:
@@ -187,15 +206,25 @@ def this_command() -> list[str]:
     return [sys.executable, "-P", "-m", "skill_ttrl.cli.entry", *sys.argv[1:]]
 
 
+def leave_word(error: RankError) -> bool:
+    """Leave an error that names no rank to the launcher, which knows the rank that died. False: there is none, or it names one."""
+    folder = os.environ.get(FOLDER)
+    if folder is None or error.rank is not None:
+        return False
+    (Path(folder) / WORD).write_text(str(error), encoding="utf-8")
+    return True
+
+
 @contextmanager
 def following_launcher() -> Iterator[None]:
-    """While entered, this process gets SIGTERM once its launcher is gone; nothing where `launch` did not start it."""
+    """Of ranks that have met: while entered, rank 0 gets SIGTERM once its launcher is gone. Nothing where `launch` did not start it."""
     import threading
 
     launcher, done = os.environ.pop(LAUNCHER, None), threading.Event()
     if launcher is None:
         yield
         return
+    (Path(os.environ[FOLDER]) / MET).touch()
 
     def watch() -> None:
         while not done.wait(1.0):

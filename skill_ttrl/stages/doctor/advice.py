@@ -11,6 +11,7 @@ from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.rl.device import device_memory, resolve_device
 from skill_ttrl.rl.out_of_memory import out_of_memory
+from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 
 
@@ -55,7 +56,7 @@ def explaining_memory(config: SkillTTRLConfig, run: Path) -> Iterator[None]:
 
     Args:
         config: The run's.
-        run: Its folder, in which everything up to the newest checkpoint is saved.
+        run: Its folder.
 
     Raises:
         ModelError: in its place, with the estimate of the phase it happened in.
@@ -71,8 +72,8 @@ def explaining_memory(config: SkillTTRLConfig, run: Path) -> Iterator[None]:
             raise
         first_line = str(error).strip().partition("\n")[0]
         raise ModelError(
-            f"Out of memory{where} ({NAMES[phase]}): {first_line.rstrip('.')}. {_estimated(config, phase)} Everything up to the newest "
-            f"checkpoint is saved in {run}: go on with --resume auto."
+            f"Out of memory{where} ({NAMES[phase]}): {first_line.rstrip('.')}. {_estimated(config, phase)} "
+            f"{what_is_saved(run)}"
         ) from error
 
 

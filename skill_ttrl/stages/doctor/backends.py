@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import urlsplit
@@ -135,7 +137,8 @@ def _servers(config: SkillTTRLConfig) -> list[Check]:
     if not config.vllm.servers:
         advice = "Start one (skillttrl serve MODEL) and name it: --set 'vllm.servers=[http://127.0.0.1:8000]'"
         return [Check("vllm server", "fail", "vllm.mode=server, and vllm.servers names none", advice)]
-    checks = [_server(config, address) for address in config.vllm.servers]
+    with ThreadPoolExecutor(len(config.vllm.servers)) as asking:
+        checks = list(asking.map(partial(_server, config), config.vllm.servers))
     folder = config.vllm.transfer_folder
     if folder is not None:
         checks += tried("vllm transfer", lambda: _writable(Path(folder)))

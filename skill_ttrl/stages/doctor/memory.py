@@ -26,10 +26,8 @@ from skill_ttrl.rl.memory import (
 )
 from skill_ttrl.rl.parallel.strategy import Strategy, strategy
 from skill_ttrl.stages.doctor.spread import offloaded_bytes, spread
-from skill_ttrl.stages.setup.ranks import planned_ranks
+from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, planned_ranks
 
-PROCESS_BYTES = 450_000_000
-"""Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 CUDA_CONTEXT_BYTES = 800_000_000
 """GPU memory of a CUDA context, its kernels and its libraries' workspaces."""
 PLANNED_GPU_BYTES = 24_000_000_000

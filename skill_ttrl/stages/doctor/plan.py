@@ -14,15 +14,18 @@ from typing import Any
 from skill_ttrl.agents.players.scripted_agent import player_names
 from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backends import REMOTE
+from skill_ttrl.llm.backends import REMOTE, backend_facts
 from skill_ttrl.llm.models.model_config import load_model_config, published_config
 from skill_ttrl.rl.device import device_memory, gpus
+from skill_ttrl.rl.memory import read_shape
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
+from skill_ttrl.stages.doctor.missing import asks_servers, beside_learner, missing_servers
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
 from skill_ttrl.stages.setup.defaults import with_defaults
+from skill_ttrl.stages.setup.ranks import planned_ranks
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
@@ -88,17 +91,17 @@ class Plan:
     """How they hold the policy: `ddp`, `fsdp`; `alone`: one has it."""
 
 
-def plan(config: SkillTTRLConfig) -> Plan:
-    """Reckon what a run of `config` takes.
+def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
+    """Reckon what a run of `config` takes; `asks_ranks`: the command line says how many ranks (`setup.ranks.check_gpus`).
 
     Raises:
         ModelError: the model's config can be had nowhere.
     """
-    stated, assumptions = config, list[str]()
+    stated, assumptions, missing = config, list[str](), list[SkillTTRLError]()
     with suppress(SkillTTRLError):  # such an environment is among the refusals
         config = with_defaults(config)
-    model_config = _model_config(config, assumptions)
-    device = _device(config, assumptions)
+    model_config = _model_config(config, assumptions, missing)
+    device = _device(config, assumptions, planned_ranks(config))
     memory = estimate_memory(
         config,
         model_config,
@@ -107,14 +110,19 @@ def plan(config: SkillTTRLConfig) -> Plan:
         total=None if device is None else int(device.memory),
     )
     speed = _speed(config, model_config, device, memory, assumptions)
-    found = look_before(stated)
+    found = look_before(stated, asks_ranks=asks_ranks)
     assumptions += [*found.notes, *_further_rounds(config)]
     phases = [
         _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]
     available = device_memory("cpu") if device is None else int(device.memory)
-    refusals = [*found.refusals, *_too_large(config, model_config, memory.on_device, available)]
-    assumptions += _about_ranks(memory)
+    refusals = [
+        *found.refusals,
+        *missing,
+        *missing_servers(config),
+        *_too_large(config, model_config, memory.on_device, available),
+    ]
+    assumptions += [*_about_ranks(memory), *beside_learner(config)]
     if config.verified is not None and not (note := verified_note(config)).startswith("never"):
         assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
@@ -174,8 +182,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         collect = config.collect
         count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.tries
         each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
-        batches = -(-count // config.rollout.max_batch_size)
-        return each if _is_player(collect.agent) else _sampled(each, count, batches, config)
+        return each if _is_player(collect.agent) else _sampled(each, count, _batches(count, config), config)
     if name == "distill":
         asked = TYPES + 2 if config.distill.teacher == OPENAI else 0
         return PhasePlan(
@@ -202,7 +209,10 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
         tasks = found.evaluated or config.env.eval_tasks or 0
         what = f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks"
-        return _sampled(PhasePlan(name, what), times * tasks * tries, times * tries, config)
+        eval_ = config.eval
+        ways = [eval_.samples] * (1 + len(eval_.extra_temperatures)) + [1] * eval_.greedy
+        batches = times * sum(_batches(tasks * each, config) for each in ways)
+        return _sampled(PhasePlan(name, what), times * tasks * tries, batches, config)
     return _reinforce(name, config)
 
 
@@ -214,7 +224,7 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
     found = _sampled(
         PhasePlan(name, f"{what} + {greedy} greedy" if greedy else what),
         rl.steps * each,
-        rl.steps * (1 + greedy),
+        rl.steps * (_batches(rl.prompts_per_step * rollout.n_votes_per_prompt, config) + greedy),
         config,
     )
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
@@ -266,6 +276,19 @@ def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLCon
     )
 
 
+def _batches(rows: int, config: SkillTTRLConfig) -> int:
+    """Batches in which so many rows are sampled, one after another: each rank, or each server, decodes as many as it may at once."""
+    if backend_facts(config).is_learner:
+        at_once = config.rollout.max_batch_size * planned_ranks(config)
+    elif config.rollout.backend == "vllm":
+        at_once = config.vllm.max_num_seqs * (
+            len(config.vllm.servers) if asks_servers(config) else planned_ranks(config)
+        )
+    else:
+        return 1
+    return -(-rows // max(1, at_once))
+
+
 def _prompt(config: SkillTTRLConfig) -> int:
     skills = config.skills
     return config.data.max_prompt_tokens + (skills.prompt_tokens if skills is not None and skills.in_prompt else 0)
@@ -285,23 +308,33 @@ def _timed(phase: PhasePlan, speed: Speed | None, config: SkillTTRLConfig) -> Ph
     usually = turns * (
         USUAL["prompt"] * phase.prompt_tokens / speed.reading + USUAL["answer"] * phase.rounds / speed.rounds
     )
+    if speed.cached is not None:  # each answer token reads the keys and values of all before it
+        sampled += phase.answer_tokens * (prompt + answer / 2) / speed.cached
+        before = prompt * USUAL["prompt"] + answer * USUAL["answer"] / 2
+        usually += turns * USUAL["answer"] * phase.answer_tokens * before / speed.cached
     learned = phase.trained_tokens / speed.training
     steps = turns if phase.phase != "sft" else 1.0
     return replace(phase, hours=(sampled + learned) / 3600, usual_hours=(usually + steps * length * learned) / 3600)
 
 
-def _model_config(config: SkillTTRLConfig, assumptions: list[str]) -> Any:
+def _model_config(config: SkillTTRLConfig, assumptions: list[str], missing: list[SkillTTRLError]) -> Any:
     try:
         return load_model_config(config.model)
     except ModelError:
         known = published_config(config.model.path)
         if known is None:
             raise
+        missing.append(
+            ModelError(
+                f"The model {config.model.path} is no folder here and not in the Hugging Face cache, and the hub was not reached. Allow the "
+                "network, or download the model and set model.path to its folder"
+            )
+        )
         assumptions.append(f"the shape of {config.model.path} is the published one: its config.json was not reached")
         return known
 
 
-def _device(config: SkillTTRLConfig, assumptions: list[str]) -> Device | None:
+def _device(config: SkillTTRLConfig, assumptions: list[str], ranks: int) -> Device | None:
     """The GPU that is planned for; None: the CPU."""
     if config.runtime.device == "cpu" or (config.model.path == EMBEDDED and not gpus()):
         return None
@@ -309,7 +342,8 @@ def _device(config: SkillTTRLConfig, assumptions: list[str]) -> Device | None:
     known = device_of(here[0]) if here else None
     if known is None:
         found = f"{here[0]} is not in the table" if here else "there is no GPU here"
-        assumptions.append(f"{found}: reckoned for one {PLANNED.name} of {PLANNED.memory / 1e9:.0f} GB")
+        what = f"one {PLANNED.name}" if ranks == 1 else f"{ranks} {PLANNED.name}s, one a rank, each"
+        assumptions.append(f"{found}: reckoned for {what} of {PLANNED.memory / 1e9:.0f} GB")
     return known or PLANNED
 
 
@@ -318,7 +352,9 @@ def _speed(
 ) -> Speed | None:
     if device is not None:
         assumptions.append(f"speed is reckoned from the data sheet of the {device.name}, not measured")
-        return reckoned(memory.parameters, device, memory.ranks, trainable=memory.trainable)
+        shape = read_shape(model_config, config.model.lora)
+        cache = 2 * shape.key_value * shape.layers * 2  # keys and values in bf16
+        return reckoned(memory.parameters, device, memory.ranks, trainable=memory.trainable, cache_bytes=cache)
     if memory.parameters > MEASURED_PARAMETERS:
         assumptions.append("nothing is known of the speed of this model on this CPU: no hours are given")
         return None

@@ -33,6 +33,7 @@ from skill_ttrl.stages.setup.checks import (
 )
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import imitated_file
+from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")
@@ -61,10 +62,15 @@ class Preflight:
             return None
 
 
-def look_before(config: SkillTTRLConfig) -> Preflight:
-    """Make the checks of a run that need neither its model nor anything that takes long or costs money."""
+def look_before(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Preflight:
+    """Make the checks of a run that need neither its model nor anything that takes long or costs money.
+
+    `asks_ranks`: the command line says how many ranks (`check_gpus`).
+    """
     found = Preflight()
     found.attempt(check_ready, config)
+    found.attempt(check_ranks, config)
+    found.attempt(check_gpus, config, asked=asks_ranks)
     found.refusals += wrong_names(config)
     try:
         config = with_defaults(config)

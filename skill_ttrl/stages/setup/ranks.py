@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.cores import free_memory
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, world_size
 from skill_ttrl.rl.parallel.strategy import strategy
+
+PROCESS_BYTES = 450_000_000
+"""Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 
 
 def planned_ranks(config: SkillTTRLConfig) -> int:
@@ -37,23 +41,53 @@ def check_ranks(config: SkillTTRLConfig) -> None:
         )
 
 
-def check_gpus(config: SkillTTRLConfig) -> None:
-    """Raise `ModelError` where this machine has GPUs, but fewer than ranks; called where a run starts, not where one is planned."""
-    ranks = local_world_size() if launched() else config.runtime.nproc or 1
-    if ranks == 1 or not _on_gpu(config.runtime.device):
-        return
-    from skill_ttrl.rl.device import gpus
+def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
+    """Check that this machine has a GPU for each rank; called where a run starts, not where one is planned.
 
-    if (found := len(gpus())) < ranks:
+    Args:
+        config: The whole config.
+        asked: The command line says how many ranks; without any GPU they then share the CPU. Ranks that were started are asked for.
+
+    Raises:
+        ModelError: there are fewer GPUs than ranks, or the ranks alone take more memory than the CPU has.
+    """
+    ranks, device = local_world_size() if launched() else config.runtime.nproc or 1, config.runtime.device
+    if ranks == 1:
+        return
+    if device == "cpu":
+        check_processes(ranks)
+        return
+    from skill_ttrl.rl.device import gpu_count
+
+    found = gpu_count()
+    if found >= ranks or device == "mps":
+        return
+    if not found and device == "auto" and (asked or launched()):
+        check_processes(ranks)
+        return
+    here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
+    fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
+    raise ModelError(
+        f"There are to be {ranks} ranks (runtime.nproc), which take a GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; "
+        "or take a smaller recipe (skillttrl configs list). A small model's ranks can share the CPU: --set runtime.device=cpu."
+    )
+
+
+def check_processes(ranks: int) -> None:
+    """Raise `ModelError` where the CPU's memory does not hold so many processes, whatever their model is."""
+    if launched():  # they are here
+        return
+    needed, available = ranks * PROCESS_BYTES, free_memory()
+    if needed > available:
         raise ModelError(
-            f"There are {ranks} ranks, but torch finds {found} GPUs: each rank takes one. Start fewer (--nproc), "
-            "or set runtime.device=cpu."
+            f"There are to be {ranks} ranks on the CPU (runtime.nproc). Without any model they take {needed / 1e9:.1f} GB of memory, and "
+            f"{available / 1e9:.1f} GB are free. Start fewer: --nproc {max(1, available // PROCESS_BYTES // 2)}."
         )
 
 
 def _on_gpu(device: str) -> bool:
     if device in ("cpu", "mps"):
         return False
-    from skill_ttrl.rl.device import gpus
+    from skill_ttrl.rl.device import gpu_count
 
-    return bool(gpus())
+    return bool(gpu_count())

@@ -85,7 +85,7 @@ def _say_too_few(run: Run, step: int, rounds: int, found: StepSamples) -> None:
     )
     if rl.dynamic_sampling and rl.dynamic_sampling.when_exhausted == "raise":
         raise TrainingError(
-            f"{text} The steps before are saved. Take other tasks, or rl.dynamic_sampling.when_exhausted=continue."
+            f"{text} The steps before it are saved. Take other tasks, or rl.dynamic_sampling.when_exhausted=continue."
         )
     run.warn(f"{text} The step learns from those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
 

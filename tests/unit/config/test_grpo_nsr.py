@@ -91,9 +91,17 @@ def in_a_folder_with_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 @pytest.mark.parametrize("changes", [[], ["rollout.backend=hf"]])
-def test_the_config_passes_the_checks_and_a_dry_run(changes: list[str], in_a_folder_with_data: Path) -> None:
+def test_the_config_passes_the_checks_and_a_dry_run_names_what_is_not_here(
+    changes: list[str], in_a_folder_with_data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
     config = load_checked(NAME, changes)
     found = plan(config)
-    assert (found.exit_code, found.obstacles) == (0, [])
+    gpus, *others = [each for each in found.obstacles if not each.startswith("The model Qwen/Qwen2.5-Math-1.5B is no")]
+    assert found.exit_code == 5 and "8 ranks (runtime.nproc), which take a GPU each" in gpus
+    if changes:
+        assert others == []
+    else:
+        assert len(others) == 1 and others[0].startswith("vllm server http://127.0.0.1:8000 and 7 more, up to")
     assert found.phases[0].episodes == 1000 * 32 * 64
     assert list(wrong_names(config)) == []

@@ -20,6 +20,7 @@ from skill_ttrl.runs.checkpoint import (
     restore_to_checkpoint,
     save_checkpoint,
     verify,
+    what_is_saved,
 )
 from skill_ttrl.runs.folder import RunFolder
 
@@ -195,3 +196,12 @@ def test_tensors_never_run_code(folder: RunFolder, capsys: pytest.CaptureFixture
     with pytest.raises(CheckpointError, match=r"cannot read trainer\.pt"):
         load_tensors(path)
     assert "executed" not in capsys.readouterr().out
+
+
+def test_what_is_saved_is_promised_and_nothing_else(folder: RunFolder, tmp_path: Path) -> None:
+    assert what_is_saved(tmp_path / "none") == "Nothing was saved: begin again with the same command."
+    assert what_is_saved(folder.path).startswith(f"There is no checkpoint in {folder.path} yet: begin again")
+    save(folder, "rl", 3)
+    save(folder, "rl", 4)
+    said = f"Everything up to rl-000004 is saved in {folder.path}: go on with the same command and --resume auto."
+    assert what_is_saved(folder.path) == said

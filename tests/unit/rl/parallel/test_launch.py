@@ -16,7 +16,8 @@ LAUNCHER = """
 import sys
 import skill_ttrl.rl.parallel.launch as module
 module.LINGER_S = 1.0
-sys.exit(module.launch([sys.executable, "-c", sys.argv[1]], int(sys.argv[2]), notice=lambda text: print(text, file=sys.stderr)))
+say = lambda text: print(text, file=sys.stderr)
+sys.exit(module.launch([sys.executable, "-c", sys.argv[1]], int(sys.argv[2]), notice=say, saved=lambda: "Rerun."))
 """
 WAIT = "import os, signal, sys, time; rank = int(os.environ['RANK']); "
 ENDS = WAIT + "signal.signal(signal.SIGINT, lambda *_: sys.exit(130)); open(f'ready{rank}', 'w'); time.sleep(60)"
@@ -70,7 +71,41 @@ def test_a_rank_that_stays_when_rank_0_has_ended_is_ended(tmp_path: Path) -> Non
 def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path) -> None:
     code, _, err = run(WAIT + "os.kill(os.getpid(), 9) if rank == 1 else (time.sleep(0.5), sys.exit(9))", tmp_path)
     assert code == 9
-    assert "Rank 1 of 2 was ended by SIGKILL" in err and "--resume auto" in err
+    assert "Rank 1 of 2 was ended by SIGKILL" in err and err.endswith("and the run ended with it. Rerun.\n")
+
+
+GONE = """
+from skill_ttrl.errors import RankError
+from skill_ttrl.rl.parallel.launch import following_launcher, leave_word
+with following_launcher():
+    if rank:
+        open("gone", "w")
+        END
+    while not os.path.exists("gone"):
+        time.sleep(0.02)
+    time.sleep(0.3)
+    error = RankError("Another process has ended.")
+    sys.exit(error.exit_code if leave_word(error) else 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "Rank 1 of 2 was ended by SIGKILL (the system does so when memory runs out), and the run ended with it."),
+        ("sys.exit(5)", "Rank 1 of 2 ended with exit code 5, and the run ended with it."),
+        ("sys.exit(9)", "Another process has ended."),
+    ],
+)  # fmt: skip
+def test_what_rank_0_cannot_name_is_said_once(end: str, said: str, tmp_path: Path) -> None:
+    found = run(WAIT + GONE.replace("END", end), tmp_path)
+    assert found == (9, "", f"Error: {said} Rerun.\n")
+
+
+def test_one_that_ends_before_they_have_met_is_not_waited_for(tmp_path: Path) -> None:
+    began = time.monotonic()
+    code, _, err = run(WAIT + "os.kill(os.getpid(), 9) if rank == 1 else time.sleep(600)", tmp_path)
+    assert code == 9 and err.count("Rank") == 1 and time.monotonic() - began < 20
 
 
 def test_rank_0_that_is_killed_gives_the_code_of_a_rank_that_died(tmp_path: Path) -> None:

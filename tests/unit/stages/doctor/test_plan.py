@@ -101,6 +101,15 @@ def test_a_device_is_known_by_the_name_that_its_driver_gives() -> None:
     assert device_of("Tesla K80") is None
 
 
+def test_ranks_sample_and_learn_side_by_side() -> None:
+    settings = ["runtime.parallel=auto", "rollout.max_batch_size=64"]
+    one, four = (plan(load_config("ttrl_qwen2.5_math_7b", [*settings, f"runtime.nproc={n}"])) for n in (1, 4))
+    (rl_of_one, *_), (rl_of_four, *_) = one.phases, four.phases
+    assert rl_of_one.rounds == 240 * 8 * 3072 and rl_of_four.rounds == 240 * 2 * 3072  # 8 x 64 rows, 64 a rank at once
+    assert one.hours is not None and four.hours == pytest.approx(one.hours / 4)
+    assert one.speed is not None and one.speed.cached == pytest.approx(PLANNED.bandwidth / 2 / (28 * 2 * 512 * 2))
+
+
 def test_adapters_learn_faster_than_all_weights_and_read_as_fast() -> None:
     whole, few = reckoned(10**9, PLANNED), reckoned(10**9, PLANNED, trainable=10**7)
     assert few.training == pytest.approx(1.5 * whole.training)

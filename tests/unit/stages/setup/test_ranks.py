@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.parallel.strategy import strategy
-from skill_ttrl.stages.setup.ranks import check_ranks, planned_ranks
+from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, check_gpus, check_ranks, planned_ranks
 
 
 def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
@@ -54,3 +54,30 @@ def test_what_they_can_do_passes() -> None:
     ):
         assert planned_ranks(config(**changes)) == 2
         check_ranks(config(**changes))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "asked", "words"),
+    [
+        (0, False, "8 ranks .* a GPU each, and torch finds no CUDA device .* --nproc 1 --set runtime.parallel=auto"),
+        (1, True, "torch finds one GPU .* --nproc 1 --set runtime.parallel=auto"),
+        (3, True, "torch finds 3 GPUs .* --nproc 3;"),
+    ],
+)
+def test_ranks_without_a_gpu_each_are_refused(
+    gpus: int, asked: bool, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: gpus)
+    with pytest.raises(ModelError, match=words):
+        check_gpus(config(runtime={"nproc": 8}), asked=asked)
+    with pytest.raises(ModelError, match="torch finds"):
+        check_gpus(config(runtime={"nproc": 8, "device": "cuda"}), asked=asked)
+
+
+def test_ranks_that_are_asked_for_share_the_cpu_as_far_as_its_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
+    monkeypatch.setattr("skill_ttrl.stages.setup.ranks.free_memory", lambda: 8 * PROCESS_BYTES)
+    check_gpus(config(runtime={"nproc": 8}), asked=True)
+    check_gpus(config(runtime={"nproc": 8, "device": "cpu"}))
+    with pytest.raises(ModelError, match=r"9 ranks on the CPU .* they take 4.0 GB of memory, and 3.6 GB are free"):
+        check_gpus(config(runtime={"nproc": 9}), asked=True)
