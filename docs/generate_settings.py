@@ -1,6 +1,6 @@
-"""Write docs/settings.md from the config's own types. `tests/integration/test_docs.py` holds the two together.
+"""Write docs/settings.md from the types of the config and of algorithms and losses. `tests/integration/test_docs.py` holds them together.
 
-Run it after a change of `skill_ttrl/config/schema.py`: python docs/generate_settings.py
+Run it after a change of a setting or an option: python docs/generate_settings.py
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from skill_ttrl.config import Section, SkillTTRLConfig, SourceConfig
+from skill_ttrl.registry import Registry
+from skill_ttrl.rl.algorithms import ALGORITHMS
+from skill_ttrl.rl.losses import LOSSES
 
 TARGET = Path(__file__).with_name("settings.md")
 SOURCES = ("data.train", "data.eval", "sft.data")
@@ -36,6 +39,8 @@ def settings_page() -> str:
         if section is not None:
             parts.append(_table(name, section, _sentence(section)))
     parts.append(_table("SOURCE", SourceConfig, f"`SOURCE` stands for {', '.join(f'`{name}`' for name in SOURCES)}."))
+    parts.append(_options("rl.algorithm", ALGORITHMS))
+    parts.append(_options("rl.loss", LOSSES))
     return "\n".join(parts)
 
 
@@ -43,6 +48,22 @@ def _table(prefix: str, section: type[Section], title: str) -> str:
     rows = list(_rows(prefix, section))
     heading = f"## {prefix or 'top'}\n\n{title}\n" if prefix else "## Top level\n"
     return "\n".join([heading, "| key | default | may be | meaning |", "|---|---|---|---|", *rows, ""])
+
+
+def _options(key: str, registry: Registry[Any]) -> str:
+    """A row for each option; what several names have in common stands once."""
+    owners: dict[tuple[str, str], list[str]] = {}
+    for name in registry:
+        for option, field in registry.get(name).options_type.model_fields.items():
+            row = _row(option, field, _kind(field.annotation, field))
+            owners.setdefault((option, row), []).append(f"`{name}`")
+    rows = [f"| {', '.join(names)} {row}" for (_, row), names in sorted(owners.items(), key=lambda pair: pair[0][0])]
+    without = [f"`{name}`" for name in registry if not registry.get(name).options_type.model_fields]
+    text = f"`{key}: {{type: NAME, OPTION: VALUE}}`. What each `{key}` computes: [algorithms.md](algorithms.md)."
+    if without:
+        text += f" Without options: {', '.join(without)}."
+    heading = f"## Options of {key}\n\n{text}\n"
+    return "\n".join([heading, f"| {key} | option | default | may be | meaning |", "|---|---|---|---|---|", *rows, ""])
 
 
 def _rows(prefix: str, section: type[Section]) -> list[str]:

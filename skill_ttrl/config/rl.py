@@ -96,7 +96,7 @@ class CriticConfig(Section):
     head_learning_rate: float | None = Field(default=None, gt=0, le=10)
     """That of the head of a model apart; None: 0.1 over the width of its hidden states."""
     weight_decay: float = Field(default=0.01, ge=0)
-    """Decay of AdamW, of the head too."""
+    """Decoupled, of the matrices of a model apart."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the critic's gradient; a larger one is scaled down to it."""
     value_clip: float | None = Field(default=0.5, gt=0)
@@ -197,6 +197,7 @@ class RLConfig(Section):
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
     passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/resume.md)."""
     prompts_per_step: int = Field(default=8, ge=1)
+    """Tasks of a step, each with a group of rollouts (verl: `data.train_batch_size`)."""
     algorithm: Annotated[dict[str, Any], _named("grpo")] = Field(default_factory=lambda: {"type": "grpo"})
     """How rewards become advantages: a name, or `type` (a registered name, or `module:Class`) with that algorithm's options
     (docs/algorithms.md). An algorithm may bring other values for keys of this section that a config does not set."""
@@ -211,13 +212,19 @@ class RLConfig(Section):
     muon_learning_rate: float = Field(default=0.005, gt=0, le=10)
     """Peak rate of Muon."""
     betas: tuple[Beta, Beta] = (0.9, 0.999)
+    """Decay rates of AdamW's running means of the gradient and of its square."""
     weight_decay: float = Field(default=0.01, ge=0)
+    """Decoupled, of matrices alone."""
     warmup_steps: int | None = Field(default=None, ge=0)
     """None: `warmup_ratio` of the optimiser's steps."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
+    """Share of the optimiser's steps in which the rate rises from 0, where `warmup_steps` is not set."""
     schedule: Literal["constant", "cosine"] = "cosine"
+    """Course of the rate after the warm-up; `cosine` falls to `min_lr_ratio`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Share of the peak rate at the end of a cosine."""
     grad_clip: float = Field(default=1.0, gt=0)
+    """Largest norm of the gradient; a larger one is scaled down to it."""
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     mini_batch_prompts: int | None = Field(default=1, ge=1)
@@ -234,6 +241,7 @@ class RLConfig(Section):
     loss_aggregation: Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] = (
         "token-mean"
     )
+    """How token losses become one number (verl: `loss_agg_mode`; docs/learner.md)."""
     kl_coef: float = Field(default=0.001, ge=0)
     """Weight of the KL term towards the reference model, in the loss; 0 keeps no reference model."""
     kl_estimator: Literal["k1", "k2", "k3", "abs", "k1+", "k3+"] = "k3"

@@ -15,8 +15,11 @@ import gymnasium
 import pytest
 import torch
 
-from skill_ttrl.config import load_config, recipe_names
+from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
+from skill_ttrl.config.section import section_at
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms import ALGORITHMS
+from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.voting import history
 from tests.preloaded import run_script
@@ -31,7 +34,15 @@ TINY_RUN += ["data.eval.limit=16", "eval.samples=4"]
 PARTS = ["What you get", "Prerequisites", "Run it", "Expected results", "If you see less"]
 RESULTS = {"quickstart-results.md", "quickstart-skills-results.md"}
 """Pages that a benchmark writes; a link to one that is not there yet is no broken one."""
-NO_GUIDE = {"README.md", "settings.md", "algorithms.md", "retrieval-results.md", *RESULTS}
+NO_GUIDE = {
+    "README.md",
+    "settings.md",
+    "algorithms.md",
+    "metrics.md",
+    "from-trl-and-verl.md",
+    "retrieval-results.md",
+    *RESULTS,
+}
 """Pages that are no guide to one thing: an overview, a list, a table of results."""
 
 
@@ -202,6 +213,50 @@ def test_settings_page_is_that_of_the_code() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "generate_settings.py"))["settings_page"]()
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert page == made, "run: python docs/generate_settings.py"
+
+
+def options_in_tables() -> Iterator[tuple[str, list[str], str]]:
+    """(heading of the first column, what has options, the cell that names them) of each row that has such a cell in algorithms.md."""
+    kind, at = "", None
+    for line in (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8").splitlines():
+        row = line.replace("\\|", "/").strip("|") if line.startswith("|") else ""
+        cells = [cell.strip() for cell in row.split("|")] if row else []
+        if not cells or "options (defaults)" in cells:
+            kind, at = (cells[0].strip("`"), cells.index("options (defaults)")) if cells else ("", None)
+        elif at is not None and cells[0].startswith("`"):
+            yield kind, re.findall(r"`([\w.]+)`", cells[0]), cells[at]
+
+
+def options_of(kind: str, name: str) -> dict[str, Any]:
+    """Options of an algorithm, a loss or a section, each with its default; `...` where it has to be given."""
+    registries: dict[str, Any] = {"rl.algorithm": ALGORITHMS, "rl.loss": LOSSES}
+    if kind in registries:
+        holder = registries[kind].get(name).options_type
+    else:
+        holder = section_at(SkillTTRLConfig, name.split("."))
+    return {key: ... if field.is_required() else field.default for key, field in holder.model_fields.items()}
+
+
+def test_tables_of_algorithms_name_every_option_with_its_default() -> None:
+    words = {"null": None, "true": True, "false": False, "required": ...}
+    seen = set()
+    for kind, names, cell in options_in_tables():
+        stated = options_of(kind, "grpo") if "as `grpo`" in cell else {}
+        for option, text in re.findall(r"`(\w+)`[^`(,]*\(`?([^;:)`]+)", cell.partition("brings")[0]):
+            stated[option] = words[text] if text in words else float(text) if re.match(r"-?\d", text) else text
+        for name in names:
+            assert stated == options_of(kind, name), f"{kind} {name}"
+            seen.add((kind, name))
+    named = {kind: {name for each, name in seen if each == kind} for kind in ("rl.algorithm", "rl.loss", "section")}
+    assert named["rl.algorithm"] == {*ALGORITHMS} and named["rl.loss"] == {*LOSSES} and len(named["section"]) == 7
+
+
+def test_every_option_has_a_meaning() -> None:
+    registries: tuple[Any, ...] = (ALGORITHMS, LOSSES)
+    for registry in registries:
+        for name in registry:
+            fields = registry.get(name).options_type.model_fields
+            assert [option for option, field in fields.items() if not field.description] == [], name
 
 
 def test_commands_page_is_that_of_the_code() -> None:

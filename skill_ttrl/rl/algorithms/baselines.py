@@ -60,9 +60,9 @@ class PassKOptions(Section):
     """Options of pass@k training."""
 
     scale: bool = True
-    """Divide by the group's standard deviation."""
+    """Divide by the group's standard deviation (verl: `norm_adv_by_std_in_grpo`)."""
     epsilon: float = Field(default=1e-6, gt=0)
-    """Added to it."""
+    """Added to the group's standard deviation, where `scale` divides by it."""
 
 
 @ALGORITHMS.register("grpo_passk")

@@ -28,10 +28,11 @@ class GraphGPOOptions(Section):
     graph_weight: float = Field(default=1.0, ge=0)
     """beta_G of A = beta_G A_graph + beta_E A_episode."""
     episode_weight: float = Field(default=1.0, ge=0)
-    """beta_E."""
+    """beta_E of the same."""
     success_return: float = Field(default=10.0, gt=0)
     """r of an edge's return r omega^d, d the distance to success of the state that it leads to."""
     omega: float = Field(default=0.1, gt=0, lt=1)
+    """Factor of an edge's return for each step that is left to success."""
     success_reward: float | None = None
     """Reward from which on a rollout counts as a success; None: the highest reward of its group, where that is above 0."""
     level: GroupLevel = "step"

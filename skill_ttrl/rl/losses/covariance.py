@@ -33,7 +33,7 @@ class ClipCovOptions(Section):
     low: float = 1.0
     """They are drawn from those whose covariance is above this (verl: `clip_cov_lb`)."""
     high: float = 5.0
-    """And below this (verl: `clip_cov_ub`)."""
+    """They are drawn from those whose covariance is below this (verl: `clip_cov_ub`)."""
 
     @model_validator(mode="after")
     def _low_is_below_high(self) -> ClipCovOptions:

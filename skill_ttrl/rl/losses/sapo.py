@@ -21,7 +21,7 @@ class SAPOOptions(Section):
     tau_pos: float = Field(default=1.0, gt=0)
     """Temperature of the gate where the advantage is positive: the larger, the sooner a moved token stops counting."""
     tau_neg: float = Field(default=1.05, gt=0)
-    """Temperature of the gate elsewhere."""
+    """Temperature of the gate where the advantage is negative or 0."""
 
 
 @LOSSES.register("sapo")

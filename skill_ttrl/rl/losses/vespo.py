@@ -24,11 +24,11 @@ class VESPOOptions(Section):
     k_pos: float = Field(default=2.0, ge=0)
     """Power of the ratio where the advantage is not negative."""
     lambda_pos: float = Field(default=3.0, gt=0)
-    """Decay of the weight with the ratio there."""
+    """Decay of the weight with the ratio where the advantage is not negative."""
     k_neg: float = Field(default=3.0, ge=0)
     """Power of the ratio where the advantage is negative."""
     lambda_neg: float = Field(default=2.0, gt=0)
-    """Decay of the weight with the ratio there."""
+    """Decay of the weight with the ratio where the advantage is negative."""
 
 
 @LOSSES.register("vespo")

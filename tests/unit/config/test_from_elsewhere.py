@@ -1,0 +1,51 @@
+"""What docs/from-trl-and-verl.md says of our settings: each is there, and takes the value that stands beside it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.section import section_at
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm
+from skill_ttrl.rl.correction import choose_correction
+from skill_ttrl.rl.losses import LOSSES, build_loss
+
+PAGE = (Path(__file__).parents[3] / "docs" / "from-trl-and-verl.md").read_text(encoding="utf-8")
+ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 4]
+NAMED = sorted(
+    {name for row in ROWS for name in re.findall(r"`((?:rl|rollout|vllm|model|runtime|eval|run)\.[^`]+)`", row[1])}
+)
+
+
+def check(config: SkillTTRLConfig) -> None:
+    build_algorithm(config.rl.algorithm)
+    build_loss(config.rl.loss)
+    choose_correction(config.rl, sampler_is_learner=False)
+
+
+def test_the_tables_are_read() -> None:
+    assert len(ROWS) > 60 and len(NAMED) > 90
+
+
+@pytest.mark.parametrize("named", NAMED)
+def test_a_setting_is_there_and_takes_its_value(named: str) -> None:
+    key, stated, value = named.partition(": ")
+    parts = key.split(".")
+    if stated:
+        check(load_config({}, [f"{key}={value}"]))
+    elif parts[:2] in (["rl", "algorithm"], ["rl", "loss"]) and len(parts) == 3:
+        registry: Any = ALGORITHMS if parts[1] == "algorithm" else LOSSES
+        assert any(parts[2] in registry.get(name).options_type.model_fields for name in registry)
+    else:
+        holder = section_at(SkillTTRLConfig, parts[:-1])
+        assert holder is not None and parts[-1] in holder.model_fields
+
+
+@pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
+def test_a_config_of_theirs_is_one_of_ours(text: str) -> None:
+    check(load_config(yaml.safe_load(text)))
