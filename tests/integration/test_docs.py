@@ -112,7 +112,6 @@ OWN = {
     "backend": "[3, 3]",
     "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0) skipped",
     "teacher": "Begin with: go to fridge, open fridge.",
-    "algorithm": "[0.0, 0.0, 1.0, 1.0, 0.0]",
     "format": "- Fermat: For a prime p, a^(p-1) = 1 mod p. | ['Fermat']",
 }
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""
@@ -123,6 +122,12 @@ def test_example_of_something_of_ones_own(name: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"own_{name}.py"
     assert OWN[name] in run_example(example.name, tmp_path)
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
+
+
+def test_example_of_an_algorithm_and_a_loss_of_ones_own_learns_and_its_controls_do_not(tmp_path: Path) -> None:
+    shares = dict(re.findall(r"^(.+): (0\.\d\d)$", run_example("own_algorithm.py", tmp_path), re.MULTILINE))
+    assert len(shares) == 4 and float(shares["ours, rewarded"]) > 0.5, shares
+    assert max(float(shares[name]) for name in ("ours, a coin for a reward", "ours, not learning")) < 0.1, shares
 
 
 @pytest.mark.slow
