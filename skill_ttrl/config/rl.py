@@ -230,7 +230,7 @@ class RLConfig(Section):
     mini_batch_prompts: int | None = Field(default=1, ge=1)
     """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
     mini_batch_by: Literal["prompts", "samples"] = "prompts"
-    """Unit in which a batch is shuffled and cut into mini-batches. `prompts`: all samples of a prompt stay together (verl).
+    """Unit in which a batch is shuffled and cut into mini-batches. `prompts`: all samples of a prompt stay together (verl on one GPU).
     `samples`: each mini-batch holds as many samples, of all prompts (TRL); their gradients differ less from one mini-batch to the
     next."""
     micro_batch_size: int = Field(default=8, ge=1)
