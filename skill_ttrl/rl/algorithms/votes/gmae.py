@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import group_contexts, poisson_binomial_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.pool import VotePool, pools_of
+from skill_ttrl.rl.algorithms.votes.pool import VotePool, pools_of
 
 REWARD = "gmae_reward"
 """Metric: mean probability of a sample to be rewarded."""

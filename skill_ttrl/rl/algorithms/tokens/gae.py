@@ -11,8 +11,8 @@ from pydantic import Field
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import compute_gae_advantage
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.reinforce import ReinforcePlusPlusOptions, tokens_of
-from skill_ttrl.rl.algorithms.tokens import TokenRows
+from skill_ttrl.rl.algorithms.tokens.reinforce import ReinforcePlusPlusOptions, tokens_of
+from skill_ttrl.rl.algorithms.tokens.rows import TokenRows
 
 
 class GAEOptions(ReinforcePlusPlusOptions):

@@ -17,7 +17,7 @@ from torch import Tensor
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import RewardScale, group_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import GroupRelative, LevelOptions, by_step, relative_advantages
+from skill_ttrl.rl.algorithms.group_relative.relative import GroupRelative, LevelOptions, by_step, relative_advantages
 
 POSITIVE = "training/grpo_nsr_pos_ratio"
 """Metric: share of the samples that are correct."""

@@ -19,7 +19,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rl.advantages import cosine_similarity, evol_rl_rewards, group_advantages, ngram_similarity
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import relative_advantages, rescored
+from skill_ttrl.rl.algorithms.group_relative.relative import relative_advantages, rescored
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 SIMILARITY = "evol_rl_similarity"

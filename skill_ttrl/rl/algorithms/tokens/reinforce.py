@@ -19,8 +19,8 @@ from skill_ttrl.rl.advantages import (
     returns_to_go,
 )
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import GroupRelative, LevelOptions
-from skill_ttrl.rl.algorithms.tokens import TokenRows
+from skill_ttrl.rl.algorithms.group_relative.relative import GroupRelative, LevelOptions
+from skill_ttrl.rl.algorithms.tokens.rows import TokenRows
 from skill_ttrl.rl.batch import RolloutBatch
 
 WHITENED: Mapping[str, Any] = MappingProxyType({"whiten_advantages": True})

@@ -18,7 +18,7 @@ from pydantic import Field
 from skill_ttrl.config import Section
 from skill_ttrl.rl.advantages import group_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import by_step, relative_advantages
+from skill_ttrl.rl.algorithms.group_relative.relative import by_step, relative_advantages
 
 AGREEING = "ttpo_agreeing"
 """Metric: share of the samples that are imitated."""

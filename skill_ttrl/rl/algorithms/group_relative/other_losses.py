@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS
-from skill_ttrl.rl.algorithms.grpo import GRPO
+from skill_ttrl.rl.algorithms.group_relative.grpo import GRPO
 
 
 @ALGORITHMS.register("dapo")

@@ -13,7 +13,7 @@ from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import gpg_advantages, opo_advantages, passk_advantages, rloo_advantages
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import (
+from skill_ttrl.rl.algorithms.group_relative.relative import (
     GroupRelative,
     LevelOptions,
     relative_advantages,

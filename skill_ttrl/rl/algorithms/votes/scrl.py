@@ -17,8 +17,8 @@ from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.advantages import SCRLLabels, group_advantages, scrl_labels, scrl_reward
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.pool import VotePool, pools_of
-from skill_ttrl.rl.algorithms.relative import relative_advantages, rescored
+from skill_ttrl.rl.algorithms.group_relative.relative import relative_advantages, rescored
+from skill_ttrl.rl.algorithms.votes.pool import VotePool, pools_of
 
 POSITIVE, NEGATIVES = "scrl/pseudo_positive_ratio", "scrl/avg_num_negatives"
 """Metrics: share of prompts with a positive label, and mean number of negative ones, in the authors' names."""

@@ -19,7 +19,7 @@ from skill_ttrl.rl.advantages import (
     state_metrics,
 )
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.relative import add_step_advantages, relative_advantages
+from skill_ttrl.rl.algorithms.group_relative.relative import add_step_advantages, relative_advantages
 
 
 class GraphGPOOptions(Section):

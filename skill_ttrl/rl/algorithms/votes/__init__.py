@@ -1,0 +1,1 @@
+"""Algorithms that learn differently from the two halves of a vote, or that read more than a winner from it."""
