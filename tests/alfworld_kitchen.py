@@ -54,7 +54,9 @@ def data_file(name: str) -> str:
     """A file of the package alfworld, which is not imported for it; skips the test without the package."""
     spec = importlib.util.find_spec("alfworld")
     if spec is None or not spec.submodule_search_locations:
-        pytest.skip("needs the data files of the package alfworld: pip install --no-deps alfworld")
+        pytest.skip(
+            "needs the data files of the package alfworld: pip install --no-deps alfworld", allow_module_level=True
+        )
     return (Path(spec.submodule_search_locations[0]) / "data" / name).read_text(encoding="utf-8")
 
 

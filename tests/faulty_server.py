@@ -22,6 +22,8 @@ from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
+from skill_ttrl.llm.server_key import key_headers
+
 REFUSED = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 FAULTS = (
     *REFUSED,
@@ -221,7 +223,8 @@ class FaultyServer:
         assert self._upstream is not None
         parts = urlsplit(self._upstream)
         link = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=120)
-        link.request("POST", path, json.dumps(body), {"content-type": "application/json"})
+        headers = {"content-type": "application/json", **key_headers(self._upstream)}
+        link.request("POST", path, json.dumps(body), headers)
         found = link.getresponse()
         answer = json.loads(found.read())
         link.close()

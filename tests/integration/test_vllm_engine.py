@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import bm25s  # noqa: F401  (with it comes numba, which vLLM's start must survive: users shop while an engine samples)
 import numpy as np
 import pytest
 import torch

@@ -299,12 +299,23 @@ def _start(arguments: Mapping[str, Any], threads: int, rank_environment: Mapping
         warnings.simplefilter("ignore", FutureWarning)
         from vllm import LLM
 
+        _survive_scan()
         try:
             with _environment(rank_environment):
                 return LLM(**arguments)
         except BaseException:
             _leave_groups(bool(rank_environment))
             raise
+
+
+def _survive_scan() -> None:
+    """Let vLLM's start look at llvmlite, where numba (of bm25s) has loaded it.
+
+    On a CPU vLLM 0.32 reads `vars()` of whatever a loaded module holds. llvmlite's library answers every name with a function of C,
+    `__dict__` too, and the start would fail.
+    """
+    if ffi := sys.modules.get("llvmlite.binding.ffi"):
+        ffi.lib._fntab.setdefault("__dict__", {})
 
 
 @contextmanager
