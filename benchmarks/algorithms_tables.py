@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from algorithms_arms import COIN
+
 from skill_ttrl.intervals import paired_difference
 
 BASE, NO_TRAINING = "grpo", "no training"
@@ -15,7 +17,9 @@ FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score"
 Difference = tuple[float, float, float]
 """(difference of means, low, high), paired over problems; of several seeds over the problems of all."""
 Values = dict[str, list[float]]
-WIDTH, LEFT, ROW, PANEL = 820, 190, 18, 46
+FROM_START = ("collapse",)
+"""Recipes whose arms are drawn by their change, not against GRPO: what does not fall is the question."""
+WIDTH, LEFT, ROW, PANEL = 860, 250, 18, 46
 
 
 @dataclass(frozen=True)
@@ -146,43 +150,56 @@ def _cells(found: Difference | None, up: int, down: int, seeds: int) -> list[str
 
 
 def plot(found: dict[str, list[Row]]) -> str:
-    """The figure of comparison less GRPO's, with its interval, one panel a recipe, as an SVG picture."""
+    """What an arm ends with less GRPO's, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture."""
     panels, top = [], 10
     for recipe, rows in found.items():
-        shown = [row for row in rows if row.difference]
-        if shown:
-            panels.append(_panel(recipe, shown, top))
-            top += PANEL + ROW * len(shown)
+        from_start = recipe in FROM_START
+        shown = [(row.arm, row.gain if from_start else row.difference) for row in rows if row.arm != NO_TRAINING]
+        marks = [(arm, values) for arm, values in shown if values]
+        if marks:
+            against = "change from the start" if from_start else f"less that of {BASE}"
+            panels.append(_panel(f"{recipe}: {FIGURES[lead_of(rows[0].after)]}, {against}", marks, top))
+            top += PANEL + ROW * len(marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" font-family="sans-serif" font-size="12">'
         f'<rect width="100%" height="100%" fill="#fff"/>{"".join(panels)}</svg>\n'
     )
 
 
-def _panel(recipe: str, rows: Sequence[Row], top: int) -> str:
-    ends = [value for row in rows if row.difference for value in row.difference] + [0.0]
-    low, high = min(ends), max(ends)
-    span = (high - low) or 1.0
+def _panel(title: str, marks: Sequence[tuple[str, Difference]], top: int) -> str:
+    low, high = _axis([values for _, values in marks])
 
     def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - 70) * (value - low) / span
+        return LEFT + (WIDTH - LEFT - 70) * (min(max(value, low), high) - low) / (high - low)
 
-    bottom = top + 24 + ROW * len(rows)
+    bottom = top + 24 + ROW * len(marks)
     parts = [
-        f'<text x="10" y="{top + 14}" font-weight="bold">{recipe}: {FIGURES[lead_of(rows[0].after)]} less that of GRPO</text>',
+        f'<text x="10" y="{top + 14}" font-weight="bold">{title}</text>',
         f'<line x1="{x(0):.1f}" y1="{top + 20}" x2="{x(0):.1f}" y2="{bottom}" stroke="#999" stroke-dasharray="3 3"/>',
     ]
-    for place, row in enumerate(rows):
+    for place, (arm, (value, left, right)) in enumerate(marks):
         y = top + 34 + ROW * place
-        value, left, right = row.difference or (0.0, 0.0, 0.0)
         colour = "#1a7f37" if left > 0 else "#cf222e" if right < 0 else "#57606a"
+        fill = "#fff" if arm.endswith(COIN) else colour
         parts += [
-            f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{row.arm}</text>',
+            f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{arm}</text>',
             f'<line x1="{x(left):.1f}" y1="{y}" x2="{x(right):.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
-            f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{colour}"/>',
+            f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{colour}"/>'
+            if low <= value <= high
+            else f'<text x="{x(value):.1f}" y="{y + 4}" text-anchor="middle" fill="{colour}">{"◀" if value < low else "▶"}</text>',
             f'<text x="{WIDTH - 60}" y="{y + 4}" fill="{colour}">{value:+.3f}</text>',
         ]
     return "".join(parts)
+
+
+def _axis(values: Sequence[Difference]) -> tuple[float, float]:
+    """Ends of an axis that shows 0 and all intervals but those far outside the others, which are drawn at the end they lie beyond."""
+    sizes = sorted(max(abs(low), abs(high)) for _, low, high in values)
+    reach = 1.5 * sizes[(2 * len(sizes)) // 3]
+    lows, highs = ([each[side] for each in values if abs(each[side]) <= reach] for side in (1, 2))
+    low, high = min([*lows, 0.0]), max([*highs, 0.0])
+    margin = 0.05 * (high - low) or 0.01
+    return low - margin, high + margin
 
 
 def _order(names: Iterable[str]) -> list[str]:
