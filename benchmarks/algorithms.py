@@ -28,7 +28,7 @@ from unittest.mock import patch
 
 import numpy as np
 from algorithms_arms import COIN, COLD, RECIPES, SEEDS, VOTE_SFT, arms_of, coin_votes
-from algorithms_tables import Cell, lead_of, write_results
+from algorithms_tables import BASE, Cell, lead_of, write_results
 
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages import vote_sft
@@ -52,12 +52,13 @@ def main() -> None:
     parser.add_argument("--set", dest="settings", action="append", default=[], help="of every cell, after its own")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each of one thread")
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-algorithms"))
+    parser.add_argument("--against", default=BASE, help="the arm that the others are compared with")
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     if not options.tables_only:
         fill(options)
-    print(write_results(asked_cells(options), options.output))
+    print(write_results(asked_cells(options), options.output, options.against))
 
 
 def asked_cells(options: argparse.Namespace) -> list[Cell]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.ttpo import TTPO
+from skill_ttrl.rl.algorithms.votes.ttpo import TTPO
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting import batch_majority_vote
 
@@ -73,8 +73,10 @@ ARMS: dict[str, Arm] = {
     "grpo_nsr, wrong x 0.3": Arm(_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), EVERYWHERE, coin=(QUICK,)),
     "grpo_nsr, right x 0.1": Arm(_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), (QUICK, EPISODES)),
     "rloo": Arm(_algorithm("rloo"), (*VOTED, EPISODES)),
-    "dr_grpo": Arm(_algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), (*VOTED, EPISODES)),
-    "reinforce_plus_plus_baseline": Arm(_algorithm("reinforce_plus_plus_baseline"), (*VOTED, EPISODES)),
+    "dr_grpo": Arm(
+        _algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), (*VOTED, EPISODES), coin=(QUICK,)
+    ),
+    "reinforce_plus_plus_baseline": Arm(_algorithm("reinforce_plus_plus_baseline"), (*VOTED, EPISODES), coin=(QUICK,)),
     "gspo": Arm(
         _algorithm("gspo", *_loss("{type: gspo, clip_ratio: 3.0e-4, clip_ratio_high: 4.0e-4}")), (*VOTED, EPISODES)
     ),
@@ -100,6 +102,7 @@ ARMS: dict[str, Arm] = {
     "evol_rl": Arm(_algorithm("evol_rl", *_DAPO), (QUICK, WEAK)),
     "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
     "grpo, one update a step": Arm(("rl.mini_batch_prompts=null", "rl.schedule=constant"), (QUICK,)),
+    "grpo, 8 prompts a mini-batch": Arm(("rl.mini_batch_prompts=8",), (QUICK,)),
     "grpo, whole prompts": Arm(("rl.mini_batch_by=prompts",), (QUICK,)),
     "grpo, KL 1": Arm(("rl.kl_coef=1.0",), (WEAK,), coin=(WEAK,)),
     "grpo, KL 3": Arm(("rl.kl_coef=3.0",), (WEAK,)),

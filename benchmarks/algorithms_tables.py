@@ -56,32 +56,31 @@ class Row:
     fell: int
     """Seeds whose own paired interval of the gain lies above, below 0."""
     difference: Difference | None
-    """Figure of comparison less GRPO's."""
+    """Figure of comparison less that of the arm compared with."""
     better: int
     worse: int
-    """Seeds whose own paired interval against GRPO lies above, below 0."""
+    """Seeds whose own paired interval of that difference lies above, below 0."""
     seeds: int
     samples: float
     seconds: float
     """Means over seeds."""
 
 
-def write_results(cells: Sequence[Cell], output: Path) -> str:
-    """Write `table.md`, `table.json` and `plot.svg`; gives the first."""
-    found = {
-        recipe: rows_of([each for each in cells if each.recipe == recipe]) for recipe in _order(c.recipe for c in cells)
-    }
-    text = "\n\n".join(f"### {recipe}\n\n{table(rows)}" for recipe, rows in found.items())
+def write_results(cells: Sequence[Cell], output: Path, against: str = BASE) -> str:
+    """Write `table.md`, `table.json` and `plot.svg`, with differences to the arm `against`; gives the first."""
+    recipes = _order(cell.recipe for cell in cells)
+    found = {recipe: rows_of([cell for cell in cells if cell.recipe == recipe], against) for recipe in recipes}
+    text = "\n\n".join(f"### {recipe}\n\n{table(rows, against)}" for recipe, rows in found.items())
     (output / "table.md").write_text(text + "\n", encoding="utf-8")
     shown = {recipe: [row.__dict__ for row in rows] for recipe, rows in found.items()}
     (output / "table.json").write_text(json.dumps(shown, indent=1) + "\n", encoding="utf-8")
-    (output / "plot.svg").write_text(plot(found), encoding="utf-8")
+    (output / "plot.svg").write_text(plot(found, against), encoding="utf-8")
     return text
 
 
-def rows_of(cells: Sequence[Cell]) -> list[Row]:
-    """A row for the start, then one for each arm that every seed of GRPO has, controls first."""
-    base = {cell.seed: cell for cell in cells if cell.arm == BASE}
+def rows_of(cells: Sequence[Cell], against: str = BASE) -> list[Row]:
+    """A row for the start, then one for each arm in the order of the cells, with its difference to the arm `against`."""
+    base = {cell.seed: cell for cell in cells if cell.arm == against}
     rows = [_row(NO_TRAINING, {seed: cell.before for seed, cell in base.items()}, [], base)] if base else []
     for arm in _order(cell.arm for cell in cells):
         own = [cell for cell in cells if cell.arm == arm]
@@ -94,7 +93,9 @@ def _row(arm: str, found: dict[int, Values], own: Sequence[Cell], base: dict[int
     lead = lead_of(means)
     leads = [fmean(each[lead]) for each in found.values()]
     gain, rose, fell = _against([(cell.before[lead], cell.after[lead]) for cell in own])
-    pairs = [(base[seed].after[lead], each[lead]) for seed, each in found.items() if seed in base and arm != BASE]
+    pairs = [
+        (base[seed].after[lead], each[lead]) for seed, each in found.items() if seed in base and base[seed].arm != arm
+    ]
     difference, better, worse = _against(pairs)
     return Row(
         arm,
@@ -127,12 +128,12 @@ def lead_of(figures: Iterable[str]) -> str:
     return "score" if "score" in figures else "accuracy"
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[Row], against: str = BASE) -> str:
     """One row an arm, Markdown."""
     figures = [name for name in FIGURES if all(name in row.after for row in rows)]
     lead = FIGURES[lead_of(figures)]
     heads = ["arm", *(f"{FIGURES[name]} after" for name in figures), f"{lead}, seeds", "change (95 %)", "rose, fell"]
-    heads += ["less GRPO's (95 %)", "better, worse", "samples", "s"]
+    heads += [f"less {against}'s (95 %)", "better, worse", "samples", "s"]
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     for row in rows:
         cells = [row.arm, *(f"{row.after[name]:.3f}" for name in figures), f"{row.lowest:.3f} to {row.highest:.3f}"]
@@ -149,16 +150,16 @@ def _cells(found: Difference | None, up: int, down: int, seeds: int) -> list[str
     return [f"{found[0]:+.3f} [{found[1]:+.3f}, {found[2]:+.3f}]", f"{up}, {down} of {seeds}"]
 
 
-def plot(found: dict[str, list[Row]]) -> str:
-    """What an arm ends with less GRPO's, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture."""
+def plot(found: dict[str, list[Row]], against: str = BASE) -> str:
+    """What an arm ends with less the arm `against`, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture."""
     panels, top = [], 10
     for recipe, rows in found.items():
         from_start = recipe in FROM_START
         shown = [(row.arm, row.gain if from_start else row.difference) for row in rows if row.arm != NO_TRAINING]
         marks = [(arm, values) for arm, values in shown if values]
         if marks:
-            against = "change from the start" if from_start else f"less that of {BASE}"
-            panels.append(_panel(f"{recipe}: {FIGURES[lead_of(rows[0].after)]}, {against}", marks, top))
+            what = "change from the start" if from_start else f"less that of {against}"
+            panels.append(_panel(f"{recipe}: {FIGURES[lead_of(rows[0].after)]}, {what}", marks, top))
             top += PANEL + ROW * len(marks)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{top}" font-family="sans-serif" font-size="12">'
