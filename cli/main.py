@@ -162,9 +162,7 @@ def inspect(
 
     loss = loss or step is not None
     if (search is not None) + history + (diff is not None) + stopping + loss > 1:
-        raise ConfigError(
-            "--search, --history, --diff, --stopping and --loss (or --step) each show something else: give one of them."
-        )
+        raise ConfigError("--search, --history, --diff, --stopping, --loss each show something else: give one of them.")
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
     if diff is not None:

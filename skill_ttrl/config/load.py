@@ -17,6 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
+from skill_ttrl.config.elsewhere import ELSEWHERE
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -215,6 +216,9 @@ def _problems(error: ValidationError) -> Iterator[str]:
         path = ".".join(str(part)[:80] for part in problem["loc"])
         if path in REMOVED:
             yield f"  {path}: this key was removed. {REMOVED[path]}"
+            continue
+        if problem["type"] == "extra_forbidden" and (instead := ELSEWHERE.get(str(problem["loc"][-1]))):
+            yield f"  {path}: unknown key, by its name one of TRL's or verl's. Set {instead} (docs/from-trl-and-verl.md)."
             continue
         shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
         for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config.elsewhere import ELSEWHERE
 from skill_ttrl.config.section import section_at
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.losses import LOSSES, build_loss
@@ -34,7 +36,10 @@ def test_the_tables_are_read() -> None:
 
 @pytest.mark.parametrize("named", NAMED)
 def test_a_setting_is_there_and_takes_its_value(named: str) -> None:
-    key, stated, value = named.partition(": ")
+    check_setting(*named.partition(": "))
+
+
+def check_setting(key: str, stated: str, value: str) -> None:
     parts = key.split(".")
     if stated:
         check(load_config({}, [f"{key}={value}"]))
@@ -49,3 +54,14 @@ def test_a_setting_is_there_and_takes_its_value(named: str) -> None:
 @pytest.mark.parametrize("text", re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL))
 def test_a_config_of_theirs_is_one_of_ours(text: str) -> None:
     check(load_config(yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_a_name_of_theirs_is_answered_with_ours(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config({}, [f"rl.{name}=1"])
+    (instead,) = re.findall(
+        rf"rl\.{name}: unknown key, by its name one of TRL's or verl's\. Set (.*) \(docs/", str(caught.value)
+    )
+    for setting in instead.split(" and "):
+        check_setting(*setting.partition("="))
