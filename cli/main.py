@@ -149,9 +149,7 @@ def inspect(
     loss: Annotated[
         bool, typer.Option("--loss", help="Which samples carried the gradient of a run's step, and why.")
     ] = False,
-    step: Annotated[
-        int | None, typer.Option(min=0, help="With --loss, which it may stand for: the step. Default: the last.")
-    ] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="As --loss, of this step and not the last.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""

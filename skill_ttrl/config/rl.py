@@ -17,6 +17,8 @@ def _named(default: str) -> BeforeValidator:
             return {"type": value}
         if not isinstance(value, dict):
             raise ValueError("a name is needed, or {type: name} with options")
+        if not isinstance(value.get("type", default), str):
+            raise ValueError("its type is a name")
         return {"type": default} | value
 
     return BeforeValidator(read)

@@ -12,6 +12,11 @@ from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.losses import build_loss
 
+HALVES = ("grpo_nsr", "psr", "nsr", "w_reinforce")
+"""Algorithms that take correct and wrong samples apart."""
+WITHIN_1 = (VOTED, "label", "format", "random")
+"""Rewards from 0 to 1."""
+
 
 def check_algorithm(
     rl: RLConfig, *, vote_strategy: str, action_parser: str, multi_turn: bool, vote_shapes: bool = False
@@ -38,6 +43,7 @@ def check_algorithm(
         *_loss_problems(rl),
         *_reference_problems(rl),
         *_length_problems(rl),
+        *_half_problems(rl, algorithm),
     ]
     if rl.invalid_penalty and action_parser == "none":
         problems.append(
@@ -187,6 +193,23 @@ def _length_problems(rl: RLConfig) -> Iterator[str]:
         yield (
             f"rl.mini_batch_prompts={rl.mini_batch_prompts}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
             "set rl.mini_batch_prompts=null for all of a step in one."
+        )
+
+
+def _half_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
+    """A line where an algorithm that takes correct and wrong samples apart (`HALVES`) would have only one half, or lose it."""
+    if rl.algorithm["type"] not in HALVES:
+        return
+    threshold = getattr(getattr(algorithm, "options", algorithm), "threshold", 0.5)
+    if rl.reward in WITHIN_1 and not 0 <= threshold < 1:
+        yield (
+            f"rl.algorithm.threshold={threshold:g}, but rl.reward={rl.reward} gives from 0 to 1: {'no' if threshold >= 1 else 'every'} sample "
+            "would be correct. Set it to 0 or more, and below 1."
+        )
+    if getattr(algorithm, "drop", False) and rl.whiten_advantages and not (rl.extra_rewards or rl.kl_in_reward):
+        yield (
+            f"rl.whiten_advantages takes the mean off, and all samples that {_named(rl)} learns from have the same advantage: nothing would "
+            "be left. Set rl.whiten_advantages=false, or rl.algorithm.drop=false."
         )
 
 

@@ -81,6 +81,21 @@ SENSELESS = [
         ["rl.algorithm=maxrl", "rl.extra_rewards={format: -0.5}"],
         "rl.extra_rewards.format=-0.5 makes rewards below 0 possible",
     ),
+    (
+        "a threshold that no reward is above",
+        ["rl.algorithm={type: psr, threshold: 1}"],
+        "rl.reward=majority gives from 0 to 1: no sample would be correct",
+    ),
+    (
+        "whitening of equal advantages",
+        ["rl.algorithm=nsr", "rl.whiten_advantages=true"],
+        "have the same advantage: nothing would be left",
+    ),
+    (
+        "a name that is none",
+        ["rl.algorithm={type: null}"],
+        "rl.algorithm: its type is a name",
+    ),
     ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
 ]
 UNKNOWN = [

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -129,19 +129,23 @@ class Ranks:
             dist.broadcast(tensor.detach(), src=0)
 
     def report_failure(self, error: BaseException) -> None:
-        """Leave the reason why this rank ends where the driver looks for it (`failure`)."""
+        """Leave the reason why this rank ends where the driver looks for it (`failure`); nobody looks where the driver is gone."""
         if self.store is not None:
             text = str(error) if isinstance(error, SkillTTRLError) else f"{type(error).__name__}: {error}"
             reason = [text, getattr(error, "exit_code", 1), out_of_memory(error)]
-            self.store.set(f"failed/{self.rank}", json.dumps(reason))
+            with suppress(torch.distributed.DistError):  # the driver holds the store
+                self.store.set(f"failed/{self.rank}", json.dumps(reason))
 
     def failure(self) -> RankError | None:
-        """The error that another rank has reported; None: none has."""
-        for other in range(self.size):
-            if self.store is not None and other != self.rank and self.store.check([f"failed/{other}"]):
-                text, code, phase = json.loads(self.store.get(f"failed/{other}"))
-                message = f"Rank {other} of {self.size} failed: {text}"
-                return RankError(message, exit_code=code, rank=other, out_of_memory=phase)
+        """The error that another rank has reported; None: none has, or the driver, which holds the reports, is gone."""
+        if self.store is None:
+            return None
+        with suppress(torch.distributed.DistError):
+            for other in range(self.size):
+                if other != self.rank and self.store.check([f"failed/{other}"]):
+                    text, code, phase = json.loads(self.store.get(f"failed/{other}"))
+                    message = f"Rank {other} of {self.size} failed: {text}"
+                    return RankError(message, exit_code=code, rank=other, out_of_memory=phase)
         return None
 
     @contextmanager

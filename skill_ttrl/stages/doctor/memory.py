@@ -217,18 +217,23 @@ def _packs(config: SkillTTRLConfig, model_config: Any) -> bool:
 def _backward(
     config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, section: RLConfig | SFTConfig
 ) -> dict[str, int]:
-    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least.
+    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least, and no more than a mini-batch has.
 
     Packed samples of one prompt share it; turns of an episode have prompts of their own.
     """
     prompt, answer = longest_turn(config)
     rows, limit, sampled = section.micro_batch_size, None, config.rollout.max_new_tokens
     shares, entropy = False, False
-    if isinstance(section, RLConfig):
+    if isinstance(section, SFTConfig):
+        most = section.batch_size
+    else:
+        groups = section.mini_batch_prompts or section.prompts_per_step
+        most = groups * config.rollout.n_samples_per_prompt * config.agent.max_turns
         limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
         shares = how.packed and config.agent.max_turns == 1
     if limit is not None:
         rows = max(1, (limit - prompt) // answer if shares else limit // (prompt + answer))
+    rows = min(rows, most)
     prompts = math.ceil(rows / config.rollout.n_samples_per_prompt) if shares else rows
     return backward_bytes(
         shape,

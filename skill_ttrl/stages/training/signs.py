@@ -44,6 +44,8 @@ def early_signs(rows: Rows) -> dict[str, str]:
         found["No reward differed"] = (
             f"within any group in {len(uniform)} steps (mean reward {reward:.2f}), so no sample was better than another. {why}"
         )
+    elif rows and all(map(_idle, rows)):
+        found["No step changed the weights"] = f"in {len(rows)} steps: {_why_idle(rows)}"
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
             f"({mean(invalid):.0%} over {len(invalid)} steps): the policy does not write them in the asked form. See "
@@ -65,6 +67,23 @@ def late_signs(rows: Rows) -> dict[str, str]:
             "cold start or easier problems; see docs/voting.md."
         )
     return found
+
+
+def _idle(row: Mapping[str, Any]) -> bool:
+    """Tell whether an update had samples, and none that pulled on the weights. One that the critic's warm-up left out has no rate."""
+    return row.get("updates") == 0 == row.get("skipped_updates") and row.get("learning_rate") is not None
+
+
+def _why_idle(rows: Rows) -> str:
+    if mean(_figures(rows, "filtered_overlong") or [0.0]) == 1.0:
+        return (
+            "every response was cut off, and rl.overlong.filter leaves such out of the loss. Raise rollout.max_new_tokens, or set "
+            "rl.overlong.filter=false."
+        )
+    return (
+        "rewards differed, and every advantage was 0 all the same. Look at the options of rl.algorithm, and at advantages in "
+        "trajectories.jsonl: skillttrl inspect RUN --loss."
+    )
 
 
 def _figures(rows: Rows, name: str) -> list[float]:

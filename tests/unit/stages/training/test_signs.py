@@ -25,6 +25,17 @@ def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> N
     assert early_signs([*rows, {"uniform_groups": 0.9, "reward": 0.1}]) == {}
 
 
+def test_updates_that_change_nothing_are_warned_of() -> None:
+    idle: dict[str, list[float]] = {"updates": [0] * 3, "skipped_updates": [0] * 3, "learning_rate": [0.1] * 3}
+    (text,) = early_signs(course(**idle, uniform_groups=[0.5] * 3)).values()
+    assert text.startswith("No step changed the weights in 3 steps: rewards differed, and every advantage was 0")
+    (text,) = late_signs(course(**idle, filtered_overlong=[1.0] * 3)).values()
+    assert "every response was cut off, and rl.overlong.filter" in text
+    assert early_signs([*course(**idle), {"updates": 1, "skipped_updates": 0, "learning_rate": 0.1}]) == {}
+    warming_up = {name: values for name, values in idle.items() if name != "learning_rate"}
+    assert early_signs(course(**warming_up)) == {}
+
+
 def test_actions_that_are_nearly_all_invalid_are_warned_of() -> None:
     (text,) = early_signs(course(invalid_actions=[1.0, 0.9])).values()
     assert text.startswith("Nearly all actions were invalid (95% over 2 steps)")
