@@ -301,7 +301,7 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
             backend.sync(8)
-        assert backend.last_gap.mean > 0.01 and backend.policy_version != 8
+        assert backend.policy_version != 8
     backend.sync(8)
     assert backend.last_gap.mean < 1e-4
 
