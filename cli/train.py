@@ -219,6 +219,10 @@ def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None
         return
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))
+    if launched():  # before the other ranks are waited for
+        from skill_ttrl.stages.train import check_runnable
+
+        check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
     with driving_ranks():
         _run_here(found, config, text, where, as_json=as_json, seeds=seeds)
 

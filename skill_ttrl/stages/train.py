@@ -36,7 +36,7 @@ from skill_ttrl.stages.setup.checks import check_enough, check_names, check_read
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
-from skill_ttrl.stages.setup.open_run import Resume, open_folder, restore_checkpoint
+from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.sft import cold_start
@@ -78,10 +78,7 @@ def run(
         Interrupted: after a signal.
     """
     progress = progress or SilentProgress()
-    check_ready(config)
-    check_names(config)
-    check_ranks(config)
-    check_gpus(config)
+    check_runnable(config)
     config = with_defaults(config)
     phases = learning_phases(config)
     with ExitStack() as stack:
@@ -97,6 +94,20 @@ def run(
         write_summary(run.folder, summary, baseline_lines(run.folder.path))
         write_report_html(run.folder)
         return summary
+
+
+def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
+    """Refuse what no run can do, by the config alone and, where a new run is to have it, by its folder.
+
+    Raises:
+        SkillTTRLError: see `stages.setup.checks` and `open_folder`.
+    """
+    check_ready(config)
+    check_names(config)
+    check_ranks(config)
+    check_gpus(config)
+    if output is not None:
+        check_new(output)
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,7 @@ def serve(ranks: Ranks) -> None:
             command, args, kwargs = order
             with ranks.watched():
                 command(objects, *args, **kwargs)
+        leave()
     except RankError as error:  # the driver or another rank is gone, and whoever failed has said why
         print(f"Rank {ranks.rank}: {error}", file=sys.stderr, flush=True)
         os._exit(RankError.exit_code)

@@ -125,14 +125,16 @@ class _Crew:
     def _verdict(self) -> int:
         """The exit code. Ranks that rank 0 has not spoken of are named, with the end of what they wrote."""
         codes, word = [each.returncode for each in self._ranks], self._folder / WORD
+        if codes[0] == 0:  # all is done, and the others were dismissed
+            return 0
         spoken = codes[0] > 0 and not word.exists()
         died: list[str] = []
         tails: list[str] = []
         for rank, (process, code) in enumerate(zip(self._ranks, codes, strict=True)):
             if process in self._killed or code == 0 or code == RankError.exit_code or (code > 0 and not rank):
                 continue  # ended by the launcher, or because another rank was gone, or with a word of its own
-            if code > 1 and spoken:
-                continue
+            if spoken and (code > 1 or codes[0] not in (1, RankError.exit_code)):
+                continue  # rank 0 has said why, and ended the others
             what = f"Rank {rank} of {len(codes)} {_ended(code)}"
             if code < 0 or not spoken:
                 died.append(what)
@@ -146,7 +148,7 @@ class _Crew:
             self._notice(f"Error: {word.read_text(encoding='utf-8')} {self._saved()}".rstrip())
         for line in tails:
             self._notice(line)
-        return codes[0] if codes[0] > 0 else RankError.exit_code if codes[0] or died else 0
+        return codes[0] if codes[0] > 0 else RankError.exit_code
 
     def _tail(self, rank: int) -> list[str]:
         if rank == 0:

@@ -30,9 +30,7 @@ def open_folder(
         pinned = pin_revisions(config)
         return RunFolder.create(output, pinned, source=source), pinned
     if resume is None:
-        raise RunFolderError(
-            f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
-        )
+        check_new(output)
     folder = RunFolder.open(output)
     try:
         if not folder.checkpoints.is_dir():
@@ -44,6 +42,14 @@ def open_folder(
     except BaseException:
         folder.close()
         raise
+
+
+def check_new(output: str | Path) -> None:
+    """Raise `RunFolderError` where a folder that a new run is to have holds one."""
+    if RunFolder.exists(output):
+        raise RunFolderError(
+            f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
+        )
 
 
 def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:

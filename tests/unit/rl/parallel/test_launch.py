@@ -102,6 +102,12 @@ def test_what_rank_0_cannot_name_is_said_once(end: str, said: str, tmp_path: Pat
     assert found == (9, "", f"Error: {said} Rerun.\n")
 
 
+@pytest.mark.parametrize("code", [0, 4])
+def test_one_that_breaks_after_rank_0_has_said_all_changes_nothing(code: int, tmp_path: Path) -> None:
+    program = WAIT + f"(time.sleep(0.5), sys.exit({code})) if rank == 0 else os.abort()"
+    assert run(program, tmp_path) == (code, "", "")
+
+
 def test_one_that_ends_before_they_have_met_is_not_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     code, _, err = run(WAIT + "os.kill(os.getpid(), 9) if rank == 1 else time.sleep(600)", tmp_path)
