@@ -72,13 +72,16 @@ def test_missing_tracker_names_its_extra() -> None:
     assert "skill-ttrl[trackers]" in found.advice
 
 
+WIDE = ["rl.micro_batch_size=4096", "rl.mini_batch_prompts=null", "rl.prompts_per_step=64", "rollout.max_batch_size=16"]
+
+
 @pytest.mark.parametrize(
     ("available", "overrides", "advice"),
     [
         (0, [], "Train adapters"),
         (0, ["model.lora.r=4"], "smaller model"),
-        (2_000_000_000, ["rl.micro_batch_size=4096"], "gradient_checkpointing=true"),
-        (2_000_000_000, ["rl.micro_batch_size=4096", "model.gradient_checkpointing=true"], "rl.micro_batch_size=1"),
+        (2_000_000_000, WIDE, "gradient_checkpointing=true"),
+        (1_500_000_000, [*WIDE, "model.gradient_checkpointing=true"], "rl.micro_batch_size=1"),
         (700_000_000, ["rl.micro_batch_size=1", "rollout.max_new_tokens=2000"], "rollout.max_batch_size=512"),
     ],
 )
