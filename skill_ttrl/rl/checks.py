@@ -206,6 +206,12 @@ def _half_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
             f"rl.algorithm.threshold={threshold:g}, but rl.reward={rl.reward} gives from 0 to 1: {'no' if threshold >= 1 else 'every'} sample "
             "would be correct. Set it to 0 or more, and below 1."
         )
+    bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
+    if bonus > 1 and getattr(algorithm, "half", "correct") != "correct":
+        yield (
+            f"The weights of rl.extra_rewards add up to {bonus:g}, so a wrong sample could earn more than 1, and {_named(rl)}, whose advantage "
+            "is then its reward less 1, would raise it. Let them add up to 1 at most."
+        )
     if getattr(algorithm, "drop", False) and rl.whiten_advantages and not (rl.extra_rewards or rl.kl_in_reward):
         yield (
             f"rl.whiten_advantages takes the mean off, and all samples that {_named(rl)} learns from have the same advantage: nothing would "

@@ -37,7 +37,7 @@ from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
+from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -105,6 +105,7 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
     check_ready(config)
     check_names(config)
     check_ranks(config)
+    check_started(config)
     check_gpus(config)
     if output is not None:
         check_new(output)

@@ -96,6 +96,11 @@ SENSELESS = [
         ["rl.algorithm={type: null}"],
         "rl.algorithm: its type is a name",
     ),
+    (
+        "bonuses that raise wrong samples",
+        ["rl.algorithm=w_reinforce", "rl.extra_rewards={format: 0.7, random: 0.7}"],
+        "add up to 1.4, so a wrong sample could earn more than 1",
+    ),
     ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
 ]
 UNKNOWN = [

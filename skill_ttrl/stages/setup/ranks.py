@@ -41,6 +41,15 @@ def check_ranks(config: SkillTTRLConfig) -> None:
         )
 
 
+def check_started(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where a run is to have several ranks and this process is alone: in Python nothing starts the others."""
+    if (asked := config.runtime.nproc or 1) > 1 and not launched():
+        raise ConfigError(
+            f"runtime.nproc asks for {asked} ranks, and this process is alone. Start the run with skillttrl train, or with torchrun; or set "
+            "runtime.nproc=1."
+        )
+
+
 def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
     """Check that this machine has a GPU for each rank; called where a run starts, not where one is planned.
 

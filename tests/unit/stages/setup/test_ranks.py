@@ -7,7 +7,7 @@ import pytest
 from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.parallel.strategy import strategy
-from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, check_gpus, check_ranks, planned_ranks
+from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, check_gpus, check_ranks, check_started, planned_ranks
 
 
 def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
@@ -81,3 +81,9 @@ def test_ranks_that_are_asked_for_share_the_cpu_as_far_as_its_memory_goes(monkey
     check_gpus(config(runtime={"nproc": 8, "device": "cpu"}))
     with pytest.raises(ModelError, match=r"9 ranks on the CPU .* they take 4.0 GB of memory, and 3.6 GB are free"):
         check_gpus(config(runtime={"nproc": 9}), asked=True)
+
+
+def test_ranks_that_nothing_starts_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"runtime.nproc asks for 2 ranks, and this process is alone"):
+        check_started(config())
+    check_started(config(runtime={"nproc": 1}))
