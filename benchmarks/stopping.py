@@ -2,11 +2,11 @@
 
     python benchmarks/stopping.py                      # all runs, then the tables (about half an hour on one core)
     python benchmarks/stopping.py --tables-only        # the tables again from finished runs
-    python benchmarks/stopping.py --sweep 10           # other settings of both, on a seed of its own (a quarter of an hour)
+    python benchmarks/stopping.py --sweep 10 11 12 13  # other settings of the quickstart, on seeds of their own
 
 One cold start a seed. From it the reinforcement of the recipe, measured after every step, and SFT on the majority answers
 (the phase vote_sft) with as many samples of the same prompts. Finished runs are not repeated. Runs start one after the
-other on one thread, so figures may differ in the last digits from those of docs/quickstart-results.md, made on two.
+other on one thread. benchmarks/quickstart.py adds the controls and reads the same folder.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ SWEEP = {
         )
     ],
     "rl": [
-        (f"rl.learning_rate={rate}", f"rl.mini_batch_prompts={prompts}")
-        for rate, prompts in (("3e-4", "null"), ("1e-3", "null"), ("1e-4", "4"), ("3e-4", "4"))
+        (f"rl.mini_batch_prompts={prompts}", f"rl.schedule={schedule}", f"rl.learning_rate={rate}")
+        for prompts, schedule, rate in (
+            ("null", "constant", "3e-4"), ("8", "cosine", "3e-4"), ("4", "cosine", "3e-4"), ("4", "cosine", "2e-4"),
+            ("4", "cosine", "1e-4"),
+        )
     ],
 }  # fmt: skip
-"""Settings by phase. 4 prompts a mini-batch are 8 (quickstart) or 4 (collapse) optimiser steps a step in place of one."""
+"""Settings of the quickstart by phase. 8 and 4 prompts a mini-batch are 4 and 8 optimiser steps a step in place of one."""
 SETTINGS = ("runtime.threads=1", "eval.extra_temperatures=[]")
 NEVER = "never fires"
 Difference = tuple[float, float, float]
@@ -66,18 +69,18 @@ def main() -> None:
     """Run what is missing and write the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
-    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-stopping"))
+    parser.add_argument("--output", type=Path, default=Path("runs/benchmark-quickstart"))
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
     parser.add_argument("--validate-every", type=int, default=1, help="steps between evaluations")
     parser.add_argument("--tables-only", action="store_true")
-    parser.add_argument("--sweep", type=int, metavar="SEED", help="other settings of both phases, on this seed only")
+    parser.add_argument(
+        "--sweep", type=int, nargs="+", metavar="SEED", help="other settings of the quickstart, on these seeds"
+    )
+    parser.add_argument("--phases", nargs="+", choices=SWEEP, default=list(SWEEP), help="of the sweep")
     options = parser.parse_args()
     options.output.mkdir(parents=True, exist_ok=True)
     if options.sweep is not None:
-        for recipe in options.recipes:
-            print(
-                f"\n### {recipe}, seed {options.sweep}: other settings\n\n{sweep(recipe, options.sweep, options.output)}"
-            )
+        print(f"\n### quickstart: other settings\n\n{sweep(options.sweep, options.phases, options.output)}")
         return
     found: dict[str, list[Pair]] = {}
     for recipe in options.recipes:
@@ -98,12 +101,12 @@ def main() -> None:
 def run_seed(recipe: str, seed: int, output: Path, validate_every: int) -> None:
     """Cold start, reinforcement and baseline of one seed."""
     folder = output / f"{recipe}-{seed}"
-    if (folder / "summary.json").exists() and (output / f"{folder.name}-vote_sft" / "summary.json").exists():
-        return
+    baseline = output / f"{folder.name}-vote_sft"
     start = cold_start(recipe, seed, output)
     if not (folder / "summary.json").exists():
         skillttrl("rl", recipe, seed, folder, [start, f"rl.validate_every={validate_every}"])
-    skillttrl("train", recipe, seed, output / f"{folder.name}-vote_sft", [start, "phases=[vote_sft]"])
+    if not (baseline / "summary.json").exists():
+        skillttrl("train", recipe, seed, baseline, [start, "phases=[vote_sft]"])
 
 
 def cold_start(recipe: str, seed: int, output: Path) -> str:
@@ -114,21 +117,27 @@ def cold_start(recipe: str, seed: int, output: Path) -> str:
     return f"model.path={max((cold / 'checkpoints').glob('sft-*')).resolve()}"
 
 
-def sweep(recipe: str, seed: int, output: Path) -> str:
-    """Both phases with other settings than the recipe's: one row a run, Markdown."""
-    start = cold_start(recipe, seed, output)
-    lines = ["| phase | settings | avg@32 before | avg@32 after | maj@32 after | s |", f"|{'---|' * 6}"]
-    for phase, choices in SWEEP.items():
-        for settings in choices:
+def sweep(seeds: list[int], phases: list[str], output: Path) -> str:
+    """Both phases of the quickstart with other settings: one row a kind of run, avg@16 after of each seed, Markdown."""
+    lines = [f"| phase | settings | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | greedy after |"]
+    lines.append(f"|{'---|' * (len(seeds) + 4)}")
+    for phase in phases:
+        for settings in SWEEP[phase]:
             values = [setting.partition("=")[2] for setting in settings]
-            folder = output / f"{recipe}-{seed}-sweep-{phase}-{'-'.join(values)}"
-            if not (folder / "summary.json").exists():
-                skillttrl("train", recipe, seed, folder, [start, f"phases=[{phase}]", *settings])
-            run = read_summary(folder)
+            runs = []
+            for seed in seeds:
+                folder = output / f"quickstart-{seed}-sweep-{phase}-{'-'.join(values)}"
+                if not (folder / "summary.json").exists():
+                    start = cold_start("quickstart", seed, output)
+                    skillttrl(
+                        "train", "quickstart", seed, folder, [start, f"phases=[{phase}]", "eval.samples=16", *settings]
+                    )
+                runs.append(read_summary(folder))
             shown = ", ".join(setting.removeprefix(f"{phase}.").replace("=", " ") for setting in settings)
-            figures = (run.accuracy_before, run.accuracy_after, run.majority_after)
-            cells = (phase, shown, *(f"{figure:.3f}" for figure in figures), f"{run.seconds[phase]:.0f}")
-            lines.append(f"| {' | '.join(cells)} |")
+            after = [run.accuracy_after or 0.0 for run in runs]
+            greedy = ", ".join(f"{run.greedy_after:.3f}" for run in runs)
+            figures = " | ".join(f"{figure:.3f}" for figure in (*after, fmean(after)))
+            lines.append(f"| {phase} | {shown} | {figures} | {greedy} |")
     return "\n".join(lines)
 
 

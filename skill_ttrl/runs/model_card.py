@@ -11,6 +11,7 @@ import yaml
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.intervals import paired_difference
+from skill_ttrl.voting.rewards import CONTROLS
 
 _REWARDS = {
     "majority": "agreement with the majority answer of the samples: **no labels were used**",
@@ -113,10 +114,13 @@ def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
         lines.append(f"- Reward: {reward}.")
     if phase == "vote_sft":
         samples = config.rl.steps * config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
+        agree = "that agree with their prompt's majority; no labels were used"
+        by_control = f"by the control `{config.rl.reward}` ({_REWARDS.get(config.rl.reward)})"
+        which = f"chosen {by_control}" if config.rl.reward in CONTROLS else agree
         lines.append(
-            f"- SFT on the majority answers: fine-tuned (learning rate {config.vote_sft.learning_rate:g}, "
-            f"{config.vote_sft.passes} passes) on those of {samples:,} samples of its start that agree with their "
-            "prompt's majority; no labels were used."
+            f"- SFT on {'samples' if config.rl.reward in CONTROLS else 'the majority answers'}: fine-tuned (learning rate "
+            f"{config.vote_sft.learning_rate:g}, {config.vote_sft.passes} passes) on those of {samples:,} samples of its "
+            f"start {which}."
         )
     return lines
 

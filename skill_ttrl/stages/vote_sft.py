@@ -3,7 +3,8 @@
 That is self-training on the majority's samples (LMSI, Huang et al. 2022, arXiv 2210.11610) at the samples of the rl phase of
 the same config: `rl.steps` rounds over the same prompts in the same order, `rollout.n_votes_per_prompt` samples each, all
 drawn from the policy as it is at the start. What reinforcement gains beyond this is what its fresh samples and its
-negative examples are worth.
+negative examples are worth. With `rl.reward=random` or `format` the phase imitates what a coin or the form of the answer
+chooses: its controls.
 
 The steps of the phase are first those rounds, then the optimiser's. What is imitated is read back from
 `trajectories.jsonl`, where each sample that agrees has the reward 1: the ids that were sampled, nothing is tokenised again.
@@ -28,8 +29,9 @@ from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.state import PhaseState, record_step, save_if_due
 from skill_ttrl.stages.training.step import StepTimer, step_tasks
-from skill_ttrl.types import derive_seed
+from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
+from skill_ttrl.voting.rewards import CONTROLS, REWARDS
 
 PHASE = "vote_sft"
 SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
@@ -65,7 +67,8 @@ def sample_and_vote(run: Run) -> None:
             run.warn(f"Some tries fail in {tasks[0].env_id}: each error is in trajectories.jsonl.")
         with clock("vote"):
             votes = batch_majority_vote(group.answers for group in groups)
-        groups = [g.with_rewards([float(match) for match in v.matches]) for g, v in zip(groups, votes, strict=True)]
+        seed = derive_seed(config.seed, "reward", step)
+        groups = [g.with_rewards(chosen(config.rl.reward, g, v, seed)) for g, v in zip(groups, votes, strict=True)]
         metrics = history.record({g.task.id: v for g, v in zip(groups, votes, strict=True)})
         metrics |= group_metrics(groups) | answer_metrics(groups, votes) | vote_metrics(votes)
         metrics |= run.meter.label_metrics(groups, votes)
@@ -77,6 +80,13 @@ def sample_and_vote(run: Run) -> None:
         state.step = step + 1
         save_if_due(run, state, due=state.step == rounds or state.step % config.rl.checkpoint_every == 0)
     run.progress.finish(SAMPLING)
+
+
+def chosen(reward: str, group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """1 for each sample that is imitated: it agrees with its majority, or in a control the control's reward chooses it."""
+    if reward in CONTROLS:
+        return list(REWARDS.get(reward)(group, vote, seed))
+    return [float(match) for match in vote.matches]
 
 
 @dataclass(kw_only=True)
@@ -95,7 +105,7 @@ def learn(run: Run) -> int:
     run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:
-        run.warn("No sample agrees with a majority, because none gave an answer: there was nothing to imitate.")
+        run.warn("No sample was chosen, because none gave an answer: there was nothing to imitate.")
         return 0
     config = learner_config(run.config, len(data))
     fine_tune(

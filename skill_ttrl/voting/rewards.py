@@ -26,6 +26,8 @@ LARGEST_REWARD = 1e15
 """Largest magnitude of a reward: the squares that a group's deviation sums must stay within float32 (3.4e38)."""
 
 REWARDS: Registry[Reward] = Registry("reward")
+CONTROLS = ("random", "format")
+"""Rewards that know neither votes nor true answers."""
 MODEL_REWARD = "model:"
 """Begins the name of a reward that is a Hugging Face model."""
 OVERLONG = "overlong"

@@ -172,6 +172,22 @@ def test_without_a_baseline_the_report_names_the_command_that_makes_it(
         assert baseline_lines(tmp_path / path) == []
 
 
+def test_a_control_imitates_what_a_coin_chooses(
+    base: Path, pair: tuple[Path, Path], tiny_yaml: Path, tmp_path: Path
+) -> None:
+    settings = ["phases=[vote_sft]", f"model.path={base}", *DRAWN, "rl.reward=random"]
+    summary = train.run(load_config(tiny_yaml, settings), tmp_path / "mine-vote_sft")
+    tried = lines(tmp_path / "mine-vote_sft", "trajectories.jsonl", "vote_sft")
+    heads = [line["reward"] for line in tried]
+    voted = [line["reward"] for line in lines(pair[1], "trajectories.jsonl", "vote_sft")]
+    assert set(heads) == {0.0, 1.0} and heads != voted and 12 < sum(heads) < 36, "48 throws"
+    assert len(list(agreeing(tmp_path / "mine-vote_sft" / "trajectories.jsonl"))) == sum(heads)
+    assert "SFT by the control random" in (tmp_path / "mine-vote_sft" / "summary.md").read_text()
+    assert summary.steps["vote_sft"] > 4
+    (tmp_path / "mine").symlink_to(pair[0])
+    assert find_baseline(tmp_path / "mine") is None, "a coin is no baseline of votes"
+
+
 def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_path: Path) -> None:
     summary = train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"]), tmp_path / "run")
     assert summary.steps == {"sft": 1, "vote_sft": 2} and summary.accuracy_after == summary.accuracy_before

@@ -17,6 +17,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.voting.rewards import CONTROLS
 
 BASELINE, REINFORCED = "vote_sft", "rl"
 SUFFIX = f"-{BASELINE}"
@@ -50,6 +51,9 @@ def find_baseline(path: str | Path) -> BaselineComparison | None:
         return None
     theirs = load_config(other / "config.yaml", trust=True)
     if not _sampled_alike(config, theirs) or {learned, theirs.phases[-1]} != {BASELINE, REINFORCED}:
+        return None
+    baseline = theirs if learned == REINFORCED else config
+    if baseline.rl.reward in CONTROLS:  # it imitates no votes
         return None
     pair = (path, other) if learned == REINFORCED else (other, path)
     return BaselineComparison(other, theirs.phases[-1], read_summary(other), _difference(*pair, config))

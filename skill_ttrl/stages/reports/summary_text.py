@@ -9,6 +9,7 @@ from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
+from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
     "retrieve_rate": "tries that ask the skill bank",
@@ -36,7 +37,9 @@ def learned_by(summary: Summary) -> str:
     if "rl" in summary.steps:
         voted = f" by {summary.vote}" if summary.vote != summary.reward == "majority" else ""
         return f"reward {summary.reward}{voted}"
-    return "SFT on the majority answers" if "vote_sft" in summary.steps else "cold start only"
+    if "vote_sft" in summary.steps:
+        return f"SFT by the control {summary.reward}" if summary.reward in CONTROLS else "SFT on the majority answers"
+    return "cold start only"
 
 
 def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
