@@ -21,11 +21,12 @@ def loss_view(found: LossInspection, limit: int) -> RenderableType:
     largest = max((each.gradient_share for each in found.samples), default=0.0) or 1.0
     rows = [_row(each, each.gradient_share / largest) for each in found.samples[:limit]]
     count = len(found.samples)
+    carried = f"{found.half} carried half of the gradient" if found.half else "none of them carried a gradient"
     return Group(
         Text(escape_terminal(f"{found.path}, step {found.step}"), "bold"),
         Text(f"  {figures}"),
         FittedTable("", COLUMNS, rows),
-        Text(f"  showing {len(rows)} of {count} samples; {found.half} carried half of the gradient", "yellow"),
+        Text(f"  showing {len(rows)} of {count} samples; {carried}", "yellow"),
     )
 
 

@@ -77,6 +77,11 @@ def test_what_was_not_recorded_is_said(made: Path, tmp_path: Path) -> None:
         inspect_loss(made, step=9)
     other = tmp_path / "run"
     shutil.copytree(made, other)
+    lines = [json.loads(line) for line in (other / "trajectories.jsonl").read_text().splitlines()]
+    still = [line | {"gradient_shares": [0.0] * len(line["steps"])} for line in lines]
+    (other / "trajectories.jsonl").write_text("".join(json.dumps(line) + "\n" for line in still))
+    assert inspect_loss(other).half == 0
+    assert "none of them carried a gradient" in CliRunner().invoke(app, ["inspect", str(other), "--loss"]).output
     (other / "trajectories.jsonl").unlink()
     with pytest.raises(RunFolderError, match=r"run\.save_trajectories=false"):
         inspect_loss(other)

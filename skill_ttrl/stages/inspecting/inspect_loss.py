@@ -55,7 +55,7 @@ class LossInspection:
     figures: Mapping[str, float | None]
     samples: Sequence[SampleGradient]
     half: int
-    """The fewest samples that carried half of the gradient."""
+    """The fewest samples that carried half of the gradient; 0 where there was none."""
 
 
 def inspect_loss(path: str | Path, step: int | None = None) -> LossInspection:
@@ -167,6 +167,8 @@ def _why(
 
 
 def _half(samples: Sequence[SampleGradient]) -> int:
+    if not any(each.gradient_share for each in samples):
+        return 0
     reached = 0.0
     for count, each in enumerate(samples, 1):
         reached += each.gradient_share
