@@ -34,8 +34,8 @@ MODELS: dict[str, Case] = {
     "1.5b": Case(hidden=1536, intermediate=8960, layers=28, heads=12, samples=16, micro_batch=16, longest=1024),
 }
 """Shapes of Qwen2.5; the batches are larger where a GPU is meant."""
-SMALL = Case(hidden=256, intermediate=768, layers=4, heads=4, vocabulary=32_000, prompt_tokens=256, longest=128)
-"""Where the sweeps start: 11M parameters."""
+SMALL = Case(hidden=128, intermediate=384, layers=4, heads=4, vocabulary=16_000, prompt_tokens=256, longest=128)
+"""Where the sweeps start: 3M parameters."""
 SWEEPS: dict[str, tuple[str, str, list[Case]]] = {
     "length": (
         "tokens of the longest completion",
@@ -55,13 +55,13 @@ SWEEPS: dict[str, tuple[str, str, list[Case]]] = {
     "vocabulary": (
         "tokens of the vocabulary",
         "vocabulary",
-        [replace(SMALL, vocabulary=size) for size in (1_000, 8_000, 32_000, 64_000, 151_936)],
+        [replace(SMALL, vocabulary=size) for size in (1_000, 4_000, 16_000, 50_000, 151_936)],
     ),
 }
 RANKS = Case(
-    "ddp", layers=8, vocabulary=32_000, prompts=6, samples=4, prompt_tokens=96, shortest=16, longest=64, micro_batch=4
+    "ddp", layers=12, vocabulary=8_000, prompts=6, samples=4, prompt_tokens=96, shortest=16, longest=64, micro_batch=4
 )
-"""What several ranks share: 38M parameters, 24 samples."""
+"""What several ranks share: 40M parameters, 4M of them in embedding and head, and 24 samples."""
 COST = [("CPU seconds a step", "cpu_seconds", 1.0), ("peak memory (GB)", "peak_bytes", 1e-9)]
 SHARE = [
     ("CPU seconds a step, one rank", "cpu_seconds", 1.0),
@@ -74,16 +74,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["versus", "sweep", "ranks"])
     parser.add_argument("names", nargs="*", help=f"what to sweep: {', '.join(SWEEPS)}; none: all of them")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, help="default: 3; of a sweep 1")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, help="default: all; of a sweep, ours and padded")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=["102m"], help="of versus")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2, help="of each process, the first not counted")
+    parser.add_argument("--steps", type=int, help="of each process, the first not counted; default: 2, of a sweep 4")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="write each sweep as an SVG file into it")
     options = parser.parse_args()
     if unknown := set(options.names) - set(SWEEPS):
         parser.error(f"there is no sweep {', '.join(sorted(unknown))}: {', '.join(SWEEPS)}")
+    alone = options.what == "sweep"
+    options.rounds, options.steps = options.rounds or (1 if alone else 3), options.steps or (4 if alone else 2)
     from gpu_recipe import hardware
 
     print(hardware())
