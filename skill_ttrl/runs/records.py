@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.types import Group, Labels, VoteResult, to_json
@@ -30,12 +30,17 @@ class SampleRecord:
     """Tokens of each of its steps whose gradient a clip or a weight of 0 has stopped."""
 
 
+_RECORD = tuple(field.name for field in fields(SampleRecord))
+
+
 def trajectory_lines(phase: str, step: int, group: Group, records: Sequence[SampleRecord] = ()) -> list[str]:
     """Lines of `trajectories.jsonl`: each rollout of a group with `phase`, `step`, `sample` (its place in the group) and its record."""
     known = records or [SampleRecord(trajectory.reward) for trajectory in group.trajectories]
+    # `asdict` would copy every number of every sample first.
+    values = [{name: getattr(record, name) for name in _RECORD} for record in known]
     return [
-        _with({"phase": phase, "step": step, "sample": sample, **asdict(record)}, to_json(trajectory))
-        for sample, (trajectory, record) in enumerate(zip(group.trajectories, known, strict=True))
+        _with({"phase": phase, "step": step, "sample": sample, **record}, to_json(trajectory))
+        for sample, (trajectory, record) in enumerate(zip(group.trajectories, values, strict=True))
     ]
 
 
