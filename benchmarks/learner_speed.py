@@ -200,15 +200,17 @@ def ranks(options: argparse.Namespace) -> bool:
 def repeated(
     cases: Sequence[tuple[str, float, Case]], rounds: int
 ) -> tuple[dict[tuple[str, float], list[list[Row]]], bool]:
-    """The figures of each case's ranks, round after round; True beside them where a process died and ended it."""
+    """The figures of each case's ranks, round after round, and whether a process died and ended it."""
     found: dict[tuple[str, float], list[list[Row]]] = {}
     try:
         for _ in range(rounds):
             for kind, size, case in cases:
-                found.setdefault((kind, size), []).append(measured(case))
+                rows = measured(case)
+                found.setdefault((kind, size), []).append(rows)
+                print(f"at {size:g}: {'; '.join(line(kind, row) for row in rows)}", flush=True)
     except WorkerDied as error:
         print(error, file=sys.stderr, flush=True)
-        return {key: rows for key, rows in found.items() if rows}, True
+        return found, True
     return found, False
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jinja2 import Environment
 
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 380, 250, 58, 14, 30, 44
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 380, 250, 58, 26, 30, 44
 COLOURS = ("#1f6feb", "#bf4b00", "#57606a")
 TEMPLATE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" width="{{ width }}" height="{{ height }}">
 <style>text{font:12px system-ui,sans-serif;fill:#444}.title{font-weight:600;fill:#111}</style>

@@ -1,8 +1,8 @@
 """One GRPO step, ours against TRL's, side by side on the same machine in one run.
 
     pip install trl==1.16.0
-    python benchmarks/versus_trl.py --rounds 5 --threads 1                  # one optimiser step a batch
-    python benchmarks/versus_trl.py --rounds 5 --threads 1 --updates 8      # eight, of samples drawn from all prompts
+    python benchmarks/versus_trl.py --rounds 5 --threads 1                  # four optimiser steps a batch, as the recipe
+    python benchmarks/versus_trl.py --rounds 5 --threads 1 --updates 1      # one
 
 Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
 step, at most 16 new tokens, majority reward, `--updates` optimiser steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (ours by
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--updates", type=int, default=1, help="optimiser steps a batch of samples, on both sides")
+    parser.add_argument("--updates", type=int, default=4, help="optimiser steps a batch of samples, on both sides")
     parser.add_argument("--trl-micro-batch", type=int, default=64)
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="ours")
     options = parser.parse_args()
