@@ -5,8 +5,8 @@
     python benchmarks/versus_trl.py --rounds 5 --threads 1 --updates 1      # one
 
 Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
-step, at most 16 new tokens, majority reward, `--updates` optimiser steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (ours by
-`--set`, TRL's by `--trl-micro-batch`). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of
+step, at most 16 new tokens, majority reward, `--updates` optimiser steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (`--set`
+changes ours, `--trl-micro-batch` TRL's). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of
 each is not counted. What is compared is a whole step: sampling, reward and update, and with ours the records of a run; in seconds of the
 clock and of the CPU. TRL samples with transformers' `generate`, its way without vLLM, and mixes the samples of all prompts.
 """
