@@ -230,7 +230,8 @@ class RLConfig(Section):
     epochs: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     mini_batch_prompts: int | None = Field(default=1, ge=1)
-    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one."""
+    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one. Where they do not divide a
+    step's prompts, the last mini-batch is smaller, and its mean weighs as much as that of the others."""
     mini_batch_by: Literal["prompts", "samples"] = "prompts"
     """Unit in which a batch is shuffled and cut into mini-batches. `prompts`: all samples of a prompt stay together (verl on one GPU).
     `samples`: each mini-batch holds as many samples, of all prompts (TRL); their gradients differ less from one mini-batch to the

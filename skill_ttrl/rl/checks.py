@@ -139,7 +139,7 @@ def check_correction(
     ):
         problems.append(
             f"rl.rollout_correction.type={kind} with rescore=false would weigh twice: the ratio of rl.loss={rl.loss['type']} is then taken "
-            "against the sampler and is the weight. Use token_mask, sequence_mask or icepop, rl.loss=reinforce, or rescore=true."
+            "against the sampler and is the weight. Use token_mask, sequence_mask or icepop, rl.loss={{type: reinforce, ratio: false}}, or rescore=true."
         )
     if not settings.rescore and settings.batch_normalize:
         problems.append(

@@ -1,8 +1,8 @@
 """One policy update: a batch of rollouts in, better weights and metrics out.
 
-`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches, one optimiser step each; a mini-batch is computed in
-micro-batches whose gradients add up to that of the whole. The learner knows tokens, log-probs and advantages, and nothing
-of where they came from.
+`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches, one optimiser
+step each; a mini-batch is computed in micro-batches whose gradients add up to that of the whole. The learner knows tokens,
+log-probs and advantages, and nothing of where they came from.
 """
 
 from __future__ import annotations
@@ -208,14 +208,15 @@ class LocalLearner:
 
         Returns:
             `policy_loss kl entropy clip_fraction approx_kl ratio_max grad_norm learning_rate tokens sequences updates
-            skipped_updates post_entropy all_tokens computed_tokens operations`. `entropy` is minus the mean log-prob of the sampled tokens (nats a token): an unbiased
-            estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty batch has neither of them and no
-            `learning_rate`. `kl` is there only where the KL term was computed: `rl.kl_coef` is above 0, and there was something to
-            learn from. `updates` are optimiser steps taken; `skipped_updates` those refused because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the model
-            computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage is 0 are not computed where the loss allows it
-            and neither KL nor entropy counts: the gradient is the same, means over tokens leave them out, and a
-            mini-batch that has no others takes no optimiser step. With a critic also the metrics of `Critic.update`; in the steps
-            of its warm-up the policy takes no optimiser step.
+            skipped_updates post_entropy all_tokens computed_tokens operations`. `entropy` is minus the mean log-prob of the sampled
+            tokens (nats a token): an unbiased estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty
+            batch has neither of them and no `learning_rate`. `kl` is there only where the KL term was computed: `rl.kl_coef` is
+            above 0, and there was something to learn from. `updates` are optimiser steps taken; `skipped_updates` those refused
+            because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the
+            model computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage
+            is 0 are not computed where the loss allows it and neither KL nor entropy counts: the gradient is the same, means over
+            tokens leave them out, and a mini-batch that has no others takes no optimiser step. With a critic also the metrics of
+            `Critic.update`; in the steps of its warm-up the policy takes no optimiser step.
         """
         values = {} if self._critic is None else self._update_critic(self._critic, batch, step, seed)
         metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped
@@ -332,6 +333,8 @@ class LocalLearner:
                 raise ValueError(
                     f"it returned a loss of shape {tuple(token_loss.shape)} for tokens of {tuple(mask.shape)}"
                 )
+            if not token_loss.requires_grad:
+                raise ValueError("its loss has no gradient: compute it from `log_probs`, without detach()")
         if micro_batch.weights_N_R is not None:
             token_loss = token_loss * micro_batch.weights_N_R
         if self._correction.needed:
@@ -375,11 +378,11 @@ class LocalLearner:
         Raises:
             CheckpointError: the state has no reference or no critic, and this configuration needs one.
         """
-        wanted = self.config.kl_coef > 0 or self.config.kl_in_reward is not None
+        wanted = [name for name in ("kl_coef", "kl_in_reward") if getattr(self.config, name)]
         if wanted and state["reference"] is None and not self.policy.has_adapters:
             raise CheckpointError(
-                f"rl.kl_coef is {self.config.kl_coef}, but the checkpoint holds no reference model: it was written with "
-                "rl.kl_coef=0. Resume with that, or start a new run."
+                f"rl.{wanted[0]} needs a reference model, and the checkpoint holds none: it was written with rl.kl_coef=0 and "
+                "rl.kl_in_reward=null. Resume with these, or start a new run."
             )
         self._optimizer.load_state_dict(state["optimizer"])
         self.policy.load_reference_state(state["reference"])

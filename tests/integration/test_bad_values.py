@@ -54,6 +54,11 @@ class OneNumber(Nan):
         return -(inputs.log_probs * inputs.advantages).mean(), {}
 
 
+class NoGradient(Nan):
+    def __call__(self, inputs):
+        return -inputs.log_probs.detach() * inputs.advantages, {}
+
+
 class NanAdvantages(Nan):
     def advantages(self, samples):
         return [float("nan") if place == 1 else 1.0 for place, _ in enumerate(samples.trajectories)]
@@ -200,6 +205,7 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny
             "rl.loss={own}:OneNumber",
             "The loss '{own}:OneNumber' failed: ValueError: it returned a loss of shape () for tokens of (",
         ),
+        ("rl.loss={own}:NoGradient", "The loss '{own}:NoGradient' failed: ValueError: its loss has no gradient"),
         (
             "rl.algorithm={own}:BrokenAdvantages",
             "The algorithm '{own}:BrokenAdvantages' failed: IndexError: no such rollout. Mend it",

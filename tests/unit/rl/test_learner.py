@@ -303,7 +303,7 @@ def test_a_state_without_a_reference_is_refused_where_one_is_needed(
     make_policy: Callable[..., Policy], accelerator: Accelerator
 ) -> None:
     state = LocalLearner(make_policy(), config(kl_coef=0.0), accelerator, total_steps=1).state_dict()
-    with pytest.raises(CheckpointError, match="holds no reference"):
+    with pytest.raises(CheckpointError, match="needs a reference model, and the checkpoint holds none"):
         LocalLearner(make_policy(), config(kl_coef=0.1), accelerator, total_steps=1).load_state_dict(state)
 
 
