@@ -41,6 +41,7 @@ ELSEWHERE: Mapping[str, str] = {
     "loss_agg_mode": "rl.loss_aggregation",
     "loss_mode": "rl.loss",
     "lr": "rl.learning_rate",
+    "n": "rollout.n_samples_per_prompt and rollout.n_votes_per_prompt",
     "norm_adv_by_std_in_grpo": "rl.algorithm.scale_rewards=none",
     "ppo_epochs": "rl.epochs",
     "ppo_max_token_len_per_gpu": "rl.micro_batch_tokens",
@@ -52,3 +53,12 @@ ELSEWHERE: Mapping[str, str] = {
     "use_remove_padding": "model.packing",
 }
 """What to set, by an option's own name. A key of ours with such a name is never looked up here."""
+VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "trainer")
+"""Sections at the top of verl's configs that none of ours is called like."""
+PAGE = "docs/from-trl-and-verl.md"
+
+
+def instead_of(name: str) -> str:
+    """What to set in place of an option of TRL's or verl's, as a sentence; empty for another name."""
+    instead = ELSEWHERE.get(name)
+    return f"by its name one of TRL's or verl's. Set {instead} ({PAGE})." if instead else ""

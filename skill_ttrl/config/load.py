@@ -17,7 +17,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
-from skill_ttrl.config.elsewhere import ELSEWHERE
+from skill_ttrl.config.elsewhere import PAGE, VERL_SECTIONS, instead_of
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -217,12 +217,25 @@ def _problems(error: ValidationError) -> Iterator[str]:
         if path in REMOVED:
             yield f"  {path}: this key was removed. {REMOVED[path]}"
             continue
-        if problem["type"] == "extra_forbidden" and (instead := ELSEWHERE.get(str(problem["loc"][-1]))):
-            yield f"  {path}: unknown key, by its name one of TRL's or verl's. Set {instead} (docs/from-trl-and-verl.md)."
-            continue
+        if problem["type"] == "extra_forbidden":
+            if known := [*_of_elsewhere(path, str(problem["loc"][-1]), problem["input"])]:
+                yield from known
+                continue
+            if path in VERL_SECTIONS:
+                yield f"  {path}: unknown key; it is a section of verl's. {PAGE} names what to set for its options."
+                continue
         shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
         for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):
             yield f"  {path}: {text}" if path else f"  {text}"
+
+
+def _of_elsewhere(path: str, name: str, value: Any) -> Iterator[str]:
+    """A line for each option of TRL's or verl's at or below an unknown key."""
+    if instead := instead_of(name):
+        yield f"  {path}: unknown key, {instead}"
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _of_elsewhere(f"{path}.{str(key)[:80]}", str(key), each)
 
 
 def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:

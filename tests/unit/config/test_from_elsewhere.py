@@ -56,6 +56,25 @@ def test_a_config_of_theirs_is_one_of_ours(text: str) -> None:
     check(load_config(yaml.safe_load(text)))
 
 
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("rollout.n=8", "rollout.n: unknown key, by its name .* Set rollout.n_samples_per_prompt and"),
+        ("actor_rollout_ref.actor.kl_loss_coef=0.1", r"actor_rollout_ref\.actor\.kl_loss_coef: .* Set rl.kl_coef"),
+        ("actor_rollout_ref.model.path=x", "actor_rollout_ref: unknown key; it is a section of verl's"),
+        ("algorithm.norm_adv_by_std_in_grpo=false", "Set rl.algorithm.scale_rewards=none"),
+    ],
+)
+def test_keys_as_verl_nests_them_are_answered_with_ours(override: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        load_config({}, [override])
+
+
+def test_an_option_of_theirs_among_those_of_an_algorithm_is_answered_with_ours() -> None:
+    with pytest.raises(ConfigError, match=r"'grpo': no option 'norm_adv_by_std_in_grpo', by its name .* Set rl\.algorithm"):
+        build_algorithm({"type": "grpo", "norm_adv_by_std_in_grpo": False})
+
+
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_a_name_of_theirs_is_answered_with_ours(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
