@@ -17,7 +17,7 @@ class CISPOOptions(Section):
     """Options of CISPO."""
 
     clip_ratio: float | None = Field(default=None, gt=0)
-    """The weight is at least 1 - `clip_ratio` (verl clips on both sides); None: no lower bound (paper, TRL)."""
+    """The weight is at least 1 - `clip_ratio` (verl clips on both sides; its scripts set 10, which bounds nothing); None: no lower bound (paper, TRL)."""
     clip_ratio_high: float = Field(default=4.0, gt=0)
     """The weight is at most 1 + `clip_ratio_high` (ScaleRL, arXiv 2510.13786: a bound of 5, TRL's `epsilon_high`)."""
 

@@ -20,7 +20,7 @@ LOG_RATIO_CEILING = 10.0
 class GSPOOptions(Section):
     """Options of GSPO."""
 
-    clip_ratio: float = Field(default=3e-4, gt=0)
+    clip_ratio: float = Field(default=3e-4, gt=0, lt=1)
     """Lower clip, and the upper one where `clip_ratio_high` is None (paper, section 5.1: 3e-4)."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper clip where it differs (paper: 4e-4, as `rl.algorithm: gspo` has it)."""

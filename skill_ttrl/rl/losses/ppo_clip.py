@@ -18,7 +18,7 @@ from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics, ratio_me
 class PPOClipOptions(Section):
     """Options of the clipped surrogate."""
 
-    clip_ratio: float = Field(default=0.2, gt=0)
+    clip_ratio: float = Field(default=0.2, gt=0, lt=1)
     """Lower clip, and the upper one where `clip_ratio_high` is None."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper clip where it differs (DAPO, arXiv 2503.14476: 0.28)."""
