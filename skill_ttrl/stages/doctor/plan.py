@@ -24,8 +24,9 @@ from skill_ttrl.stages.doctor.backends import context_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 from skill_ttrl.stages.doctor.missing import asks_servers, beside_learner, missing_servers
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
+from skill_ttrl.stages.setup.checks import check_names
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.stages.setup.ranks import planned_ranks
+from skill_ttrl.stages.setup.ranks import TooManyRanksError, planned_ranks
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
@@ -96,7 +97,9 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
 
     Raises:
         ModelError: the model's config can be had nowhere.
+        SkillTTRLError: nothing has a name that the config calls (`check_names`); nothing is measured then.
     """
+    check_names(config)
     stated, assumptions, missing = config, list[str](), list[SkillTTRLError]()
     with suppress(SkillTTRLError):  # such an environment is among the refusals
         config = with_defaults(config)
@@ -120,7 +123,7 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
         *found.refusals,
         *missing,
         *missing_servers(config),
-        *_too_large(config, model_config, memory.on_device, available),
+        *_too_large(config, model_config, 0 if device is None and _too_many(found) else memory.on_device, available),
     ]
     assumptions += [*_about_ranks(memory), *beside_learner(config)]
     if config.verified is not None and not (note := verified_note(config)).startswith("never"):
@@ -162,6 +165,11 @@ def _too_large(config: SkillTTRLConfig, model_config: Any, peak: int, available:
             f"it needs {peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters (model.lora), "
             "gradient checkpointing, a smaller micro-batch, several GPUs (--nproc, runtime.parallel=fsdp), or a smaller model"
         )
+
+
+def _too_many(found: Preflight) -> bool:
+    """True where the ranks were refused whatever their model is: its memory is no further reason then."""
+    return any(isinstance(each, TooManyRanksError) for each in found.refusals)
 
 
 def _about_ranks(memory: MemoryEstimate) -> Iterator[str]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.cores import free_memory
+from skill_ttrl.cores import cores, free_memory
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.parallel.environment import launched, local_world_size, world_size
 from skill_ttrl.rl.parallel.strategy import strategy
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
+
+
+class TooManyRanksError(ModelError):
+    """The machine has no place for so many ranks, whatever their model is."""
 
 
 def planned_ranks(config: SkillTTRLConfig) -> int:
@@ -76,7 +80,7 @@ def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
         return
     here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
     fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
-    raise ModelError(
+    raise TooManyRanksError(
         f"There are to be {ranks} ranks (runtime.nproc), which take a GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; "
         "or take a smaller recipe (skillttrl configs list). A small model's ranks can share the CPU: --set runtime.device=cpu."
     )
@@ -88,10 +92,15 @@ def check_processes(ranks: int) -> None:
         return
     needed, available = ranks * PROCESS_BYTES, free_memory()
     if needed > available:
-        raise ModelError(
+        raise TooManyRanksError(
             f"There are to be {ranks} ranks on the CPU (runtime.nproc). Without any model they take {needed / 1e9:.1f} GB of memory, and "
-            f"{available / 1e9:.1f} GB are free. Start fewer: --nproc {max(1, available // PROCESS_BYTES // 2)}."
+            f"{available / 1e9:.1f} GB are free. Start fewer: --nproc {_fitting(available)}."
         )
+
+
+def _fitting(available: int) -> int:
+    """Ranks on a CPU that are worth trying: not above its cores, nor above what half of its memory holds."""
+    return max(1, min(cores(), available // PROCESS_BYTES // 2))
 
 
 def _on_gpu(device: str) -> bool:

@@ -71,7 +71,9 @@ def test_keys_as_verl_nests_them_are_answered_with_ours(override: str, words: st
 
 
 def test_an_option_of_theirs_among_those_of_an_algorithm_is_answered_with_ours() -> None:
-    with pytest.raises(ConfigError, match=r"'grpo': no option 'norm_adv_by_std_in_grpo', by its name .* Set rl\.algorithm"):
+    with pytest.raises(
+        ConfigError, match=r"'grpo': no option 'norm_adv_by_std_in_grpo', by its name .* Set rl\.algorithm"
+    ):
         build_algorithm({"type": "grpo", "norm_adv_by_std_in_grpo": False})
 
 

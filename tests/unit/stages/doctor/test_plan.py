@@ -15,9 +15,11 @@ from typer.testing import CliRunner
 from skill_ttrl.cli.display.tables import plan_view
 from skill_ttrl.cli.main import app
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.speed import DEVICES, PLANNED, device_of, measured, reckoned
+from skill_ttrl.stages.doctor import plan as planning
 from skill_ttrl.stages.doctor.plan import USUAL, plan
+from skill_ttrl.stages.setup import ranks
 
 PAPER = ("skillrl_alfworld", "skillrl_alfworld_lora", "skillrl_webshop", "skillrl_webshop_lora")
 
@@ -150,6 +152,25 @@ def test_a_small_model_of_a_folder_has_hours_on_a_cpu(tiny_yaml: Path, tmp_path:
     Qwen2Config(**shape, num_attention_heads=2, num_key_value_heads=2).save_pretrained(tmp_path / "small")
     found = plan(load_config(tiny_yaml, ["phases=[rl]", f"model.path={tmp_path / 'small'}"]))
     assert found.hours is not None and found.speed is not None and found.speed.measured
+
+
+@pytest.mark.parametrize(
+    "wrong", ["rl.loss=ppoclip", "rl.reward=majorty", "rl.rollout_correction=icepp", "rl.algorithm=grop"]
+)
+def test_a_wrong_name_stops_a_plan_before_anything_is_measured(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    monkeypatch.setattr(planning, "measured", lambda *args, **kwargs: pytest.fail("measured"))
+    with pytest.raises(ConfigError, match=r"Unknown.*Did you mean"):
+        plan(load_config("quickstart", [wrong]))
+
+
+@pytest.mark.usefixtures("quick")
+def test_too_many_ranks_are_one_refusal_with_a_number_that_this_machine_has_cores_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ranks, "free_memory", lambda: 20_000_000_000)
+    monkeypatch.setattr(ranks, "cores", lambda: 2)
+    found = plan(load_config("quickstart", ["runtime.nproc=64", "runtime.device=cpu"]))
+    assert len(found.obstacles) == 1 and found.obstacles[0].endswith("Start fewer: --nproc 2")
 
 
 def test_a_refused_recipe_is_planned_and_ends_with_the_refusal_s_code() -> None:
