@@ -35,6 +35,7 @@ from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
+from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, check_started
@@ -104,6 +105,7 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
     """
     check_ready(config)
     check_names(config)
+    check_groups(config)
     check_ranks(config)
     check_started(config)
     check_gpus(config)

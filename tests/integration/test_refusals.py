@@ -35,6 +35,16 @@ SENSELESS = [
         ["rl.algorithm=graphgpo", "agent.max_turns=2"],
         "compares steps from one exact state, and math does not name its state",
     ),
+    (
+        "a vote of one",
+        ["rollout.n_votes_per_prompt=1", "rollout.n_samples_per_prompt=1"],
+        "a vote of one always agrees with itself",
+    ),
+    (
+        "a group of one that has nothing to be compared with",
+        ["rl.algorithm=maxrl", "rl.reward=label", "rollout.n_samples_per_prompt=1"],
+        "every advantage would be 0",
+    ),
     ("GAE without a critic", ["rl.algorithm=gae"], "rl.algorithm=gae needs a critic, and there is none"),
     ("a critic that nothing asks", ["rl.critic={}"], "rl.critic is set, but rl.algorithm=grpo asks no critic"),
     (

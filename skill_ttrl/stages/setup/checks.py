@@ -40,6 +40,7 @@ from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.setup.ranks import check_ranks
 from skill_ttrl.stages.training.run_bank import models_of
@@ -163,6 +164,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_models,
     check_episodes,
     check_bank,
+    check_groups,
     check_engine,
     check_collected,
     check_ranks,
