@@ -48,8 +48,8 @@ class UpdateRecord:
     """What each was rewarded, before a KL penalty."""
     rescored: bool
     """Whether these are scores of the algorithm's own and not the rewards."""
-    advantages: Sequence[Sequence[float]]
-    """Of each a row with the mean advantage of each step's trained tokens."""
+    advantages: Sequence[Sequence[float | None]]
+    """Of each a row with the mean advantage of each step's trained tokens; None for a step that has none."""
     gradient_shares: Sequence[Sequence[float]] = ()
     """Of each a row with each step's share of the sum of |d loss / d log-prob| over all trained tokens, in [0, 1]: of the policy loss,
     and of the optimiser steps that were taken. Empty before the update."""
@@ -77,16 +77,18 @@ def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequenc
         scores: Of each trajectory (E); None: its reward.
     """
     means_N = batch.sum_by_item(batch.advantages_F * batch.trained_F) / batch.trained_tokens_N.clamp(min=1)
-    rows = [[0.0] * len(each.steps) for each in samples.trajectories]
-    places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
-    for (trajectory, step), mean in zip(places, means_N.tolist(), strict=True):
-        rows[trajectory][step] = mean
+    rows: list[list[float | None]] = [[None] * len(each.steps) for each in samples.trajectories]
+    items = (batch.trajectory_index_N, batch.step_index_N, batch.trained_tokens_N, means_N)
+    for trajectory, step, tokens, mean in zip(*(each.tolist() for each in items), strict=True):
+        if tokens:  # others are out of the loss: a filter or the algorithm left them out
+            rows[trajectory][step] = mean
     return UpdateRecord(samples.trajectories, samples.rewards if scores is None else scores, scores is not None, rows)
 
 
 def score_metrics(record: UpdateRecord) -> dict[str, float]:
-    """Mean, largest and smallest score of the rollouts and advantage of their steps (verl: `critic/score`, `critic/advantages`)."""
-    columns = {"score": [*record.scores], "advantage": [value for row in record.advantages for value in row]}
+    """Mean, largest and smallest score of the rollouts and advantage of their trained steps (verl: `critic/score`, `critic/advantages`)."""
+    advantages = [value for row in record.advantages for value in row if value is not None]
+    columns = {"score": [*record.scores], "advantage": advantages}
     found: dict[str, float] = {}
     for name, values in columns.items():
         if values:

@@ -22,10 +22,11 @@ class SampleRecord:
     """What it was rewarded, before a KL penalty; None where the algorithm gives scores of its own and did not train on it."""
     original_score: float | None = None
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
-    advantages: Sequence[float] | None = None
-    """Mean advantage of the trained tokens of each of its steps; None where it was not trained on."""
+    advantages: Sequence[float | None] | None = None
+    """Mean advantage of the trained tokens of each of its steps, None for one without; None where none was trained on."""
     gradient_shares: Sequence[float] | None = None
-    """Share of each of its steps in the policy loss's gradient of the whole training step (`rl.learn.UpdateRecord`)."""
+    """Share of each of its steps in the policy loss's gradient of the whole training step (`rl.learn.UpdateRecord`); None where it was not
+    given to the update."""
     stopped_tokens: Sequence[int] | None = None
     """Tokens of each of its steps whose gradient a clip or a weight of 0 has stopped."""
 

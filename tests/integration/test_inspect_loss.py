@@ -53,7 +53,7 @@ def test_every_sample_says_why(made: Path) -> None:
     for each in found.samples:
         way = each.why.partition(":")[0]
         if each.advantage is None:
-            assert way == "not trained on" and each.gradient_share == 0
+            assert way == "only voted" and each.gradient_share == 0
         elif each.advantage == 0:
             assert way == "no advantage" and each.gradient_share == 0
         else:

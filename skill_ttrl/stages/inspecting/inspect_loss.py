@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
@@ -77,13 +78,13 @@ def inspect_loss(path: str | Path, step: int | None = None) -> LossInspection:
         raise RunFolderError(
             f"{file} does not say which samples carried the gradient of step {step}: nothing was learned in it."
         )
-    passes = _passes(path)
-    of_task: dict[str, list[float | None]] = defaultdict(list)
-    for record in records:
-        of_task[record["task"]["id"]].append(record["reward"])
-    samples = [_sample(record, of_task[record["task"]["id"]], passes) for record in records]
-    samples.sort(key=lambda each: (-each.gradient_share, each.task, each.sample))
     row = next((row for row in metric_rows(path) if row["phase"] == PHASE and row["step"] == step), {})
+    rl = _settings(path)
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for record in records:
+        groups[record["task"]["id"]].append(record)
+    samples = [_sample(record, groups[record["task"]["id"]], rl, _standstill(row, rl, step)) for record in records]
+    samples.sort(key=lambda each: (-each.gradient_share, each.task, each.sample))
     return LossInspection(
         str(path), step, {name: row[name] for name in FIGURES if name in row}, samples, _half(samples)
     )
@@ -110,21 +111,32 @@ def _records(file: Path, step: int | None) -> tuple[int, list[dict[str, Any]]]:
     return wanted, [json.loads(line) for line in lines]
 
 
-def _passes(path: Path) -> int:
-    """Passes over each batch; a stopped token counts in each."""
+def _settings(path: Path) -> RLConfig:
     from skill_ttrl.runs.reader import read_run
 
-    return read_run(path).config.rl.epochs
+    return read_run(path).config.rl
 
 
-def _sample(record: Mapping[str, Any], rewards: Sequence[float | None], passes: int) -> SampleGradient:
+def _standstill(row: Mapping[str, Any], rl: RLConfig, step: int) -> str | None:
+    """Why the step took no optimiser step although it had something to learn from; None where it took one."""
+    if row.get("updates") != 0:
+        return None
+    if rl.critic is not None and step < rl.critic.warmup_steps:
+        return "critic warm-up: the policy did not learn in this step"
+    return "update skipped: loss or gradient was not finite" if row.get("skipped_updates") else None
+
+
+def _sample(
+    record: Mapping[str, Any], group: Sequence[Mapping[str, Any]], rl: RLConfig, standstill: str | None
+) -> SampleGradient:
     counts = [_trained(step["completion"]) for step in record["steps"]]
-    tokens = sum(counts)
     advantages = record.get("advantages")
-    advantage = None
-    if advantages is not None and None not in advantages:
-        advantage = sum(a * n for a, n in zip(advantages, counts, strict=True)) / max(1, tokens)
-    stopped = sum(record.get("stopped_tokens") or ()) / max(1, tokens * passes)
+    if advantages is not None:
+        counts = [0 if a is None else n for a, n in zip(advantages, counts, strict=True)]
+    tokens, advantage = sum(counts), None
+    if advantages is not None and tokens:
+        advantage = sum(a * n for a, n in zip(advantages, counts, strict=True) if a is not None) / tokens
+    stopped = sum(record.get("stopped_tokens") or ()) / max(1, tokens * rl.epochs)
     score = record.get("pseudo_score")
     return SampleGradient(
         task=record["task"]["id"],
@@ -137,7 +149,7 @@ def _sample(record: Mapping[str, Any], rewards: Sequence[float | None], passes: 
         tokens=tokens,
         gradient_share=sum(record.get("gradient_shares") or ()),
         stopped_share=stopped,
-        why=_why(record, rewards, advantages, stopped),
+        why=_why_left_out(record, group, rl) if advantages is None else standstill or _why(group, advantages, stopped),
     )
 
 
@@ -147,21 +159,36 @@ def _trained(completion: Mapping[str, Any] | None) -> int:
     return len(completion["token_ids"]) if completion["mask"] is None else sum(completion["mask"])
 
 
-def _why(
-    record: Mapping[str, Any],
-    rewards: Sequence[float | None],
-    advantages: Sequence[float | None] | None,
-    stopped: float,
-) -> str:
+def _why_left_out(record: Mapping[str, Any], group: Sequence[Mapping[str, Any]], rl: RLConfig) -> str:
+    """Why a rollout was not trained on."""
     if record["error"] is not None:
-        return f"not trained on: it failed ({record['stop_reason']})"
-    if advantages is None:
-        return "not trained on: not drawn, or its prompt is skipped"
-    if None in advantages:
+        return f"failed: not trained on ({record['stop_reason']})"
+    if record.get("gradient_shares") is not None:  # it was given to the update
+        if rl.overlong is not None and rl.overlong.filter and _cut_off(record):
+            return "cut off, filtered: rl.overlong.filter leaves it out of the loss"
+        return f"left out: rl.algorithm={rl.algorithm['type']} does not learn from it"
+    if any(each.get("gradient_shares") is not None for each in group):
+        return "only voted: not drawn among those that are trained on (rollout.n_samples_per_prompt)"
+    if rl.dynamic_sampling is None:
+        return "prompt left out: its vote was skipped, or too many of its rollouts failed"
+    if len({each["reward"] for each in group if each["error"] is None}) <= 1:
+        return "all alike, drawn again: its group earned the same (rl.dynamic_sampling)"
+    return "surplus: enough groups differed, or the drawn samples of this one did not (rl.dynamic_sampling)"
+
+
+def _cut_off(record: Mapping[str, Any]) -> bool:
+    return any(step["completion"] and step["completion"]["finish_reason"] == "length" for step in record["steps"])
+
+
+def _why(group: Sequence[Mapping[str, Any]], advantages: Sequence[float | None], stopped: float) -> str:
+    """What a rollout that was trained on was pulled by."""
+    known = [value for value in advantages if value is not None]
+    if not known:
         return "its advantage is not finite"
-    if not any(advantages):
-        return "no advantage: its group earned the same" if len(set(rewards)) == 1 else "no advantage"
-    way = "raised" if sum(value for value in advantages if value) > 0 else "lowered"
+    if not any(known):
+        alike = len({each["reward"] for each in group}) == 1
+        return "no advantage: its group earned the same" if alike else "no advantage"
+    way = "raised" if sum(known) > 0 else "lowered"
     than = "better than its group" if way == "raised" else "worse than its group"
     return f"{way}, {stopped:.0%} of tokens stopped: {than}" if stopped else f"{way}: {than}"
 

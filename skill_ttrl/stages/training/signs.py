@@ -17,6 +17,8 @@ EARLY = 5
 """Steps after which the signs that need no course are looked at for the first time."""
 INVALID = 0.9
 """Share of invalid actions from which on nearly all of them are."""
+CUT_OFF = 0.5
+"""Share of completions that were cut off from which on that is why they earn nothing."""
 RISE = 0.1
 """Least rise of the agreement, from the first third of the steps to the last."""
 NEVER_TRUE = 0.05
@@ -34,21 +36,16 @@ def early_signs(rows: Rows) -> dict[str, str]:
     """Warnings that a few steps are enough for, by the words that they begin with."""
     found = {}
     uniform, invalid = _figures(rows, "uniform_groups"), _figures(rows, "invalid_actions")
-    if uniform and min(uniform) == 1.0:
-        reward = mean(_figures(rows, "reward"))
-        why = (
-            "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or begin with easier tasks."
-            if reward <= 0.5
-            else "The policy does as well as this reward can tell; harder tasks would show differences."
-        )
+    if uniform and min(uniform) == 1.0 and not any(map(_learned, rows)):
         found["No reward differed"] = (
-            f"within any group in {len(uniform)} steps (mean reward {reward:.2f}), so no sample was better than another. {why}"
+            f"within any group in {steps_of(len(uniform))} (mean reward {mean(_figures(rows, 'reward')):.2f}), so no sample was better "
+            f"than another. {_why_uniform(rows)}"
         )
     elif rows and all(map(_idle, rows)):
-        found["No step changed the weights"] = f"in {len(rows)} steps: {_why_idle(rows)}"
+        found["No step changed the weights"] = f"in {steps_of(len(rows))}: {_why_idle(rows)}"
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
-            f"({mean(invalid):.0%} over {len(invalid)} steps): the policy does not write them in the asked form. See "
+            f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the asked form. See "
             "steps[].complaint in trajectories.jsonl; more cold start helps, or another agent.projection."
         )
     return {start: f"{start} {rest}" for start, rest in found.items()}
@@ -67,6 +64,25 @@ def late_signs(rows: Rows) -> dict[str, str]:
             "cold start or easier problems; see docs/voting.md."
         )
     return found
+
+
+def steps_of(count: int) -> str:
+    """A number of steps in words."""
+    return f"{count} step{'s' * (count != 1)}"
+
+
+def _learned(row: Mapping[str, Any]) -> bool:
+    """Tell whether any sample of a step had an advantage, as those of equal reward have without a group's mean (`psr`, `gae`)."""
+    return any(row.get(f"advantage/{name}") for name in ("max", "min"))
+
+
+def _why_uniform(rows: Rows) -> str:
+    cut_off = mean(_figures(rows, "cut_off") or [0.0])
+    if mean(_figures(rows, "reward")) > 0.5:
+        return "The policy does as well as this reward can tell; harder tasks would show differences."
+    if cut_off >= CUT_OFF:
+        return f"{cut_off:.0%} of the completions were cut off before their end: raise rollout.max_new_tokens."
+    return "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or begin with easier tasks."
 
 
 def _idle(row: Mapping[str, Any]) -> bool:

@@ -143,7 +143,10 @@ def sample_records(
             return SampleRecord(None if rescored else trajectory.reward, original)
         shares = update.gradient_shares[place] if update.gradient_shares else None
         stopped = update.stopped_tokens[place] if update.stopped_tokens else None
-        return SampleRecord(update.scores[place], original, update.advantages[place], shares, stopped)
+        advantages = update.advantages[place]
+        if all(value is None for value in advantages):  # out of the loss
+            return SampleRecord(update.scores[place], original, None, shares, stopped)
+        return SampleRecord(update.scores[place], original, advantages, shares, stopped)
 
     return [
         [record(each, original) for each, original in zip(group.trajectories, row, strict=True)]

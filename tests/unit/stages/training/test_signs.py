@@ -23,6 +23,12 @@ def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> N
     (text,) = early_signs(rows).values()
     assert text.startswith("No reward differed within any group in 4 steps (mean reward") and words in text
     assert early_signs([*rows, {"uniform_groups": 0.9, "reward": 0.1}]) == {}
+    assert early_signs([*rows, {"uniform_groups": 1.0, "reward": 0.1, "advantage/max": 1.0}]) == {}, "it was learned from"
+
+
+def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
+    (text,) = early_signs(course(uniform_groups=[1.0], reward=[0.0], cut_off=[0.9])).values()
+    assert "in 1 step (" in text and "90% of the completions were cut off" in text and "max_new_tokens" in text
 
 
 def test_updates_that_change_nothing_are_warned_of() -> None:

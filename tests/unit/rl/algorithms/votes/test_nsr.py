@@ -52,6 +52,12 @@ def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups
     assert [row[0] for row in rule.record.advantages] == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
 
 
+def test_what_is_dropped_has_no_advantage_on_record(make_groups: Groups) -> None:
+    _, metrics, rule = estimate(rewarded(make_groups, 1.0, 0.0, 0.0, 0.0), {"type": "psr"})
+    assert rule.record is not None and rule.record.advantages == [[1.0], [None], [None], [None]]
+    assert metrics["advantage/mean"] == metrics["advantage/min"] == 1.0, "of what is trained on"
+
+
 def test_grpo_nsr_weighs_each_step_by_its_own_score(make_groups: Groups) -> None:
     groups = [group.with_rewards([1.0, 0.0]) for group in make_groups(prompts=1, tries=2, turns=2)]
     batch, metrics, _ = estimate(groups, {"type": "grpo_nsr", "negative_weight": 3.0, "norm_by_std": False})
