@@ -23,7 +23,9 @@ def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> N
     (text,) = early_signs(rows).values()
     assert text.startswith("No reward differed within any group in 4 steps (mean reward") and words in text
     assert early_signs([*rows, {"uniform_groups": 0.9, "reward": 0.1}]) == {}
-    assert early_signs([*rows, {"uniform_groups": 1.0, "reward": 0.1, "advantage/max": 1.0}]) == {}, "it was learned from"
+    assert early_signs([*rows, {"uniform_groups": 1.0, "reward": 0.1, "advantage/max": 1.0}]) == {}, (
+        "it was learned from"
+    )
 
 
 def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
