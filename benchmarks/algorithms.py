@@ -19,22 +19,19 @@ import shutil
 import sys
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean
-from unittest.mock import patch
 
-import numpy as np
-from algorithms_arms import COIN, COLD, RECIPES, SEEDS, VOTE_SFT, arms_of, coin_votes
+from algorithms_arms import COIN, COLD, RECIPES, SEEDS, VOTE_SFT, arms_of
 from algorithms_tables import BASE, Cell, lead_of, write_results
 
+from skill_ttrl.errors import ConfigError, SkillTTRLError, did_you_mean
 from skill_ttrl.runs.summary import read_summary
-from skill_ttrl.stages import vote_sft
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.launch import Launch, Options, launch, launch_rl
 from skill_ttrl.stages.reports.summarize import HEADLINES, read_evaluations
+from skill_ttrl.stages.setup.checks import check_names, load_checked
 from skill_ttrl.stages.train import run
 from skill_ttrl.storage.jsonl import read_jsonl
 
@@ -55,10 +52,33 @@ def main() -> None:
     parser.add_argument("--against", default=BASE, help="the arm that the others are compared with")
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
+    try:
+        check(options)
+    except SkillTTRLError as error:
+        parser.error(str(error))
     options.output.mkdir(parents=True, exist_ok=True)
-    if not options.tables_only:
-        fill(options)
-    print(write_results(asked_cells(options), options.output, options.against))
+    failed = 0 if options.tables_only else fill(options)
+    cells = asked_cells(options)
+    if not cells:
+        sys.exit(
+            f"{options.output / CELLS} has no cell of these recipes, seeds and arms. Run without --tables-only first."
+        )
+    print(write_results(cells, options.output, options.against))
+    if failed:
+        sys.exit(f"{failed} cells failed, as said above. The same command runs them again.")
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raise `SkillTTRLError` for an arm that no recipe has, or whose settings are wrong, before anything is run."""
+    arms = {
+        (recipe, arm): own for recipe in options.recipes for arm, own in arms_of(recipe, options.algorithms).items()
+    }
+    known = {arm for _, arm in arms}
+    for name in (*(options.algorithms or ()), options.against):
+        if name not in known and name != BASE:
+            raise ConfigError(f"{' and '.join(options.recipes)} have no arm {name!r}.{did_you_mean(name, known)}")
+    for (recipe, _), own in arms.items():
+        check_names(load_checked(recipe, [*RECIPES[recipe], *own, *options.settings]))
 
 
 def asked_cells(options: argparse.Namespace) -> list[Cell]:
@@ -74,8 +94,9 @@ def asked_cells(options: argparse.Namespace) -> list[Cell]:
     ]
 
 
-def fill(options: argparse.Namespace) -> None:
-    """Run the cells that are missing. One that is refused is reported and left out, and the next call asks for it again."""
+def fill(options: argparse.Namespace) -> int:
+    """Run the cells that are missing; gives how many failed. Such a cell is reported and left out."""
+    failed = 0
     with ProcessPoolExecutor(options.jobs) as pool:
         for recipe in options.recipes:
             wanted = missing(options, recipe)
@@ -87,20 +108,22 @@ def fill(options: argparse.Namespace) -> None:
             running = {pool.submit(run_cell, *cell): cell for cell in wanted}
             for number, finished in enumerate(as_completed(running), start=1):
                 _, seed, arm, *_ = running[finished]
-                record(finished, f"{number}/{len(running)} {recipe} {seed} {arm}", options.output)
+                failed += not record(finished, f"{number}/{len(running)} {recipe} {seed} {arm}", options.output)
+    return failed
 
 
-def record(finished: Future[Cell], name: str, output: Path) -> None:
-    """Append a cell that has ended to the file, or report its error: one arm that fails must not end the others."""
+def record(finished: Future[Cell], name: str, output: Path) -> bool:
+    """Append a cell that has ended to the file, or report its error and give False: one that fails must not end the others."""
     try:
         cell = finished.result()
     except Exception as error:
         print(f"{name}: {error!r}", file=sys.stderr, flush=True)
-        return
+        return False
     with (output / CELLS).open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(cell)) + "\n")
     reached = " -> ".join(f"{fmean(values[lead_of(values)]):.3f}" for values in (cell.before, cell.after))
     print(f"{name}: {reached}, {cell.samples} samples, {cell.seconds:.0f} s", file=sys.stderr, flush=True)
+    return True
 
 
 def missing(options: argparse.Namespace, recipe: str) -> list[tuple[str, int, str, tuple[str, ...], Path]]:
@@ -137,18 +160,14 @@ def run_cell(recipe: str, seed: int, arm: str, settings: tuple[str, ...], output
     cold, folder = output / f"{recipe}-{seed}-cold", output / f"cell-{os.getpid()}"
     shutil.rmtree(folder, ignore_errors=True)
     options = Options([*settings, "runtime.threads=1"], seed=seed, output=folder)
-    votes = nullcontext()
     if arm.removesuffix(COIN) == VOTE_SFT:
         weights = max((cold / "checkpoints").glob("sft-*")).resolve()
         options = replace(options, overrides=[*options.overrides, f"model.path={weights}"])
         found = launch(recipe, options, phase=VOTE_SFT)
-        if arm.endswith(COIN):
-            votes = patch.object(vote_sft, "batch_majority_vote", partial(coin_votes, np.random.default_rng(seed)))
     else:
         found = launch_rl(recipe, options, model=cold)
     began = time.perf_counter()
-    with votes:
-        start(found)
+    start(found)
     seconds = time.perf_counter() - began
     before, after = (by_problem(each) for each in read_evaluations(folder) if each.label in ("before", "after"))
     warnings, samples = read_summary(folder).warnings, samples_drawn(folder)

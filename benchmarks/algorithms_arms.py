@@ -1,17 +1,14 @@
-"""Recipes, arms and controls of `algorithms.py`: data, and what a coin in place of the vote needs."""
+"""Recipes, arms and controls of `algorithms.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
-
-import numpy as np
 
 from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.algorithms.votes.ttpo import TTPO
 from skill_ttrl.types import VoteResult
-from skill_ttrl.voting import batch_majority_vote
 
 QUICK, SKILLS, EPISODES, WEAK = "quickstart", "quickstart_skills", "quickstart_webshop", "collapse"
 VOTED = (QUICK, SKILLS)
@@ -27,7 +24,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
         "eval.extra_temperatures=[]",
     ),
     SKILLS: ("rl.steps=12", "eval.samples=4", "eval.greedy=false"),
-    EPISODES: ("rl.steps=20", "evolve=null", "eval.controls=[]"),
+    EPISODES: ("rl.steps=10", "evolve=null", "env.eval_tasks=100", "eval.controls=[]"),
     WEAK: ("eval.samples=16", "eval.extra_temperatures=[]"),
 }
 """By recipe, the settings of each of its cells: fewer steps than the recipe's, and no control that an arm would repeat."""
@@ -58,20 +55,21 @@ def _loss(options: str, aggregation: str = "seq-mean-token-mean") -> tuple[str, 
     return (f"rl.loss={options}", f"rl.loss_aggregation={aggregation}")
 
 
+COIN_TTPO = (f"rl.algorithm={__name__}:CoinTTPO", "rl.reward=random")
 _DAPO = ("rl.loss={clip_ratio_high: 0.28, dual_clip: null}",)
 ARMS: dict[str, Arm] = {
     "grpo": Arm((), EVERYWHERE, coin=EVERYWHERE),
     "grpo, true labels": Arm(("rl.reward=label",), VOTED),
-    VOTE_SFT: Arm((), VOTED, coin=(QUICK,), coin_settings=()),
+    VOTE_SFT: Arm((), VOTED, coin=(QUICK,)),
     "psr": Arm(_algorithm("psr"), EVERYWHERE, coin=(*VOTED, EPISODES)),
     "ttpo": Arm(
         _algorithm("ttpo"),
         (*VOTED, WEAK),
         coin=(QUICK,),
-        coin_settings=(f"rl.algorithm={__name__}:CoinTTPO", "rl.reward=random"),
+        coin_settings=COIN_TTPO,
     ),
     "grpo_nsr, wrong x 0.3": Arm(_algorithm("{type: grpo_nsr, negative_weight: 0.3}"), EVERYWHERE, coin=(QUICK,)),
-    "grpo_nsr, right x 0.1": Arm(_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), (QUICK, EPISODES)),
+    "grpo_nsr, right x 0.1": Arm(_algorithm("{type: grpo_nsr, positive_weight: 0.1}"), (QUICK,)),
     "rloo": Arm(_algorithm("rloo"), (*VOTED, EPISODES)),
     "dr_grpo": Arm(
         _algorithm("dr_grpo", "rl.loss_aggregation=seq-mean-token-sum-norm"), (*VOTED, EPISODES), coin=(QUICK,)
@@ -102,7 +100,13 @@ ARMS: dict[str, Arm] = {
     "evol_rl": Arm(_algorithm("evol_rl", *_DAPO), (QUICK, WEAK)),
     "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
     "grpo, one update a step": Arm(("rl.mini_batch_prompts=null", "rl.schedule=constant"), (QUICK,)),
-    "grpo, 8 prompts a mini-batch": Arm(("rl.mini_batch_prompts=8",), (QUICK,)),
+    "grpo, 4 updates a step": Arm(("rl.mini_batch_prompts=8",), (QUICK,)),
+    "ttpo, 4 updates a step": Arm(
+        ("rl.algorithm=ttpo", "rl.mini_batch_prompts=8"), (QUICK,), coin=(QUICK,), coin_settings=COIN_TTPO
+    ),
+    "grpo_nsr, wrong x 0.3, 4 updates a step": Arm(
+        _algorithm("{type: grpo_nsr, negative_weight: 0.3}", "rl.mini_batch_prompts=8"), (QUICK,), coin=(QUICK,)
+    ),
     "grpo, whole prompts": Arm(("rl.mini_batch_by=prompts",), (QUICK,)),
     "grpo, KL 1": Arm(("rl.kl_coef=1.0",), (WEAK,), coin=(WEAK,)),
     "grpo, KL 3": Arm(("rl.kl_coef=3.0",), (WEAK,)),
@@ -117,8 +121,8 @@ ARMS: dict[str, Arm] = {
     "grpo, restrain": Arm(("vote.strategy=restrain",), (WEAK,)),
     "grpo, gated": Arm(("vote.strategy=gated",), (WEAK,)),
 }
-"""Arms in the order of the tables. GRPO first, whose cells the others are compared with. The quickstart's settings state a loss, so an
-algorithm's own is stated here too. All arms draw as many samples as GRPO: of `remax` a thirty-second is the greedy rollout, and `dapo`, which
+"""Arms in the order of the tables. GRPO first, whose cells the others are compared with. Losses are stated, so that one of a recipe's own
+never stands in their place. All arms draw as many samples as GRPO: of `remax` a thirty-second is the greedy rollout, and `dapo`, which
 samples further prompts, has as few steps as its samples buy."""
 
 
@@ -149,11 +153,3 @@ class CoinTTPO(TTPO):
             for group in samples.groups
         ]
         return super().advantages(replace(samples, votes=votes))
-
-
-def coin_votes(rng: np.random.Generator, answers_P: Iterable[Sequence[str | None]]) -> list[VoteResult]:
-    """The votes, of which a coin for each sample says whether the sample agrees: the control of `vote_sft`, which has no reward."""
-    return [
-        replace(vote, matches=tuple(bool(heads) for heads in rng.random(len(vote.matches)) < 0.5))
-        for vote in batch_majority_vote(answers_P)
-    ]

@@ -19,7 +19,7 @@ Difference = tuple[float, float, float]
 Values = dict[str, list[float]]
 FROM_START = ("collapse",)
 """Recipes whose arms are drawn by their change, not against GRPO: what does not fall is the question."""
-WIDTH, LEFT, ROW, PANEL = 860, 250, 18, 46
+WIDTH, LEFT, RIGHT, ROW, PANEL = 860, 250, 140, 18, 46
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,8 @@ def lead_of(figures: Iterable[str]) -> str:
 def table(rows: Sequence[Row], against: str = BASE) -> str:
     """One row an arm, Markdown."""
     figures = [name for name in FIGURES if all(name in row.after for row in rows)]
+    if "score" in figures:  # episodes that are scored give no answer to vote on
+        figures = [name for name in figures if name != "majority"]
     lead = FIGURES[lead_of(figures)]
     heads = ["arm", *(f"{FIGURES[name]} after" for name in figures), f"{lead}, seeds", "change (95 %)", "rose, fell"]
     heads += [f"less {against}'s (95 %)", "better, worse", "samples", "s"]
@@ -151,14 +153,19 @@ def _cells(found: Difference | None, up: int, down: int, seeds: int) -> list[str
 
 
 def plot(found: dict[str, list[Row]], against: str = BASE) -> str:
-    """What an arm ends with less the arm `against`, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture."""
+    """What an arm ends with less the arm `against`, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture.
+
+    At the right stands how far the same arm goes from the start with a coin as reward, where that was run.
+    """
     panels, top = [], 10
     for recipe, rows in found.items():
         from_start = recipe in FROM_START
-        shown = [(row.arm, row.gain if from_start else row.difference) for row in rows if row.arm != NO_TRAINING]
-        marks = [(arm, values) for arm, values in shown if values]
+        coins = {row.arm.removesuffix(COIN): row.gain for row in rows if row.arm.endswith(COIN)}
+        shown = [row for row in rows if row.arm != NO_TRAINING and not row.arm.endswith(COIN)]
+        marks = [(row.arm, row.gain if from_start else row.difference, coins.get(row.arm)) for row in shown]
+        marks = [mark for mark in marks if mark[1]]
         if marks:
-            what = "change from the start" if from_start else f"less that of {against}"
+            what = "change from the start" if from_start else f"less that of {against}{_said(coins.get(against))}"
             panels.append(_panel(f"{recipe}: {FIGURES[lead_of(rows[0].after)]}, {what}", marks, top))
             top += PANEL + ROW * len(marks)
     return (
@@ -167,28 +174,33 @@ def plot(found: dict[str, list[Row]], against: str = BASE) -> str:
     )
 
 
-def _panel(title: str, marks: Sequence[tuple[str, Difference]], top: int) -> str:
-    low, high = _axis([values for _, values in marks])
+def _said(coin: Difference | None) -> str:
+    return f" (coin: {coin[0]:+.3f})" if coin else ""
+
+
+def _panel(title: str, marks: Sequence[tuple[str, Difference | None, Difference | None]], top: int) -> str:
+    low, high = _axis([values for _, values, _ in marks if values])
 
     def x(value: float) -> float:
-        return LEFT + (WIDTH - LEFT - 70) * (min(max(value, low), high) - low) / (high - low)
+        return LEFT + (WIDTH - LEFT - RIGHT - 10) * (min(max(value, low), high) - low) / (high - low)
 
     bottom = top + 24 + ROW * len(marks)
     parts = [
         f'<text x="10" y="{top + 14}" font-weight="bold">{title}</text>',
         f'<line x1="{x(0):.1f}" y1="{top + 20}" x2="{x(0):.1f}" y2="{bottom}" stroke="#999" stroke-dasharray="3 3"/>',
     ]
-    for place, (arm, (value, left, right)) in enumerate(marks):
+    for place, (arm, values, coin) in enumerate(marks):
         y = top + 34 + ROW * place
+        value, left, right = values or (0.0, 0.0, 0.0)
         colour = "#1a7f37" if left > 0 else "#cf222e" if right < 0 else "#57606a"
-        fill = "#fff" if arm.endswith(COIN) else colour
+        beyond = "" if low <= value <= high else "◀" if value < low else "▶"
         parts += [
             f'<text x="{LEFT - 10}" y="{y + 4}" text-anchor="end">{arm}</text>',
             f'<line x1="{x(left):.1f}" y1="{y}" x2="{x(right):.1f}" y2="{y}" stroke="{colour}" stroke-width="2"/>',
-            f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{fill}" stroke="{colour}"/>'
-            if low <= value <= high
-            else f'<text x="{x(value):.1f}" y="{y + 4}" text-anchor="middle" fill="{colour}">{"◀" if value < low else "▶"}</text>',
-            f'<text x="{WIDTH - 60}" y="{y + 4}" fill="{colour}">{value:+.3f}</text>',
+            f'<text x="{x(value):.1f}" y="{y + 4}" text-anchor="middle" fill="{colour}">{beyond}</text>'
+            if beyond
+            else f'<circle cx="{x(value):.1f}" cy="{y}" r="4" fill="{colour}"/>',
+            f'<text x="{WIDTH - RIGHT}" y="{y + 4}" fill="{colour}">{value:+.3f}{_said(coin)}</text>',
         ]
     return "".join(parts)
 

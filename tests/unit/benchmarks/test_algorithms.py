@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
 
 from skill_ttrl.config import load_config
@@ -50,15 +49,11 @@ def test_an_arm_is_followed_by_its_control_whose_reward_is_a_coin(algorithms: Mo
     for coin in coins:
         arm = coin.removesuffix(algorithms.COIN)
         assert names.index(coin) == names.index(arm) + 1
-        assert "rl.reward=random" in arms[coin] or arm == algorithms.VOTE_SFT
+        assert arms[coin][: len(arms[arm])] == arms[arm] and "rl.reward=random" in arms[coin]
 
 
-def test_the_coins_of_ttpo_and_vote_sft_replace_who_agrees_and_nothing_else(algorithms: ModuleType) -> None:
+def test_the_coin_of_ttpo_replaces_who_agrees_and_nothing_else(algorithms: ModuleType) -> None:
     arms = import_module("algorithms_arms")
-    answers = [[str(place % 3) for place in range(400)]] * 2
-    votes = arms.coin_votes(np.random.default_rng(0), answers)
-    assert votes[0].answer == "0" and votes[0].matches != votes[1].matches
-    assert all(0.4 < sum(vote.matches) / 400 < 0.6 for vote in votes)
     agrees = (True, False, True)
     task, step = Task("t", "e"), Step("", "a", 0.0, True, False)
     rollouts = tuple(Trajectory(task, (step,), None, "terminated", float(heads)) for heads in agrees)
@@ -143,3 +138,21 @@ def test_a_cell_that_was_run_is_not_missing_unless_its_settings_changed(
     assert [arm for _, _, arm, _, _ in algorithms.missing(asked, "quickstart")] == ["psr"]
     asked.settings = ["rl.steps=1"]
     assert len(algorithms.missing(asked, "quickstart")) == 2
+
+
+def test_unknown_arms_are_refused_before_anything_runs_and_an_empty_folder_has_no_table(
+    algorithms: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> str:
+        monkeypatch.setattr(
+            "sys.argv", ["algorithms.py", "--output", str(tmp_path / "new"), "--recipes", "quickstart", *words]
+        )
+        with pytest.raises(SystemExit) as ended:
+            algorithms.main()
+        assert ended.value.code not in (0, None)
+        return capsys.readouterr().err + str(ended.value.code)
+
+    assert "tpo" in said("--algorithms", "tpo") and not (tmp_path / "new").exists()
+    assert "have no arm 'gigpo'" in said("--algorithms", "gigpo", "--tables-only")
+    assert "have no arm 'ttpo'" in said("--algorithms", "grpo", "--against", "ttpo")
+    assert "Run without --tables-only" in said("--algorithms", "grpo", "--tables-only")
