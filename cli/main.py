@@ -231,14 +231,30 @@ def configs_show(
     source: Source,
     overrides: Overrides = None,
     full: Annotated[
-        bool, typer.Option(help="The resolved whole, defaults included, in place of the file's text.")
+        bool,
+        typer.Option(
+            help="What runs, in place of the file's text: with all defaults, those of its environment and algorithm too."
+        ),
     ] = False,
 ) -> None:
     """Print a recipe as it is written, or resolved with `--full` or `--set`."""
-    from skill_ttrl.config import load_config, read_config_text
+    from skill_ttrl.config import read_config_text
 
     text, _ = read_config_text(source)
-    sys.stdout.write(load_config(source, overrides or [], trust=True).to_yaml() if full or overrides else text)
+    sys.stdout.write(_resolved(source, overrides or []) if full or overrides else text)
+
+
+def _resolved(source: str, overrides: Sequence[str]) -> str:
+    """The config that runs, with what its environment and its algorithm bring; of a run of another user, as it is saved."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.errors import TrustError
+    from skill_ttrl.stages.setup.checks import load_checked
+    from skill_ttrl.stages.setup.defaults import with_defaults
+
+    try:
+        return with_defaults(load_checked(source, overrides, lambda text: print(text, file=sys.stderr))).to_yaml()
+    except TrustError:  # its names may be code: nothing is looked up
+        return load_config(source, overrides, trust=True).to_yaml()
 
 
 @configs_app.command("copy")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import importlib.resources
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -63,7 +63,11 @@ class InvalidConfigError(ConfigError):
 
 
 def load_config(
-    source: str | Path | Mapping[str, Any], overrides: Sequence[str] = (), *, trust: bool = False
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    *,
+    trust: bool = False,
+    without: Collection[str] = (),
 ) -> SkillTTRLConfig:
     """Read a config from a file (YAML or JSON), a shipped recipe's name, or a mapping, then apply `key=value` overrides.
 
@@ -71,25 +75,21 @@ def load_config(
         source: where the config is; a run folder stands for its `config.yaml`.
         overrides: changes, as for `--set`.
         trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; see `trust.trusting`.
+        without: keys of the section `rl` that count as if the source did not state them; overrides still may.
 
     Raises:
         ConfigError: no such file or recipe, not YAML, an unknown key, or a value out of its range (`InvalidConfigError`).
         TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
     """
-    text = ""
-    if isinstance(source, Mapping):
-        data, where = copy.deepcopy(dict(source)), "the given mapping" if source or not overrides else "what --set says"
-    else:
-        text, where = read_config_text(source)
-        data = read_mapping(text, where)
-        if not data:
-            raise ConfigError(
-                f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
-            )
+    data, text, where = read_source(source)
+    if isinstance(source, Mapping) and overrides and not source:
+        where = "what --set says"
+    for key in without:
+        data["rl"].pop(key)
     for override in overrides:
         _forget_other_kind(data, override)
     for override in overrides:
-        _apply_override(data, override)
+        apply_override(data, override)
     try:
         config = SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
@@ -100,6 +100,35 @@ def load_config(
     if not trust and not isinstance(source, Mapping) and _is_of_run(source, where):
         check_trusted(Path(where), text, config.stated(), (".".join(parse_override(each)[0]) for each in overrides))
     return config
+
+
+def read_source(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str, str]:
+    """What a config's source states, unchecked; its text, and what to call it in messages.
+
+    Raises:
+        ConfigError: no such file or recipe, not YAML, or empty.
+    """
+    if isinstance(source, Mapping):
+        return copy.deepcopy(dict(source)), "", "the given mapping"
+    text, where = read_config_text(source)
+    data = read_mapping(text, where)
+    if not data:
+        raise ConfigError(
+            f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
+        )
+    return data, text, where
+
+
+def apply_override(data: dict[str, Any], text: str) -> None:
+    """Set the key that an override names, in plain data."""
+    keys, value = parse_override(text)
+    node = data
+    for key in keys[:-1]:
+        child = node.get(key)
+        if not isinstance(child, dict):
+            child = node[key] = {}
+        node = child
+    node[keys[-1]] = value
 
 
 def recipe_names() -> list[str]:
@@ -161,17 +190,6 @@ def _takes_text(keys: Sequence[str]) -> bool:
         return False
     kinds = get_args(field.annotation) if get_origin(field.annotation) in (Union, UnionType) else (field.annotation,)
     return any(kind is str or get_origin(kind) is Literal for kind in kinds)
-
-
-def _apply_override(data: dict[str, Any], text: str) -> None:
-    keys, value = parse_override(text)
-    node = data
-    for key in keys[:-1]:
-        child = node.get(key)
-        if not isinstance(child, dict):
-            child = node[key] = {}
-        node = child
-    node[keys[-1]] = value
 
 
 def _forget_other_kind(data: dict[str, Any], text: str) -> None:

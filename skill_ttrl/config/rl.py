@@ -9,6 +9,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from skill_ttrl.config.section import Beta, Section
 
 
+class ImpliedType(str):
+    """Type of options that are stated without one: an algorithm may bring another."""
+
+
 def _named(default: str) -> BeforeValidator:
     """Read a bare name as `{"type": name}`, and options without a type as those of `default`."""
 
@@ -19,7 +23,7 @@ def _named(default: str) -> BeforeValidator:
             raise ValueError("a name is needed, or {type: name} with options")
         if not isinstance(value.get("type", default), str):
             raise ValueError("its type is a name")
-        return {"type": default} | value
+        return {"type": ImpliedType(default)} | value
 
     return BeforeValidator(read)
 

@@ -62,7 +62,7 @@ class Launch:
             ConfigError, EnvError: it is wrong (all mistakes are listed), or belongs to another environment than the one asked for.
             TrustError: see `load_config`.
         """
-        config = load_checked(self.source, self.overrides)
+        config = load_checked(self.source, self.overrides, self.options.notice)
         if self.options.env is not None:
             check_foreign(self.source, config)
         return config

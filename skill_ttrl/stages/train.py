@@ -33,7 +33,7 @@ from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
-from skill_ttrl.stages.setup.defaults import with_defaults
+from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import encode_demonstrations
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
@@ -196,7 +196,7 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
 def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepared:
     """The phases without weights, and then the parts: the built-in policy takes its words from what was collected."""
     config, checkpoint = with_collected(session.config, session.folder), session.resumed.checkpoint
-    warnings: list[str] = []
+    warnings = overruled(config) if "rl" in config.phases else []
     seconds: dict[str, float] = {}
     if checkpoint is None:
         kept = f"What was collected is kept in {session.folder.path}. " if "collect" in config.phases else ""

@@ -25,7 +25,7 @@ from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 from skill_ttrl.stages.doctor.missing import asks_servers, beside_learner, missing_servers
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
 from skill_ttrl.stages.setup.checks import check_names
-from skill_ttrl.stages.setup.defaults import with_defaults
+from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.ranks import TooManyRanksError, planned_ranks
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
@@ -114,7 +114,7 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
     )
     speed = _speed(config, model_config, device, memory, assumptions)
     found = look_before(stated, asks_ranks=asks_ranks)
-    assumptions += [*found.notes, *_further_rounds(config)]
+    assumptions += [*found.notes, *_further_rounds(config), *(overruled(config) if "rl" in config.phases else ())]
     phases = [
         _timed(each, speed, config) for each in (_phase(name, config, found) for name in (*config.phases, "evaluate"))
     ]

@@ -39,7 +39,7 @@ from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import starting_file
 from skill_ttrl.stages.setup.ranks import check_ranks
@@ -55,14 +55,31 @@ DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
 """Phases that change no weights."""
 
 
-def load_checked(source: str | Path | Mapping[str, Any], overrides: Sequence[str] = ()) -> SkillTTRLConfig:
-    """`load_config`, whose error lists the names that nothing has too.
+def load_checked(
+    source: str | Path | Mapping[str, Any],
+    overrides: Sequence[str] = (),
+    notice: Callable[[str], object] = lambda text: None,
+) -> SkillTTRLConfig:
+    """`load_config`, whose error lists the names that nothing has too; another algorithm than the source's has its own defaults.
+
+    Args:
+        source: see `load_config`.
+        overrides: as for `--set`.
+        notice: called with the keys of the source that give way to another algorithm (`superseded`).
 
     Raises:
         ConfigError, TrustError: see `load_config`.
     """
     try:
-        return load_config(source, overrides)
+        config = load_config(source, overrides)
+        if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
+            return config
+        names = ", ".join(f"rl.{key}" for key in keys)
+        notice(
+            f"rl.algorithm={config.rl.algorithm['type']} is another algorithm than the config's: where that states what its own algorithm has, "
+            f"the new one's values count: {names}. To choose otherwise, --set them."
+        )
+        return load_config(source, overrides, without=keys)
     except InvalidConfigError as error:
         raise with_wrong_names(error) from None
 

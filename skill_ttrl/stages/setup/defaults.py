@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
 from pydantic import ValidationError
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import RLConfig, Section, SkillTTRLConfig, parse_override
+from skill_ttrl.config.load import apply_override, read_source
+from skill_ttrl.config.rl import ImpliedType
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.data.tasks import system_message
-from skill_ttrl.errors import ConfigError, DataError, did_you_mean
+from skill_ttrl.errors import ConfigError, DataError, SkillTTRLError, did_you_mean
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 
 
@@ -39,14 +46,13 @@ def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
 def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     """The config with the values of `rl` that its algorithm brings (`AlgorithmType.defaults`), where it states nothing itself.
 
-    Of a loss it may state some options: the others are the algorithm's, where that means the same loss.
+    Of a loss it may state some options: the others are the algorithm's, where that means the same loss. Options without a type are of
+    the algorithm's loss.
     """
     name = config.rl.algorithm["type"]
-    if name == "grpo":  # brings none; without torch, which what only asks a remote model never loads
+    brought = _brought(name)
+    if not brought:
         return config
-    from skill_ttrl.rl.algorithms import ALGORITHMS
-
-    brought = getattr(ALGORITHMS.get(name), "defaults", {})
     rl, stated = config.rl.model_copy(deep=True), config.rl.model_fields_set
     known = type(rl).model_fields
     for key, value in brought.items():
@@ -57,12 +63,92 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
         own = getattr(rl, key)
         if key in stated:
             # Options of the loss that it means stay its own where the config states others of them.
-            if not (isinstance(own, dict) and isinstance(value, dict) and own.get("type") == value.get("type")):
+            if not (isinstance(own, dict) and isinstance(value, dict)):
                 continue
-            value = value | own
+            if own["type"] != value["type"] and not isinstance(own["type"], ImpliedType):
+                continue
+            value = value | own | {"type": value["type"]}
         try:
             setattr(rl, key, value)
         except ValidationError as error:
             said = " ".join(explain_problem(error.errors()[0], type(rl), shows_value=False))
             raise ConfigError(f"The algorithm {name!r} has the default rl.{key}={value!r}: {said}") from None
     return config.model_copy(update={"rl": rl})
+
+
+def overruled(config: SkillTTRLConfig) -> list[str]:
+    """A line on what the algorithm brings and the config states otherwise; none where there is nothing.
+
+    Args:
+        config: with the defaults of its algorithm.
+    """
+    name = config.rl.algorithm["type"]
+    brought, stated = dict[str, str](), dict[str, str]()
+    for key, value in _brought(name).items():
+        own, default = getattr(config.rl, key), getattr(_alone(name), key)
+        if isinstance(own, dict) and isinstance(default, dict) and own["type"] == default["type"]:
+            pairs = {f"rl.{key}.{option}": (default[option], own[option], default[option]) for option in default}
+        else:
+            pairs = {f"rl.{key}": (default, own, value)}
+        for path, (expected, found, shown) in pairs.items():
+            if expected != found:
+                brought[path], stated[path] = _written(shown), _written(found)
+    if not brought:
+        return []
+    return [
+        f"rl.algorithm={name} brings {_listed(brought)}; the config states {_listed(stated)}, which stay. To have what it brings, leave "
+        "these keys out or --set them."
+    ]
+
+
+def superseded(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Keys of `rl` that a source states just as its algorithm has them, where the overrides name another algorithm that has others.
+
+    The config of a run states every key: what its algorithm brought, or left as it is, was no choice.
+    """
+    paths = [parse_override(each)[0] for each in overrides]
+    if not any(path[:2] == ["rl", "algorithm"] for path in paths):
+        return []
+    rl = read_source(source)[0].get("rl")
+    if not isinstance(rl, dict):
+        return []
+    changed: dict[str, Any] = {"rl": {"algorithm": rl.get("algorithm", "grpo")}}
+    before = RLConfig.model_validate(changed["rl"]).algorithm["type"]
+    for path, override in zip(paths, overrides, strict=True):
+        if path[:2] == ["rl", "algorithm"]:
+            apply_override(changed, override)
+    now = RLConfig.model_validate(changed["rl"]).algorithm["type"]
+    try:
+        keys = {**_brought(before), **_brought(now)}
+        old, new = _alone(before), _alone(now)
+    except SkillTTRLError:  # an unknown name is found by its lookup
+        return []
+    found = []
+    for key in keys:
+        if key in rl and ["rl", key] not in paths:
+            value = getattr(RLConfig.model_validate({key: rl[key]}), key)
+            if value == getattr(old, key) != getattr(new, key):
+                found.append(key)
+    return found
+
+
+def _brought(name: str) -> Mapping[str, Any]:
+    if name == "grpo":  # brings none; without torch, which what only asks a remote model never loads
+        return {}
+    from skill_ttrl.rl.algorithms import ALGORITHMS
+
+    found: Mapping[str, Any] = getattr(ALGORITHMS.get(name), "defaults", {})
+    return found
+
+
+def _alone(name: str) -> RLConfig:
+    """The section of a config that states its algorithm and no more."""
+    return with_algorithm_defaults(SkillTTRLConfig(rl=RLConfig(algorithm={"type": name}))).rl
+
+
+def _written(value: Any) -> str:
+    return json.dumps(value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Section) else value)
+
+
+def _listed(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())

@@ -8,7 +8,8 @@ import pytest
 
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
-from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
+from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.setup.defaults import overruled, with_algorithm_defaults
 
 
 def brought(**rl: Any) -> RLConfig:
@@ -37,3 +38,41 @@ def test_of_a_loss_some_options_may_be_stated() -> None:
         "dual_clip": None,
     }
     assert brought(algorithm="dapo", loss="cispo").loss == {"type": "cispo"}
+
+
+def test_options_without_a_type_are_of_the_algorithm_s_loss() -> None:
+    assert brought(algorithm="gspo", loss={"clip_ratio": 0.1}).loss == {
+        "type": "gspo",
+        "clip_ratio": 0.1,
+        "clip_ratio_high": 4e-4,
+    }
+    assert brought(algorithm="gspo", loss={"type": "ppo_clip", "clip_ratio": 0.1}).loss["type"] == "ppo_clip"
+    assert brought(loss={"clip_ratio": 0.1}).loss == {"type": "ppo_clip", "clip_ratio": 0.1}
+
+
+def full(**rl: Any) -> dict[str, Any]:
+    """The config of a run, which states every key."""
+    return with_algorithm_defaults(load_config({"rl": rl})).model_dump(mode="json")
+
+
+@pytest.mark.parametrize("before", ["grpo", "dapo", "gspo", "gae"])
+@pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "reinforce_plus_plus"])
+def test_another_algorithm_for_a_run_s_config_has_its_own_defaults(before: str, name: str) -> None:
+    said: list[str] = []
+    found = with_algorithm_defaults(load_checked(full(algorithm=before), [f"rl.algorithm={name}"], said.append))
+    assert found.rl == brought(algorithm=name)
+    old, new = (brought(algorithm=each).model_dump(exclude={"algorithm"}) for each in (before, name))
+    assert len(said) == (old != new) and not overruled(found)
+
+
+def test_a_choice_outlasts_another_algorithm_and_is_named_with_both_values() -> None:
+    said: list[str] = []
+    changes = ["rl.algorithm=dapo", "rl.overlong=null", "rl.loss.clip_ratio=0.1"]
+    found = with_algorithm_defaults(load_checked(full(kl_coef=0.05), changes, said.append))
+    assert (found.rl.kl_coef, found.rl.overlong) == (0.05, None) and found.rl.dynamic_sampling is not None
+    assert "rl.loss, rl.dynamic_sampling." in said[0]
+    assert overruled(found) == [
+        "rl.algorithm=dapo brings rl.loss.clip_ratio=0.2, rl.overlong={}, rl.kl_coef=0.0; the config states rl.loss.clip_ratio=0.1, "
+        "rl.overlong=null, rl.kl_coef=0.05, which stay. To have what it brings, leave these keys out or --set them."
+    ]
+    assert not overruled(load_config({}))
