@@ -149,7 +149,7 @@ def inspect(
     loss: Annotated[
         bool, typer.Option("--loss", help="Which samples carried the gradient of a run's step, and why.")
     ] = False,
-    step: Annotated[int | None, typer.Option(min=0, help="As --loss, of this step and not the last.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="As --loss, of this step (0: the first).")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""

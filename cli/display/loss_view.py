@@ -23,7 +23,7 @@ def loss_view(found: LossInspection, limit: int) -> RenderableType:
     count = len(found.samples)
     carried = f"{found.half} carried half of the gradient" if found.half else "none of them carried a gradient"
     return Group(
-        Text(escape_terminal(f"{found.path}, step {found.step}"), "bold"),
+        Text(escape_terminal(f"{found.path}, step {found.step} (0 is the first)"), "bold"),
         Text(f"  {figures}"),
         FittedTable("", COLUMNS, rows),
         Text(f"  showing {len(rows)} of {count} samples; {carried}", "yellow"),

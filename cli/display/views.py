@@ -31,7 +31,7 @@ SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_rati
          "retrieve_rate", "generate_rate", "bank_skills", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
 """Figures of the live view, in this order, where a step has them."""
 LOOP = ("sample", "vote", "reward", "update")
-LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "update": "GRPO", "skills": "merge"}
+LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "skills": "merge"}
 BY_TYPE = "success/"
 """Begins the figures of single types of task: a line of their own, on a terminal, each as it was when it last came."""
 PLAIN_LINES = 10
@@ -125,7 +125,9 @@ class RunView:
         if due and not self._console.is_terminal:
             at.shown = done
             figures = self._figures_line(overall=not self._with_loop)
-            self._console.print(f"{phase} {done}/{at.total}  {speed}  {figures}", highlight=False, markup=False)
+            self._console.print(
+                f"{phase} {done}/{at.total} {at.unit}s done  {speed}  {figures}", highlight=False, markup=False
+            )
 
     def finish(self, phase: str) -> None:
         """See `Progress.finish`."""
@@ -152,7 +154,7 @@ class RunView:
         if overall:
             names = [name for name in OVERALL if name in self._figures] or names[:1]
         return escape_terminal(
-            "  ".join(f"{name} {self._figures[name]:.3f}" for name in names if name in self._figures)
+            "  ".join(f"{name} {live_number(self._figures[name])}" for name in names if name in self._figures)
         )
 
     def _types_line(self) -> str:
@@ -166,7 +168,7 @@ def summary_table(summary: Summary) -> Table:
     """Before and after, with intervals where they were measured."""
     from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_intervals, summary_rows
 
-    held = "the training tasks (transductive)" if summary.transductive else "held-out tasks"
+    held = "of the training tasks (transductive)" if summary.transductive else "held-out tasks"
     table = Table(
         Column("figure"),
         Column("before", justify="right"),
@@ -190,9 +192,9 @@ def summary_table(summary: Summary) -> Table:
 def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     """Lines under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
     from skill_ttrl.llm.openai.ledger import usage_lines
-    from skill_ttrl.stages.reports.summary_text import change_lines, skill_lines, vote_line
+    from skill_ttrl.stages.reports.summary_text import algorithm_lines, change_lines, skill_lines, vote_line
 
-    lines = change_lines(summary)
+    lines = [*algorithm_lines(summary), *change_lines(summary)]
     worth = summary.intervals.get("bank_worth")
     if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
         difference = summary.accuracy_after - summary.accuracy_bank_off
@@ -210,7 +212,12 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
 
 def number(value: float | None) -> str:
     """Three decimals, or a dash for what was not measured."""
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:z.3f}"
+
+
+def live_number(value: float) -> str:
+    """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
+    return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"
 
 
 def signed(value: float | None, bounds: tuple[float, float] | None = None) -> str:

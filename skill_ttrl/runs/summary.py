@@ -32,6 +32,9 @@ class Summary:
     """Temperature of those samples."""
     vote: str = "majority"
     """Voting strategy (`vote.strategy`)."""
+    algorithm: str = ""
+    """Of the reinforcement phase (`rl.algorithm`); empty where there was none."""
+    loss: str = ""
     accuracy_before: float | None = None
     """avg@k: mean accuracy of single samples, before the reinforcement phase."""
     accuracy_after: float | None = None

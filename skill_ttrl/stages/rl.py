@@ -24,7 +24,7 @@ from skill_ttrl.stages.training.metrics import (
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
-from skill_ttrl.stages.training.sampling import SHOWN, sample_step
+from skill_ttrl.stages.training.sampling import sample_step, shown
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
 from skill_ttrl.stages.training.step import VOTED, StepTimer, step_tasks
@@ -46,7 +46,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
     prepare_first_step(run, state)
 
     for step in remaining_steps(run, state):
-        clock = StepTimer(run.progress, SHOWN, parts.accelerator)
+        clock = StepTimer(run.progress, shown(config), parts.accelerator)
         # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
         with checkpoint_on_error(run, state, TrainingError):
             found = sample_step(run, state, rewards, clock, step)
@@ -68,7 +68,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
             metrics |= step_metrics(run, state, groups, votes, chosen)
             update = state.rule.record if config.run.save_trajectories else None
             record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
-            run.progress.advance(SHOWN, step + 1, metrics)
+            run.progress.advance(shown(config), step + 1, metrics)
             warn_of_votes(run, state, step, groups, votes)
         state.step, state.task_batches = step + 1, found.task_batches
         # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
@@ -108,7 +108,7 @@ def prepare_first_step(run: Run, state: RLState) -> None:
     rounds = 1 if rl.dynamic_sampling is None else rl.dynamic_sampling.max_rounds
     state.votes.estimate_base_ratio(run, map(tasks_of, range(steps * rounds)))
     warn_if_never(run)
-    run.progress.start(SHOWN, steps, "step", state.step)
+    run.progress.start(shown(run.config), steps, "step", state.step)
     if 0 < state.step < steps and every and state.step % every == 0:
         # Resumed exactly at a validation step without its evaluation: it was interrupted, or the last step before rl.steps was raised.
         run.evaluate(f"step {state.step}")
@@ -145,7 +145,7 @@ def conclude(run: Run) -> None:
     if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
     _warn_of(run, late_signs(run.log.rows(RL)))
-    run.progress.finish(SHOWN)
+    run.progress.finish(shown(run.config))
 
 
 def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], votes: Sequence[VoteResult]) -> None:

@@ -26,7 +26,7 @@ def test_episodes_are_counted_as_they_end(tmp_path: Path) -> None:
     listener = Listener()
     run(load_config(CONFIG), tmp_path / "run", progress=listener)
     for phase, part, most in (
-        ("GRPO", "sample", 16),
+        ("grpo", "sample", 16),
         ("evaluate before", "play", None),
         ("evaluate after", "play", None),
     ):

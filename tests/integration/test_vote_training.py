@@ -64,7 +64,7 @@ def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
 class StopAfter(SilentProgress):
     """Asks the run to stop when so many steps of a phase are done."""
 
-    def __init__(self, step: int, phase: str = "GRPO") -> None:
+    def __init__(self, step: int, phase: str = "grpo") -> None:
         self.step, self.phase = step, phase
 
     def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:

@@ -97,6 +97,9 @@ def _run(path: Path) -> Inspection:
         "model": config.model.path,
         "environment": config.env.id,
         "reward": config.rl.reward,
+        "algorithm": f"{config.rl.algorithm['type']}, loss {config.rl.loss['type']}"
+        if "rl" in config.phases
+        else "none",
         "phases": ", ".join(config.phases),
         "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
         "ended": "yes" if summary else "no; go on with --resume auto",

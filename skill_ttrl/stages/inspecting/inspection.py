@@ -30,7 +30,7 @@ class Inspection:
 def short(value: Any) -> Any:
     """A value as a cell: three decimals, and a long text cut."""
     if isinstance(value, float):
-        return f"{value:.3f}"
+        return f"{value:z.3f}"
     text = str(value) if value is not None else None
     return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 

@@ -42,6 +42,11 @@ def learned_by(summary: Summary) -> str:
     return "cold start only"
 
 
+def algorithm_lines(summary: Summary) -> list[str]:
+    """Names the algorithm and the loss of the reinforcement phase; empty where there was none."""
+    return [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if summary.algorithm else []
+
+
 def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
     """The table of a report: (figure, before, after), those left out that were measured neither time."""
     rows: list[tuple[str, float | None, float | None]] = [
@@ -99,10 +104,12 @@ def vote_line(summary: Summary) -> str | None:
     """Describe the training's votes, over all steps and in the last; None where none were held."""
     if summary.mean_agreement is None or summary.agreement is None:
         return None
-    text = f"Votes, mean over {summary.vote_steps} steps (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
+    steps = f"{summary.vote_steps} step{'s' * (summary.vote_steps != 1)}"
+    text = f"Votes, mean over {steps} (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
     if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
         share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
-        text += f", true in {share} of the cases (measured, never used)"
+        use = "true answers are the reward here" if summary.reward == "label" else "measured, never used"
+        text += f", true in {share} of the cases ({use})"
     if summary.flip_rate is not None:
         text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
     return f"{text}."
@@ -144,7 +151,9 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
             continue
         lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
     lines += [
-        f"- {text}" for text in (*change_lines(summary), vote_line(summary), *skill_lines(summary)) if text is not None
+        f"- {text}"
+        for text in (*algorithm_lines(summary), *change_lines(summary), vote_line(summary), *skill_lines(summary))
+        if text is not None
     ]
     lines += [f"- controls: {summary.no_controls}"] if summary.no_controls else []
     if summary.seconds:
@@ -166,4 +175,4 @@ def _by_key(
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+    return "-" if value is None else f"{value:z.3f}"

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import TrainingError
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.stages.training.run import Run
@@ -15,10 +16,13 @@ from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import OVERLONG
 
-SHOWN = "GRPO"
-"""The phase as progress shows it."""
 TOO_FEW = "Dynamic sampling found too few groups whose rewards differ"
 """Begins the warning of it, which a run gives once."""
+
+
+def shown(config: SkillTTRLConfig) -> str:
+    """The phase as progress shows it: its algorithm."""
+    return str(config.rl.algorithm["type"])
 
 
 @dataclass
@@ -104,7 +108,7 @@ def sample_round(
     bank, place = run.components.bank.view(), (step, number) if number else (step,)
     seed_for = partial(derive_seed, run.config.seed)
     with clock("sample"):
-        on_rollout_end = run.count_rollouts(SHOWN, "sample")
+        on_rollout_end = run.count_rollouts(shown(run.config), "sample")
         # Half of the rollouts answer a paraphrase where the voting strategy needs that.
         groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
         greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone

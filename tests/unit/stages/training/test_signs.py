@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from skill_ttrl.cli.display.views import live_number
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.reports.summary_text import change_lines, summary_markdown, vote_line
 from skill_ttrl.stages.training.signs import early_signs, late_signs
@@ -107,3 +108,15 @@ def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:
         "(measured, never used)."
     )
     assert vote_line(replace(SUMMARY, agreement=None, mean_agreement=None)) is None
+    labelled = str(vote_line(replace(SUMMARY, reward="label", vote_steps=1)))
+    assert "mean over 1 step (last" in labelled and labelled.endswith("(true answers are the reward here).")
+
+
+def test_a_summary_names_its_algorithm_and_loss() -> None:
+    assert "Algorithm" not in summary_markdown(SUMMARY)
+    found = summary_markdown(replace(SUMMARY, algorithm="rloo", loss="ppo_clip", entropy_before=-1e-12))
+    assert "- Algorithm rloo, loss ppo_clip.\n" in found and "-0.000" not in found
+
+
+def test_small_figures_are_not_shown_as_0() -> None:
+    assert [live_number(value) for value in (0.5, 3.24e-5, -0.0, -1e-12)] == ["0.500", "3.2e-05", "0.000", "0.000"]
