@@ -30,6 +30,7 @@ from skill_ttrl.stages.setup.ranks import TooManyRanksError, planned_ranks
 
 USUAL = {"turns": 0.6, "prompt": 0.5, "answer": 0.3}
 """Shares of the bounds that episodes usually take: an agent that wins ends early, pages and answers are rarely at their longest."""
+_SHARES = ", ".join(f"{name} {share:.0%}" for name, share in USUAL.items())
 TEACHER_ANSWER, THOUGHT = 1500, 300
 """Tokens of a teacher's answer with skills, and of one with a thought, taken for reckoning."""
 MEASURED_PARAMETERS = 20_000_000
@@ -132,8 +133,7 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
         assumptions.append(
             "no cost is given: what the teacher's tokens cost is not known (endpoints.teacher.price_in and price_out, per million)"
         )
-    shares = ", ".join(f"{name} {share:.0%}" for name, share in USUAL.items())
-    assumptions.append(f"tokens and hours are bounds; usual hours take {shares} of them")
+    assumptions.append(f"tokens and hours are bounds; usual hours take {_SHARES} of them")
     return Plan(
         config.name,
         config.model.path,
