@@ -96,12 +96,10 @@ def test_where_counting_takes_long_that_is_said_and_not_done(tiny_yaml: Path) ->
 @pytest.mark.parametrize(
     ("overrides", "code", "words"),
     [
-        (["env.id=no_such_module:House-v0"], 3, "no such module"),
         (["env={id: alfworld, kwargs: {data: ./none}}", "data.train=null", "data.eval=null"], 3, "no games in none"),
         (["data.eval={path: 'family:add', split: train, limit: 4}"], 3, "tasks of data.eval are also in data.train"),
         (["data.eval={path: 'family:add', split: demos, limit: 4}"], 3, "are also in sft.data"),
         (["sft.data=null"], 2, "needs something to imitate"),
-        (["rl.loss=ppo_clp"], 2, "Did you mean 'ppo_clip'"),
         (["waits_for=the moon"], 2, "waits for the moon"),
         (
             ["skills={embedder: hash, index: memory, merger: openai}", "endpoints.merger.model=m", *ROOM],
@@ -120,6 +118,19 @@ def test_a_plan_ends_with_what_a_run_is_refused_for(
     with pytest.raises(SkillTTRLError) as refused:
         run(load_config(tiny_yaml, overrides), tmp_path / "run")
     assert refused.value.exit_code == code and str(refused.value).rstrip(".") == found.obstacles[0]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code", "words"),
+    [("env.id=no_such_module:House-v0", 3, "no such module"), ("rl.loss=ppo_clp", 2, "Did you mean 'ppo_clip'")],
+)
+def test_a_plan_stops_at_a_wrong_name_as_a_run_does(
+    wrong: str, code: int, words: str, tiny_yaml: Path, tmp_path: Path
+) -> None:
+    for attempt in (lambda: planned(tiny_yaml, wrong), lambda: run(load_config(tiny_yaml, [wrong]), tmp_path / "run")):
+        with pytest.raises(SkillTTRLError, match=words) as refused:
+            attempt()
+        assert refused.value.exit_code == code
 
 
 def test_too_little_memory_is_a_refusal(tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,10 +152,10 @@ def test_a_package_that_is_missing_is_a_refusal(tiny_yaml: Path, monkeypatch: py
 
 
 def test_every_refusal_is_printed_with_the_estimate(tiny_yaml: Path) -> None:
-    asked = ["waits_for=the moon", "rl.loss=ppo_clp", "rl.prompts_per_step=7"]
+    asked = ["waits_for=the moon", "rl.prompts_per_step=7"]
     done = CliRunner().invoke(
         app, ["train", str(tiny_yaml), "--dry-run", *(w for each in asked for w in ("--set", each))]
     )
     shown = " ".join(done.output.split())
     assert done.exit_code == 2 and "rl: 2 steps of 7 tasks" in shown
-    assert all(f"Not yet: {part}" in shown for part in ("The recipe", "Unknown loss", "rl.prompts_per_step is 7"))
+    assert all(f"Not yet: {part}" in shown for part in ("The recipe", "rl.prompts_per_step is 7"))
