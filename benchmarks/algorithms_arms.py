@@ -111,7 +111,7 @@ ARMS: dict[str, Arm] = {
     "grpo, KL 1": Arm(("rl.kl_coef=1.0",), (WEAK,), coin=(WEAK,)),
     "grpo, KL 3": Arm(("rl.kl_coef=3.0",), (WEAK,)),
     "psr, KL 1": Arm(("rl.algorithm=psr", "rl.kl_coef=1.0"), (WEAK,), coin=(WEAK,)),
-    "ttpo, KL 1": Arm(("rl.algorithm=ttpo", "rl.kl_coef=1.0"), (WEAK,)),
+    "ttpo, KL 1": Arm(("rl.algorithm=ttpo", "rl.kl_coef=1.0"), (WEAK,), coin=(WEAK,), coin_settings=COIN_TTPO),
     "grpo, learning rate / 10": Arm(("rl.learning_rate=3.0e-5",), (WEAK,), coin=(WEAK,)),
     "grpo, entropy 0.01": Arm(("rl.entropy_coef=0.01",), (WEAK,)),
     "grpo, 8 prompts x 64 votes": Arm(("rollout.n_votes_per_prompt=64", "rl.prompts_per_step=8"), (WEAK,)),
