@@ -341,9 +341,9 @@ def test_extraction_gives_an_answer_or_none_for_any_text(text: str) -> None:
     ids=lambda text: f"{text[:12]!r}",
 )
 def test_a_megabyte_takes_no_longer_than_reading_it(text: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()  # other processes take none of it
     extract(text, last_number=True)
-    assert time.perf_counter() - began < 2.0
+    assert time.process_time() - began < 2.0
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,9 @@ def ready(folder: Path, ranks: int = 2) -> None:
 def test_each_rank_is_told_its_place_and_rank_0_has_the_terminal(tmp_path: Path) -> None:
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT OMP_NUM_THREADS"
     code, out, err = run(
-        f"import os; rank = os.environ['RANK']; found = [os.environ[each] for each in '{names}'.split()]\n"
-        "open(f'seen{rank}', 'w').write(' '.join(found)); print('rank', rank)",
+        f"import os, time; rank = os.environ['RANK']; found = [os.environ[each] for each in '{names}'.split()]\n"
+        "open(f'seen{rank}', 'w').write(' '.join(found)); print('rank', rank)\n"
+        "while rank == '0' and not all(os.path.exists(f'seen{each}') for each in '12'): time.sleep(0.01)",
         tmp_path,
         3,
     )
