@@ -24,8 +24,8 @@ from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics
 class ClipCovOptions(Section):
     """Options of Clip-Cov."""
 
-    clip_ratio: float = Field(default=0.2, gt=0, lt=1)
-    """Lower clip, and the upper one where `clip_ratio_high` is None."""
+    clip_ratio: float = Field(default=0.2, gt=0)
+    """Lower clip, and the upper one where `clip_ratio_high` is None. 1 or more: the covariance alone clips from below."""
     clip_ratio_high: float | None = Field(default=None, gt=0)
     """Upper clip where it differs."""
     fraction: float = Field(default=2e-4, gt=0, le=1)
