@@ -28,7 +28,9 @@ SMALL = [
     "rollout.max_new_tokens=16",
     "rl.steps=12",
     "rl.prompts_per_step=16",
-    "rl.learning_rate=1e-3",
+    "rl.learning_rate=3e-4",
+    "rl.mini_batch_prompts=8",
+    "rl.mini_batch_by=samples",
     "rl.betas=[0.9, 0.95]",
     "rl.weight_decay=0",
     "rl.warmup_steps=2",
@@ -44,7 +46,9 @@ SMALL = [
 
 @pytest.mark.slow
 def test_a_short_run_without_labels_learns(tiny_yaml: Path, tmp_path: Path) -> None:
-    """Half a minute of the main job: what is right among the samples, measured and never used, rises from 0.44 to 0.72.
+    """Half a minute of the main job: what is right among the samples, measured and never used, rises from 0.50 to 0.75.
+
+    At 1e-3 and an update a prompt it depends on the seed: from 0.45 to 0.81 on seed 1, from 0.50 to 0.07 on seed 0.
 
     In every run of the tests the same is seen of a shorter one (`test_docs.py`, the example on one's own problems), and of
     one with skills (`test_skills_learn.py`).
