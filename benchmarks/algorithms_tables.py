@@ -153,7 +153,7 @@ def _cells(found: Difference | None, up: int, down: int, seeds: int) -> list[str
 
 
 def plot(found: dict[str, list[Row]], against: str = BASE) -> str:
-    """What an arm ends with less the arm `against`, of `FROM_START` less the start, with its interval, one panel a recipe, as an SVG picture.
+    """Draw an SVG picture, one panel a recipe: the score of each arm less that of `against`, and of `FROM_START` less the start.
 
     At the right stands how far the same arm goes from the start with a coin as reward, where that was run.
     """

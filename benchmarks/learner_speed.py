@@ -61,7 +61,7 @@ SWEEPS: dict[str, tuple[str, str, list[Case]]] = {
 RANKS = Case(
     "ddp", layers=12, vocabulary=8_000, prompts=6, samples=4, prompt_tokens=96, shortest=16, longest=64, micro_batch=4
 )
-"""What several ranks share: 40M parameters, 4M of them in embedding and head, and 24 samples."""
+"""The case that several ranks share: 40M parameters, 4M of them in embedding and head, and 24 samples."""
 COST = [("CPU seconds a step", "cpu_seconds", 1.0), ("peak memory (GB)", "peak_bytes", 1e-9)]
 SHARE = [
     ("CPU seconds a step, one rank", "cpu_seconds", 1.0),

@@ -175,7 +175,7 @@ def shares(folder: Path, label: str) -> dict[str, float]:
 
 
 def curves(found: Runs) -> str:
-    """What the samples of a step were like, mean over seeds: share of groups that earn the same throughout, entropy of the answers."""
+    """Describe the samples of each step, mean over seeds: share of groups that earn the same throughout, entropy of the answers."""
     lines = [f"| run | figure | {' | '.join(f'step {step + 1}' for step in STEPS)} |", f"|{'---|' * (len(STEPS) + 2)}"]
     for name, folders in found.items():
         if name.startswith(PAIR[1]):

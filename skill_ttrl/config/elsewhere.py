@@ -52,13 +52,13 @@ ELSEWHERE: Mapping[str, str] = {
     "use_kl_loss": "rl.kl_coef",
     "use_remove_padding": "model.packing",
 }
-"""What to set, by an option's own name. A key of ours with such a name is never looked up here."""
+"""Advice, by an option's own name. A key of ours with such a name is never looked up here."""
 VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "trainer")
 """Sections at the top of verl's configs that none of ours is called like."""
 PAGE = "docs/from-trl-and-verl.md"
 
 
 def instead_of(name: str) -> str:
-    """What to set in place of an option of TRL's or verl's, as a sentence; empty for another name."""
+    """Advise what to set in place of an option of TRL's or verl's, as a sentence; empty for another name."""
     instead = ELSEWHERE.get(name)
     return f"by its name one of TRL's or verl's. Set {instead} ({PAGE})." if instead else ""

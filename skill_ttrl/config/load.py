@@ -103,7 +103,7 @@ def load_config(
 
 
 def read_source(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], str, str]:
-    """What a config's source states, unchecked; its text, and what to call it in messages.
+    """Read what a config's source states, unchecked; its text, and its name in messages.
 
     Raises:
         ConfigError: no such file or recipe, not YAML, or empty.

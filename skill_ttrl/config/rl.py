@@ -67,7 +67,7 @@ class RejectionConfig(Section):
         "token_k1", "token_k2", "token_k3", "seq_sum_k1", "seq_sum_k2", "seq_sum_k3",
         "seq_mean_k1", "seq_mean_k2", "seq_mean_k3", "seq_max_k2", "seq_max_k3",
     ] = "seq_mean_k1"  # fmt: skip
-    """What is measured, by verl's names: an estimate of the divergence of a token, or its sum, mean or maximum over the sequence.
+    """Statistic, by verl's names: an estimate of the divergence of a token, or its sum, mean or maximum over the sequence.
     `seq_mean_k1` is the geometric mean of a sequence's ratios p_backend / p_learner."""
     low: float | None = Field(default=None, gt=0)
     """For k1: the smallest ratio; None: 1 / `high`."""
@@ -165,7 +165,7 @@ class DynamicSamplingConfig(Section):
     max_rounds: int = Field(default=10, ge=1)
     """Rounds of `rl.prompts_per_step` tasks that a step samples at most (verl's DAPO: 10)."""
     when_exhausted: Literal["continue", "raise"] = "continue"
-    """What a step does that has too few such groups after its last round: it learns from those there are, with a warning, or the run
+    """Action of a step that has too few such groups after its last round: it learns from those there are, with a warning, or the run
     ends (exit code 8)."""
 
 

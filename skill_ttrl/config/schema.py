@@ -53,7 +53,7 @@ class RunConfig(Section):
     save_eval_samples: bool = False
     """Write every sample of every evaluation, with its text and score, to `eval_samples.jsonl` (verl: `validation_data_dir`)."""
     on_nan: Literal["skip", "stop"] = "skip"
-    """What follows an update whose loss or gradient is not finite: it is left out and counted, or the run also saves and ends after this
+    """Action after an update whose loss or gradient is not finite: it is left out and counted, or the run also saves and ends after this
     step (exit code 8). Either way the batch is in the run's folder (`nonfinite/`)."""
     max_skipped_updates: int | None = Field(default=20, ge=1)
     """A phase ends with an error (exit code 8) once so many updates in a row were left out because loss or gradient is not finite; None:

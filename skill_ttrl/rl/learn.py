@@ -40,14 +40,14 @@ ENV = "env"
 
 @dataclass(frozen=True, slots=True)
 class UpdateRecord:
-    """What an update saw in each of its trajectories (E), group after group: for the record, never read by it."""
+    """Scores, advantages and gradient shares of an update's trajectories (E), group after group: recorded, never read by the update."""
 
     trajectories: Sequence[Trajectory]
     """As they were given to the update."""
     scores: Sequence[float]
-    """What each was rewarded, before a KL penalty."""
+    """Reward of each, before a KL penalty."""
     rescored: bool
-    """Whether these are scores of the algorithm's own and not the rewards."""
+    """True if these are scores of the algorithm's own and not the rewards."""
     advantages: Sequence[Sequence[float | None]]
     """Of each a row with the mean advantage of each step's trained tokens; None for a step that has none."""
     gradient_shares: Sequence[Sequence[float]] = ()
@@ -192,7 +192,7 @@ class UpdateRule:
         voters: Sequence[Group],
         greedy: Mapping[str, float] | None,
     ) -> TrainingSamples:
-        """What the algorithm is given but for the tokens; see `__call__`."""
+        """Gather the algorithm's inputs but for the tokens; see `__call__`."""
         config = self.config
         if greedy is not None:
             pairs = [pair for pair in zip(groups, votes, strict=True) if pair[0].task.id in greedy]

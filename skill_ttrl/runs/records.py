@@ -16,10 +16,10 @@ from skill_ttrl.types import Group, Labels, VoteResult, to_json
 
 @dataclass(frozen=True, slots=True)
 class SampleRecord:
-    """What was made of one rollout, side by side: for the record, never fed back."""
+    """Scores and advantages of one rollout, side by side: recorded, never fed back."""
 
     pseudo_score: float | None = None
-    """What it was rewarded, before a KL penalty; None where the algorithm gives scores of its own and did not train on it."""
+    """Reward, before a KL penalty; None where the algorithm gives scores of its own and did not train on it."""
     original_score: float | None = None
     """1 where its answer is the true one, else 0; None without a label. The meter's."""
     advantages: Sequence[float | None] | None = None

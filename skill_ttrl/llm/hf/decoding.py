@@ -175,7 +175,7 @@ class Decoding:
 
 
 def _takes_slot_masks(model: Any) -> bool:
-    """Whether a mask of which keys each row sees may go to the attention of every layer as it is: all see all tokens before.
+    """True if a mask of which keys each row sees may go to the attention of every layer as it is: all see all tokens before.
 
     Making a mask is most of what transformers does for a token of a small model.
     """

@@ -257,7 +257,7 @@ def set_environment() -> None:
 
 
 def _end_in_group(client: Any) -> None:
-    """What vLLM's own shutdown does, but for the end of every process group of this process: the learner goes on with them."""
+    """Do what vLLM's own shutdown does, but for the end of every process group of this process: the learner goes on with them."""
     client._finalizer.detach()  # it would shut down at the end of the process
     core = client.engine_core
     core.structured_output_manager.clear_backend()

@@ -30,7 +30,7 @@ from numpy import ndarray as Array
 
 @dataclass(frozen=True)
 class GroupContexts:
-    """What happens to a sample of one class in its contexts.
+    """Outcome for a sample of one class in its contexts.
 
     Build it with `group_contexts`.
     """

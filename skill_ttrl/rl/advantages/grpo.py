@@ -17,7 +17,7 @@ from torch import Tensor
 from skill_ttrl.rl.advantages.grouping import read_episodes, read_groups
 
 RewardScale = Literal["group", "batch", "none", "mean"]
-"""What a group's centred rewards are divided by: the group's standard deviation, that of all rewards of the batch (arXiv
+"""Divisor of a group's centred rewards: the group's standard deviation, that of all rewards of the batch (arXiv
 2508.08221), nothing, or the group's mean. The first three are TRL's `scale_rewards`; `none` is verl's
 `norm_adv_by_std_in_grpo: false`."""
 

@@ -41,7 +41,7 @@ class UpdateCorrection:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do in the update."""
+        """True if there is anything to do in the update."""
         return self._measures or self.settings.off_policy_kl is not None
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def may_gather(weight: Tensor) -> bool:
-    """Whether nothing else has to see this weight's gradient on its way: a plain leaf without hooks."""
+    """True if nothing else has to see this weight's gradient on its way: a plain leaf without hooks."""
     hooks = weight._backward_hooks or getattr(weight, "_post_accumulate_grad_hooks", None)
     return weight.requires_grad and weight.is_leaf and type(weight) is nn.Parameter and not hooks
 
@@ -33,7 +33,7 @@ def embed(embedding: nn.Embedding, tokens_N_T: Int[Tensor, "N T"]) -> Float[Tens
 
 
 def is_plain_embedding(module: nn.Module) -> TypeGuard[nn.Embedding]:
-    """Whether a module is a table of rows and nothing else, which learns."""
+    """True if a module is a table of rows that learns, and nothing else."""
     if type(module) is not nn.Embedding or module._forward_hooks or module._forward_pre_hooks:
         return False
     return may_gather(module.weight) and module.max_norm is None and not (module.scale_grad_by_freq or module.sparse)

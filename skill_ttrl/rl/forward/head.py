@@ -95,7 +95,7 @@ class Head:
 
 
 def _is_plain_linear(head: nn.Module) -> TypeGuard[nn.Linear]:
-    """Whether the head is its weight and bias and nothing else: no adapters, hooks or sharded tensors."""
+    """True if the head is its weight and bias and nothing else: no adapters, hooks or sharded tensors."""
     if type(head) is not nn.Linear or head._forward_hooks or head._forward_pre_hooks:
         return False
     return type(head.weight.data) is Tensor

@@ -1,4 +1,4 @@
-"""Whether a model computes prefix trees as it computes the sequences one by one: tried on a few tokens."""
+"""Check on a few tokens that a model computes prefix trees as it computes the sequences one by one."""
 
 from __future__ import annotations
 

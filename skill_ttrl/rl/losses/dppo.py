@@ -83,7 +83,7 @@ def within_bounds(
     *,
     both_directions: bool = False,
 ) -> Bool[Tensor, "N R"]:
-    """Whether each token has moved no farther than its bound (section 5; masks M^TV and M^KL)."""
+    """True where a token has moved no farther than its bound (section 5; masks M^TV and M^KL)."""
     moved = log_probs.exp() - old_log_probs.exp()
     distance = moved.abs() if divergence == "tv" else binary_kl(log_probs, old_log_probs)
     too_far = distance > torch.where(advantages > 0, threshold_high, threshold)

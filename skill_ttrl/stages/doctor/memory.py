@@ -209,7 +209,7 @@ def _keeps_reference(config: SkillTTRLConfig) -> bool:
 
 
 def _packs(config: SkillTTRLConfig, model_config: Any) -> bool:
-    """Whether the learner will pack, as far as a config tells."""
+    """True if the learner will pack, as far as a config tells."""
     attention = config.model.attn_implementation or "sdpa"
     return config.model.packing != "off" and refuse_config(model_config.get_text_config(), attention) is None
 

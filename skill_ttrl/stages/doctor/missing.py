@@ -1,4 +1,4 @@
-"""What a planned run asks of other machines and processes and would not get: vLLM servers, models behind addresses."""
+"""Needs of a planned run that other machines and processes would not meet: vLLM servers, models behind addresses."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class SampleGradient:
     """Its place in the group."""
     answer: str | None
     reward: float | None
-    """What it was given: a vote's pseudo score where votes are rewarded."""
+    """Reward: a vote's pseudo score where votes are rewarded."""
     original_score: float | None
     """1 where its answer is the true one, else 0; None where that is not known."""
     advantage: float | None
@@ -44,7 +44,7 @@ class SampleGradient:
     stopped_share: float
     """Of its tokens, those whose gradient a clip or a weight of 0 has stopped, over all passes."""
     why: str
-    """What its share came of."""
+    """Reason of its share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +181,7 @@ def _cut_off(record: Mapping[str, Any]) -> bool:
 
 
 def _why(group: Sequence[Mapping[str, Any]], advantages: Sequence[float | None], stopped: float) -> str:
-    """What a rollout that was trained on was pulled by."""
+    """Reason why a rollout that was trained on was pulled."""
     known = [value for value in advantages if value is not None]
     if not known:
         return "its advantage is not finite"

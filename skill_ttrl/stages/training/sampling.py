@@ -139,7 +139,7 @@ def unseen_tasks(
 
 
 def rewards_differ(group: Group, invalid_penalty: float) -> bool:
-    """Whether a group's rollouts, or their steps where invalid actions are penalised, do not all earn the same.
+    """True if a group's rollouts, or their steps where invalid actions are penalised, do not all earn the same.
 
     The length penalty (`rl.overlong`) does not count: DAPO filters by what an answer earned.
     """

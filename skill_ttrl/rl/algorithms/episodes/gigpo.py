@@ -32,12 +32,12 @@ class GiGPOOptions(Section):
     mode: Literal["mean_norm", "mean_std_norm"] = "mean_norm"
     """`mean_std_norm` divides both advantages by their standard deviations; `mean_norm` does not."""
     anchor: Literal["observation", "state"] = "observation"
-    """What steps are grouped by: the text that was seen before the step (the paper), or the exact state, which the environment has to
+    """Key that steps are grouped by: the text that was seen before the step (the paper), or the exact state, which the environment has to
     name (`info["state"]`)."""
     similarity: float | None = Field(default=None, gt=0, lt=1)
     """From which ratio (`difflib.SequenceMatcher`) on two observations are one anchor (verl-agent: 0.95); None: only equal ones are."""
     level: GroupLevel = "step"
-    """What the mean of A_episode is taken over; see the algorithm `grpo`. verl-agent: `step`."""
+    """Level over which the mean of A_episode is taken; see the algorithm `grpo`. verl-agent: `step`."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to standard deviations."""
 

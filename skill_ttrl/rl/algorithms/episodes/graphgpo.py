@@ -36,7 +36,7 @@ class GraphGPOOptions(Section):
     success_reward: float | None = None
     """Reward from which on a rollout counts as a success; None: the highest reward of its group, where that is above 0."""
     level: GroupLevel = "step"
-    """What mean and deviation of A_episode are taken over; see the algorithm `grpo`. The authors' code: `step`."""
+    """Level over which mean and deviation of A_episode are taken; see the algorithm `grpo`. The authors' code: `step`."""
     epsilon: float = Field(default=1e-6, gt=0)
     """Added to standard deviations."""
 

@@ -24,7 +24,7 @@ from skill_ttrl.rl.algorithms.tokens.rows import TokenRows
 from skill_ttrl.rl.batch import RolloutBatch
 
 WHITENED: Mapping[str, Any] = MappingProxyType({"whiten_advantages": True})
-"""What algorithms bring whose advantages are whitened (verl does it in the estimator)."""
+"""Defaults of algorithms whose advantages are whitened (verl does it in the estimator)."""
 
 
 class TokenOptions(Section):

@@ -40,7 +40,7 @@ class WReinforceOptions(Section):
 
 
 class _Signed:
-    """What the three have in common."""
+    """Base of the three."""
 
     defaults: ClassVar[Mapping[str, Any]] = {}
     requires: ClassVar[frozenset[Requirement]] = frozenset()
