@@ -117,8 +117,7 @@ def add_step_advantages(
     given = iter(steps)
     rows = []
     for each, whole in zip(samples.trajectories, episodes, strict=True):
-        row = whole if isinstance(whole, Sequence) else [whole] * len(each.steps)
-        rows.append([weight * value + next(given) for value in row if not isinstance(value, Sequence)])
+        rows.append([weight * value + next(given) for value in by_step(whole, len(each.steps))])
     return rows
 
 
