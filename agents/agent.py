@@ -92,6 +92,12 @@ class Agent:
         """The same agent with another version of the bank."""
         return replace(self, bank=bank)
 
+    def with_document(self, document: str) -> Agent:
+        """The same agent with another skill document at the head of its prompts; empty: without one."""
+        slot = self.formatter.document.with_text(document)
+        window = None if self.window is None else replace(self.window, document=slot)
+        return replace(self, formatter=self.formatter.with_document(slot), window=window)
+
     def prompt(self, scene: Scene) -> Prompt:
         """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""
         if self.window is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
@@ -56,13 +58,21 @@ class PromptFormatter:
         self._template, self._system = template, system
         self._bank, self._task_type, self._max_skills = skill_bank, task_type, max_skills
         self.skill_tokens, self._count = skill_tokens, count
+        self.document = DocumentSlot(self.templates)
 
     @classmethod
     def from_config(
         cls, config: AgentConfig, *, skill_tokens: int = 512, count: Callable[[str], int] = estimate_tokens
     ) -> PromptFormatter:
         """The formatter that a run's config asks for; the agent hands it the skills."""
-        return cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
+        made = cls(config.template, config.system, prompts=config.prompts, skill_tokens=skill_tokens, count=count)
+        return made.with_document(DocumentSlot.from_config(config, made.templates))
+
+    def with_document(self, document: DocumentSlot) -> PromptFormatter:
+        """The same formatter with another document in its conversations."""
+        other = copy.copy(self)
+        other.document = document
+        return other
 
     def format_prompt(
         self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
@@ -99,7 +109,8 @@ class PromptFormatter:
     ) -> tuple[Message, ...]:
         """The conversation that the model is to continue; see `format_prompt`."""
         system = (Message("system", self._system),) if self._system is not None else ()
-        return (*system, Message("user", self.format_prompt(question, skills, bank_empty=bank_empty)))
+        task = Message("user", self.format_prompt(question, skills, bank_empty=bank_empty))
+        return self.document.placed((*system, task))
 
     def fit(
         self, skills: Sequence[Skill], tokens: int | None = None, render: Callable[[Skill], str] | None = None

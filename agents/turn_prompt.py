@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from skill_ttrl.agents.action_parser import possible
+from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape
 from skill_ttrl.skills.retrieval.bank_view import TIERS
@@ -67,6 +68,7 @@ class Window:
         count_text: tokens of a text.
         numbered: whether every action is listed with its number, which is what is answered.
         asks: whether the model may ask the skill bank, add to it and improve it: then the prompt says how.
+        document: shown at the head of every prompt, and counted; None: there is none.
     """
 
     templates: Templates
@@ -79,6 +81,7 @@ class Window:
     count_text: Callable[[str], int] = lambda text: -(-len(text) // 4)
     asks: bool = False
     numbered: bool = False
+    document: DocumentSlot | None = None
     _memory: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Tokens of texts, and skills as they are shown: both come again at every step."""
 
@@ -157,7 +160,8 @@ class Window:
             skill_ops=self.templates.render("skill_ops") if parts.asks else "",
         )
         system = (Message("system", self.system),) if self.system is not None else ()
-        return (*system, Message("user", text))
+        messages = (*system, Message("user", text))
+        return messages if self.document is None else self.document.placed(messages)
 
     def _turn(self, number: int, step: Step) -> str:
         refused = bool(step.admissible) and not possible(step.action, step.admissible)

@@ -2,7 +2,8 @@
 
     SkillTTRLError                 exit code
     ├── ConfigError      (ValueError)      2   a key, a value or a combination in a config
-    │   └── ExtensionError                 2   code of the user's own that a config names, and that raised
+    │   ├── ExtensionError                 2   code of the user's own that a config names, and that raised
+    │   └── DocumentError                  2   a skill document that cannot be read, or is too long for a prompt
     ├── DataError        (ValueError)      3   a data set: missing file, malformed line, absent column, nothing left
     ├── EnvError         (ValueError)      3   an environment that is not there or breaks the contract
     │   └── SplitError                     3   it has no tasks in a split
@@ -56,6 +57,10 @@ class ConfigError(SkillTTRLError, ValueError):
 
 class ExtensionError(ConfigError):
     """Code of the user's own that a config names (`module:function`) and that raised; the cause is what it raised."""
+
+
+class DocumentError(ConfigError):
+    """A skill document that cannot be read, or that leaves a prompt no room."""
 
 
 class DataError(SkillTTRLError, ValueError):

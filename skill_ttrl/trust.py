@@ -173,7 +173,8 @@ def _loads_files(skills: Mapping[str, Any]) -> bool:
 
 
 def _of_text(key: str, value: str) -> dict[str, str]:
-    if key.endswith(".path") or key == "skills.bank":  # a path may hold a colon; a family of problems may be imported
+    # A path may hold a colon; a family of problems may be imported.
+    if key.endswith(".path") or key in ("skills.bank", "agent.document"):
         value = value.removeprefix("family:") if value.startswith("family:") and key.endswith(".path") else ""
     elif (key, value.partition(":")[0]) in _NOT_IMPORTED:
         return {}

@@ -16,6 +16,14 @@ class AgentConfig(Section):
     """A Markdown file of `skill_ttrl/prompts` by name, or a path to one of your own; `$question` marks the place."""
     system: str | None = None
     """System message; None leaves it out."""
+    document: str | None = None
+    """A Markdown file whose text stands at the head of every prompt: a skill document. It counts toward `data.max_prompt_tokens`;
+    None: prompts have none."""
+    document_as: Literal["system", "prompt"] = "system"
+    """Where the document stands. `system`: behind `system` in the system message. `prompt`: before the task in the user's message (template
+    `document`), for models whose chat template knows no system message."""
+    document_revision: str | None = None
+    """Digest of the document's text; recorded when it is read."""
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
     memory: Literal["conversation", "none", "window"] = "conversation"

@@ -61,7 +61,7 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
         first = turns[0] if turns and isinstance(turns[0], list) else turns
         raise ModelError(
             f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in first)}: {reason}. Where "
-            "it has no place for a system message set agent.system=null; else correct chat_template.jinja beside the tokenizer."
+            "it has no place for a system message set agent.system=null (and agent.document_as=prompt where there is a document); else correct chat_template.jinja beside the tokenizer."
         ) from error
 
 

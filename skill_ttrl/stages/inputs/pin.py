@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from skill_ttrl.agents.document import document_revision
 from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.data.records import FILE_HASH, read_source
@@ -38,12 +39,14 @@ def pin_revisions(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
 
 def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLConfig:
-    """The config with the revisions of its model and, where `use_bank`, of the embedder of its skills.
+    """The config with the revisions of its model, its document and, where `use_bank`, of the embedder of its skills.
 
     Raises:
         ModelError: a hub model cannot be found.
+        DocumentError: the document cannot be read, or is not the pinned one.
     """
     pinned = config.model_copy(deep=True)
+    pinned.agent.document_revision = document_revision(config.agent)
     if not backend_facts(config).remote:
         pinned.model.revision = _model_revision(config.model)
     if use_bank and pinned.skills is not None:
@@ -55,6 +58,7 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
     """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
     taken = config.model_copy(deep=True)
     taken.model.revision = saved.model.revision
+    taken.agent.document_revision = saved.agent.document_revision
     taken.rl.reward_revision = saved.rl.reward_revision
     if taken.rl.critic is not None and saved.rl.critic is not None:
         taken.rl.critic.revision = saved.rl.critic.revision

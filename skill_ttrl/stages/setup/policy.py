@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.agents.action_list import Listing
 from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import EMBEDDED, SkillsConfig, SkillTTRLConfig
@@ -28,6 +29,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.setup.checks import check_constrained, check_ready, context_parts
+from skill_ttrl.stages.training.components import check_document
 from skill_ttrl.types import Skill, derive_seed
 
 if TYPE_CHECKING:
@@ -104,13 +106,16 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     skills, formatter = config.skills, PromptFormatter.from_config(agent)
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
-    return Agent(formatter, agent.memory, window, skills, project=project, listing=listing)
+    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing)
+    check_document(made, backend, config.data.max_prompt_tokens)
+    return made
 
 
 def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
     """What makes the prompts of `agent.memory: window`."""
+    templates = Templates(config.agent.prompts)
     return Window(
-        Templates(config.agent.prompts),
+        templates,
         config.agent.template,
         system=config.agent.system,
         history=config.agent.history,
@@ -120,6 +125,7 @@ def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
         count_text=backend.count_text,
         numbered=config.agent.actions == "numbered",
         asks=config.skills is not None and config.skills.max_retrievals > 0,
+        document=DocumentSlot.from_config(config.agent, templates),
     )
 
 

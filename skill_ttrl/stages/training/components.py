@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -58,6 +59,16 @@ class RolloutWorker:
     def with_bank(self, bank: BankView | None) -> RolloutWorker:
         """The same with an agent that sees this frozen version of the bank, or none."""
         return replace(self, agent=self.agent.with_bank(bank))
+
+    def with_document(self, document: str) -> RolloutWorker:
+        """The same with another skill document at the head of its prompts; empty: without one.
+
+        Raises:
+            DocumentError: it leaves a prompt no room for the task; says how long it may be.
+        """
+        agent = self.agent.with_document(document)
+        check_document(agent, self.backend, self.config.data.max_prompt_tokens)
+        return replace(self, agent=agent)
 
     def generate_rollouts(
         self,
@@ -141,6 +152,29 @@ class TrainingComponents:
     def close(self) -> None:
         """Close the environments and the sampler."""
         self.worker.close()
+
+
+def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> None:
+    """Check that an agent's document leaves its prompts room for a task.
+
+    Raises:
+        DocumentError: it does not; says how long it may be.
+    """
+    if not agent.formatter.document.text.strip():
+        return
+    whole, bare = (_shortest_prompt(each, backend) for each in (agent, agent.with_document("")))
+    if whole > max_prompt_tokens:
+        raise DocumentError(
+            f"The skill document has {whole - bare} tokens. It may have {max(0, max_prompt_tokens - bare)}: prompts have at most "
+            f"{max_prompt_tokens} tokens (data.max_prompt_tokens), and {bare} are taken by the shortest prompt without it. Shorten "
+            "the document, or raise data.max_prompt_tokens."
+        )
+
+
+def _shortest_prompt(agent: Agent, backend: Backend) -> int:
+    """Tokens of a prompt that shows next to nothing of a task."""
+    unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
+    return backend.count(unbounded.prompt(Scene("?", task="?")).messages)
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:

@@ -1,0 +1,105 @@
+"""A skill document in prompts: where it stands, that it counts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.document import document_revision, read_document
+from skill_ttrl.config import AgentConfig, SkillTTRLConfig
+from skill_ttrl.envs import make_env
+from skill_ttrl.errors import ConfigError, DocumentError
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.stages.setup.policy import make_agent
+from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.types import Message, Step
+from tests.scripted_backend import ScriptedBackend
+
+RULES = "# Rules\n\n- Write $answer between <answer> tags.\n"
+WINDOW: dict[str, Any] = {"memory": "window", "template": "episode"}
+
+
+def config(tmp_path: Path, tokens: int = 2000, **agent: Any) -> SkillTTRLConfig:
+    (tmp_path / "rules.md").write_text(RULES, encoding="utf-8")
+    section = {"template": "plain", "document": str(tmp_path / "rules.md"), **agent}
+    return SkillTTRLConfig.model_validate({"agent": section, "data": {"max_prompt_tokens": tokens}})
+
+
+def agent(tmp_path: Path, **section: Any) -> Agent:
+    return make_agent(config(tmp_path, **section), ScriptedBackend(["x"]))
+
+
+@pytest.mark.parametrize("more", [{}, WINDOW])
+def test_it_stands_behind_the_system_message_and_can_be_exchanged(tmp_path: Path, more: dict[str, Any]) -> None:
+    bare = agent(tmp_path, document=None, system="Be brief.", **more).prompt(Scene("1+1?")).messages
+    made = agent(tmp_path, system="Be brief.", **more)
+    shown = made.prompt(Scene("1+1?")).messages
+    assert shown == (Message("system", f"Be brief.\n\n{RULES}"), bare[1])
+    assert made.with_document("Other.").prompt(Scene("1+1?")).messages[0].content == "Be brief.\n\nOther."
+    assert made.with_document("").prompt(Scene("1+1?")).messages == bare
+    assert made.prompt(Scene("1+1?")).messages == shown
+    alone = agent(tmp_path, **more).prompt(Scene("1+1?")).messages
+    assert alone[0] == Message("system", RULES) and alone[1:] == bare[1:]
+
+
+@pytest.mark.parametrize("more", [{}, WINDOW])
+def test_it_stands_before_the_task_where_no_system_message_may(tmp_path: Path, more: dict[str, Any]) -> None:
+    bare = agent(tmp_path, document=None, **more).prompt(Scene("1+1?")).messages
+    shown = agent(tmp_path, document_as="prompt", **more).prompt(Scene("1+1?")).messages
+    assert shown == (Message("user", f"{RULES}\n\n{bare[0].content}"),)
+
+
+def test_a_conversation_shows_it_once(tmp_path: Path) -> None:
+    done = Step("1+1?", "2", 0.0, False, False)
+    shown = agent(tmp_path, document_as="prompt").prompt(Scene("And 2+2?", (done,))).messages
+    assert [each.role for each in shown] == ["user", "assistant", "user"]
+    assert shown[0].content.startswith(RULES) and shown[2].content == "And 2+2?"
+
+
+def test_its_template_is_replaceable(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "document.md").write_text("<rules>$document</rules>\n$question\n", encoding="utf-8")
+    section: dict[str, Any] = {"document_as": "prompt", "prompts": str(tmp_path / "own")}
+    made = agent(tmp_path, **section).with_document("No $names, no {braces}.")
+    assert made.prompt(Scene("1+1?")).messages[0].content == "<rules>No $names, no {braces}.</rules>\n1+1?"
+    (tmp_path / "own" / "document.md").write_text("$question\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"must hold \$document, \$question"):
+        agent(tmp_path, **section)
+
+
+@pytest.mark.parametrize("more", [{}, WINDOW])
+def test_one_that_is_too_long_says_how_long_it_may_be(tmp_path: Path, more: dict[str, Any]) -> None:
+    made = config(tmp_path, tokens=600, **more)
+    worker = RolloutWorker(
+        made, ScriptedBackend(["x"]), make_agent(made, ScriptedBackend(["x"])), EnvPool(lambda: make_env("math"))
+    )
+    with pytest.raises(DocumentError, match=r"has 701 tokens\. It may have (\d+): .* 600 tokens") as raised:
+        worker.with_document("x" * 700)
+    room = int(str(raised.value).split("It may have ")[1].split(":")[0])
+    fitting = worker.with_document("x" * (room - 1))
+    prompt = fitting.agent.prompt(Scene("?", task="?"))
+    assert worker.backend.count(prompt.messages) == 600 and prompt.fits in (None, True)
+    assert worker.agent.formatter.document.text == RULES
+    with pytest.raises(DocumentError):
+        worker.with_document("x" * room)
+
+
+def test_a_file_that_is_no_document_or_another_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DocumentError, match=r"cannot read .*gone\.md: No such file"):
+        read_document(tmp_path / "gone.md")
+    (tmp_path / "binary.md").write_bytes(b"a\xff")
+    with pytest.raises(DocumentError, match=r"is not UTF-8 text \(byte 1\)"):
+        read_document(tmp_path / "binary.md")
+    file = tmp_path / "rules.md"
+    file.write_bytes(b"a\r\n")
+    assert read_document(file) == "a\n"
+    pinned = document_revision(AgentConfig(document=str(file)))
+    file.write_bytes(b"a\n")
+    assert document_revision(AgentConfig(document=str(file), document_revision=pinned)) == pinned
+    file.write_bytes(b"b\n")
+    with pytest.raises(DocumentError, match="has changed"):
+        document_revision(AgentConfig(document=str(file), document_revision=pinned))
+    assert document_revision(AgentConfig()) is None
