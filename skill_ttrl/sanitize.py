@@ -47,6 +47,8 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # shown as
 _AHEAD = r"[\s/]{0,8}"
 _GAP = r"[\s]{0,8}"
 
+_HALF = re.compile(r"[\ud800-\udfff]")  # has no UTF-8 form, so no file can hold it
+
 
 def _names(names: tuple[str, ...]) -> str:
     return "|".join(sorted(map(re.escape, names), key=len, reverse=True))
@@ -128,6 +130,11 @@ def escape_terminal(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text.replace("\r\n", "\n")))
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with half characters (lone surrogates) replaced: no file can hold them."""
+    return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def one_line(text: str, most: int | None = None) -> str:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from skill_ttrl.errors import EnvError
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.signals import pass_signals
-from skill_ttrl.skills.changes import replace_surrogates
 from skill_ttrl.types import Step, Task
 from skill_ttrl.voting.rewards import as_reward
 

@@ -16,7 +16,7 @@ from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
 from skill_ttrl.rollout.episode import ActiveRollout, operations
-from skill_ttrl.skills.changes import replace_surrogates
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.merge.plan import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory

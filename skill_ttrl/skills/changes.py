@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.extra_fields import checked_extra
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
@@ -22,7 +23,6 @@ MAX_ID = 128
 """Longest id in characters."""
 TIERS: tuple[str, ...] = get_args(Tier)
 _ID = re.compile(r"[^\s<>\"'&#]+")
-_HALF = re.compile(r"[\ud800-\udfff]")  # has no UTF-8 form, so no file can hold it
 _TEXTS = ("id", "title", "text", "when_to_apply", "tier", "task_type", "source")
 _LISTS = ("parents", "evidence", "flags")
 _SIDES: Mapping[str, tuple[bool, bool]] = {
@@ -287,11 +287,6 @@ def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
         raise SkillBankError(f"{where} is a text, found {quote(value)}.")
     return replace_surrogates(value)
-
-
-def replace_surrogates(text: str) -> str:
-    """The text with half characters (lone surrogates) replaced: no file can hold them."""
-    return text if text.isascii() else _HALF.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def _texts(value: object, where: str) -> tuple[str, ...]:

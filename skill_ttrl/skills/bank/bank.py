@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.bank.log import FileLog, MemoryLog
 from skill_ttrl.skills.bank.versions import VersionedSkills
 from skill_ttrl.skills.changes import (
@@ -28,7 +29,6 @@ from skill_ttrl.skills.changes import (
     last_active,
     new_ids,
     normalize_skill,
-    replace_surrogates,
     validate_changes,
     with_usage,
 )

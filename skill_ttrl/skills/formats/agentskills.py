@@ -27,8 +27,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from skill_ttrl.sanitize import escape
-from skill_ttrl.skills.changes import replace_surrogates
+from skill_ttrl.sanitize import escape, replace_surrogates
 from skill_ttrl.skills.extra_fields import parse_extra
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats

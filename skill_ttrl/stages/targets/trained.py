@@ -23,7 +23,7 @@ from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.changes import replace_surrogates
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy

@@ -1,0 +1,229 @@
+"""The data of SkillOpt's stages, in PyPI `skillrl`'s names: edits, patches, scored rollouts, verdicts of the gate.
+
+All round-trip through `from_dict` and `to_dict`, with `skillrl` 1.0.0's keys, so its files can be read and ours be read by
+it. The dataclasses are mutable as there. `from_dict` of an edit or a patch reads a model's JSON and never raises: what
+is no edit becomes one of an unknown operation, which the editor skips and reports. A rollout comes from an environment's
+code: a score that is no number is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, cast
+
+from skill_ttrl.errors import DataError
+from skill_ttrl.sanitize import replace_surrogates
+
+EditOp = Literal["append", "insert_after", "replace", "delete"]
+SourceType = Literal["failure", "success"]
+GateAction = Literal["accept_new_best", "accept", "reject"]
+
+EDIT_OPS: tuple[EditOp, ...] = ("append", "insert_after", "replace", "delete")
+
+
+@dataclass
+class Edit:
+    """One change of the document."""
+
+    op: str
+    """`append`, `insert_after`, `replace` or `delete`; anything else is skipped by the editor."""
+    content: str = ""
+    """New text; unused by `delete`."""
+    target: str = ""
+    """Text in the document where the change is made; unused by `append`."""
+    support_count: int | None = None
+    """Rollouts that support the change."""
+    source_type: SourceType | None = None
+    """The analyst that asked for it."""
+    merge_level: int | None = None
+    """Level of the merge that made it, 1 the first; None: as the analyst wrote it."""
+
+    @classmethod
+    def from_dict(cls, d: Any) -> Edit:
+        """Read an edit as a model wrote it; where it is none, one of an unknown operation that holds what was written."""
+        if not isinstance(d, Mapping) or any(isinstance(d.get(key), Mapping | list) for key in ("content", "target")):
+            return cls(op="", content=_text(d))
+        source = d.get("source_type")
+        return cls(
+            op=_text(d.get("op", "append")),
+            content=_text(d.get("content") or ""),
+            target=_text(d.get("target") or ""),
+            support_count=_count(d.get("support_count")),
+            source_type=cast(SourceType, source) if source in ("failure", "success") else None,
+            merge_level=_count(d.get("merge_level")),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The edit as JSON; what is empty is left out."""
+        optional = {
+            "target": self.target or None,
+            "support_count": self.support_count,
+            "source_type": self.source_type,
+            "merge_level": self.merge_level,
+        }
+        return {"op": self.op, "content": self.content, **{k: v for k, v in optional.items() if v is not None}}
+
+
+@dataclass
+class Patch:
+    """A set of edits with its reasons."""
+
+    edits: list[Edit] = field(default_factory=list)
+    reasoning: str = ""
+    ranking_details: dict[str, Any] | None = None
+    """The ranking model's answer, once the edits are cut to the budget."""
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> Patch:
+        """Read a patch as a model wrote it. A single edit in place of a list is a list of one."""
+        edits = d.get("edits") or []
+        details = d.get("ranking_details")
+        return cls(
+            edits=[each if isinstance(each, Edit) else Edit.from_dict(each) for each in _listed(edits)],
+            reasoning=_text(d.get("reasoning") or ""),
+            ranking_details=dict(details) if isinstance(details, Mapping) else None,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The patch as JSON."""
+        details = {} if self.ranking_details is None else {"ranking_details": self.ranking_details}
+        return {"reasoning": self.reasoning, "edits": [edit.to_dict() for edit in self.edits], **details}
+
+
+@dataclass
+class RawPatch:
+    """An analyst's patch and the mini-batch it is from."""
+
+    patch: Patch
+    source_type: SourceType = "failure"
+    batch_size: int = 0
+    """Rollouts that the analyst saw."""
+
+    @classmethod
+    def from_dict(cls, d: Any) -> RawPatch | None:
+        """Read an analyst's patch, with its metadata around it or beside it; None where there is none."""
+        if not isinstance(d, Mapping):
+            return None
+        inner = d.get("patch", d)
+        if not isinstance(inner, Mapping):
+            return None
+        return cls(
+            patch=Patch.from_dict(inner),
+            source_type="success" if d.get("source_type") == "success" else "failure",
+            batch_size=_count(d.get("batch_size")) or 0,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The patch with its metadata as JSON."""
+        return {"patch": self.patch.to_dict(), "source_type": self.source_type, "batch_size": self.batch_size}
+
+
+@dataclass
+class RolloutResult:
+    """A scored rollout: what was asked, what was said, what it was worth."""
+
+    id: str
+    hard: int = 0
+    """1 where the task is solved, else 0."""
+    soft: float = 0.0
+    """Partial credit, from 0 to 1."""
+    n_turns: int = 0
+    fail_reason: str = ""
+    task_type: str = ""
+    task_description: str = ""
+    predicted_answer: str = ""
+    question: str = ""
+    reference_text: str = ""
+    target_system_prompt: str = ""
+    target_user_prompt: str = ""
+    conversation: list[dict[str, Any]] = field(default_factory=list)
+    """The messages, each with a `role` and a `content`."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """What the environment adds; stands beside the other keys in JSON."""
+
+    @classmethod
+    def from_dict(cls, d: Mapping[str, Any]) -> RolloutResult:
+        """Read a rollout; unknown keys become `extras`.
+
+        Raises:
+            DataError: a score or the number of turns is no number.
+        """
+        known = {each.name for each in fields(cls)}
+        extras = {key: value for key, value in d.items() if key not in known}
+        given = d.get("extras")
+        return cls(
+            id=str(d.get("id", "")),
+            hard=int(_number(d, "hard")),
+            soft=_number(d, "soft"),
+            n_turns=int(_number(d, "n_turns")),
+            conversation=list(d.get("conversation") or []),
+            extras={**extras, **(given if isinstance(given, Mapping) else {})},
+            **{name: str(d.get(name) or "") for name in _TEXTS},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rollout as JSON; what is empty is left out, and `extras` stand beside the fields, which have precedence."""
+        present = {name: getattr(self, name) for name in ("n_turns", *_TEXTS, "conversation") if getattr(self, name)}
+        own = {"id": self.id, "hard": self.hard, "soft": self.soft, **present}
+        return {**own, **{key: value for key, value in self.extras.items() if key not in own}}
+
+
+_TEXTS = (
+    "fail_reason",
+    "task_type",
+    "task_description",
+    "predicted_answer",
+    "question",
+    "reference_text",
+    "target_system_prompt",
+    "target_user_prompt",
+)
+
+
+@dataclass
+class GateResult:
+    """A decision of the gate, with the state after it."""
+
+    action: GateAction
+    current_skill: str
+    current_score: float
+    best_skill: str
+    best_score: float
+    best_step: int
+
+
+def _listed(edits: Any) -> list[Any]:
+    return list(edits) if isinstance(edits, list | tuple) else [edits]
+
+
+def _text(value: Any) -> str:
+    """A value of a model's JSON as text that a file can hold."""
+    if isinstance(value, str):
+        return replace_surrogates(value)
+    if isinstance(value, Mapping | list):
+        return replace_surrogates(json.dumps(value, ensure_ascii=False, default=str))
+    return "" if value is None else replace_surrogates(str(value))
+
+
+def _count(value: Any) -> int | None:
+    """A whole number, also one written as text; None for anything else."""
+    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 10:
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(d: Mapping[str, Any], key: str) -> float:
+    value = d.get(key)
+    try:
+        number = float(value or 0)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise DataError(
+            f"The rollout {d.get('id', '')!r} has {key} = {value!r}; a number is needed"
+            + (": 1 for solved, else 0." if key == "hard" else ".")
+        )
+    return number

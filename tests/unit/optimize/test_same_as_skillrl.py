@@ -1,0 +1,281 @@
+"""The same inputs through PyPI's skillrl 1.0.0 and through ours: editor, budgets, gate, answers, scores, JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import skillrl
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from skillrl.core import editor, gate, scheduler, utils
+
+from skill_ttrl import optimize as ours
+from skill_ttrl.errors import DataError
+from skill_ttrl.optimize.edits import EditReport
+
+OPS = ("append", "insert_after", "replace", "delete", "Append", "", "move")
+PIECES = st.sampled_from(["rule", "rule 1", "\n", "\n\n", " ", "- ", "#", "é", "\r\n", "\t", "", "{x}", "\\1", "\x00"])
+TEXTS = st.lists(PIECES, max_size=6).map("".join)
+EDITS = st.fixed_dictionaries(
+    {"op": st.sampled_from(OPS), "content": TEXTS | st.none(), "target": TEXTS | st.none()},
+    optional={
+        "support_count": st.none() | st.integers(0, 9),
+        "source_type": st.sampled_from([None, "failure", "success"]),
+        "merge_level": st.none() | st.integers(1, 3),
+    },
+)
+
+# --- the editor ---
+
+
+@settings(deadline=None, max_examples=150)
+@given(TEXTS, st.lists(EDITS, max_size=4), st.booleans())
+def test_patches_give_the_same_document_and_reports(skill: str, edits: list[dict[str, Any]], typed: bool) -> None:
+    patch: dict[str, Any] = {"edits": edits, "reasoning": "because"}
+    theirs = editor.apply_patch_with_report(skill, skillrl.Patch.from_dict(patch) if typed else patch)
+    mine = ours.apply_patch_with_report(skill, ours.Patch.from_dict(patch) if typed else patch)
+    assert mine == theirs
+    assert ours.apply_patch(skill, patch) == theirs[0]
+
+
+@settings(deadline=None, max_examples=50)
+@given(TEXTS, EDITS)
+def test_single_edits_give_the_same_document(skill: str, edit: dict[str, Any]) -> None:
+    assert ours.apply_edit(skill, edit) == editor.apply_edit(skill, edit)
+    typed = ours.Edit.from_dict(edit)
+    assert ours.apply_edit_with_report(skill, typed) == editor._apply_edit_with_report(
+        skill, skillrl.Edit.from_dict(edit)
+    )
+
+
+@pytest.mark.parametrize(
+    ("skill", "edit", "expected", "status"),
+    [
+        ("", {"op": "append", "content": "a"}, "\n\na\n", "applied_append"),
+        ("x \n\n", {"op": "append", "content": " a "}, "x\n\na\n", "applied_append"),
+        ("one\ntwo", {"op": "insert_after", "target": "on", "content": "a"}, "one\n\na\ntwo", "applied_insert_after"),
+        ("one\ntwo", {"op": "insert_after", "target": "two", "content": "a"}, "one\ntwo\na\n", "applied_insert_after"),
+        ("x", {"op": "insert_after", "content": "a"}, "x\n\na\n", "applied_insert_after_fallback_append"),
+        ("aXa", {"op": "replace", "target": "a", "content": "b"}, "bXa", "applied_replace"),
+        ("a", {"op": "replace", "target": "A", "content": "b"}, "a", "skipped_replace_target_not_found"),
+        ("a", {"op": "replace", "content": "b"}, "a", "skipped_replace_missing_target"),
+        ("aba", {"op": "delete", "target": "a", "content": "unused"}, "ba", "applied_delete"),
+        ("a", {"op": "delete"}, "a", "skipped_delete_missing_target"),
+        ("a", {"op": "rewrite", "content": "b"}, "a", "skipped_unknown_op"),
+        ("a", {"content": "b"}, "a", "skipped_unknown_op"),
+    ],
+)
+def test_each_operation(skill: str, edit: dict[str, Any], expected: str, status: str) -> None:
+    document, report = ours.apply_edit_with_report(skill, edit)
+    assert (document, report["status"]) == (expected, status)
+    assert (document, report) == editor._apply_edit_with_report(skill, edit)
+
+
+def applied(skill: str, edits: object) -> tuple[str, list[EditReport]]:
+    return ours.apply_patch_with_report(skill, ours.Patch.from_dict({"edits": edits}))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        "append: more",
+        7,
+        None,
+        ["append", "x"],
+        {"op": ["append"], "content": "x"},
+        {"op": None, "content": "x"},
+        {"op": "append", "content": ["x", "y"]},
+        {"op": "replace", "target": {"line": 1}, "content": "x"},
+    ],
+)
+def test_what_is_no_edit_is_skipped_and_reported(edit: object) -> None:
+    """skillrl writes the Python text of a list into the document, or fails in a later stage on what is no object."""
+    document, reports = applied("doc", [edit, {"op": "append", "content": "good"}])
+    assert document == "doc\n\ngood\n"
+    assert [report["status"] for report in reports] == ["skipped_unknown_op", "applied_append"]
+    written = json.dumps(reports).encode()
+    assert b"index" in written
+    raw = ours.apply_patch_with_report("doc", {"edits": [edit]})
+    assert raw[0] == "doc" and raw[1][0]["status"] in {"error", "skipped_unknown_op"}
+
+
+def test_a_list_as_content_is_where_skillrl_harms_the_document() -> None:
+    edit = {"op": "append", "content": ["x", "y"]}
+    assert editor.apply_edit("doc", edit) == "doc\n\n['x', 'y']\n"
+    assert ours.apply_edit("doc", edit) == "doc"
+
+
+def test_half_characters_of_a_model_s_json_do_not_reach_the_document() -> None:
+    patch = json.loads('{"edits": [{"op": "append", "content": "half \\ud800"}], "reasoning": "\\udfff"}')
+    document = ours.apply_patch("doc", ours.Patch.from_dict(patch))
+    assert document == "doc\n\nhalf \N{REPLACEMENT CHARACTER}\n"
+    assert len(ours.skill_hash(document)) == 16
+    with pytest.raises(UnicodeEncodeError):
+        utils.skill_hash(editor.apply_patch("doc", skillrl.Patch.from_dict(patch)))
+
+
+# --- budgets ---
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.sampled_from(["constant", "linear", "cosine"]),
+    st.integers(1, 20),
+    st.integers(1, 20),
+    st.integers(-1, 60),
+    st.integers(0, 70),
+)
+@example("cosine", 4, 2, 1, 5)
+@example("linear", 4, 2, 0, 3)
+def test_budgets_are_the_same(mode: str, top: int, low: int, total: int, start: int) -> None:
+    mine, theirs = ours.build_scheduler(mode, top, low, total), scheduler.build_scheduler(mode, top, low, total)
+    assert [mine.get_lr(step) for step in range(-1, 75)] == [theirs.get_lr(step) for step in range(-1, 75)]
+    mine.load_state_dict({"current_step": start})
+    theirs.load_state_dict({"current_step": start})
+    assert [mine.step() for _ in range(4)] == [theirs.step() for _ in range(4)]
+    assert mine.state_dict() == theirs.state_dict() == {"current_step": start + 4}
+
+
+def test_the_papers_schedule() -> None:
+    """By hand: 3 + cos(pi t / 8), rounded, halves to even."""
+    budgets = ours.build_scheduler()
+    assert [budgets.step() for _ in range(9)] == [4, 4, 3, 3, 3, 2, 2, 2, 2]
+    assert [round(3 + math.cos(math.pi * step / 8)) for step in range(1, 9)] == [4, 4, 3, 3, 3, 2, 2, 2]
+
+
+def test_an_unknown_schedule_names_the_closest() -> None:
+    with pytest.raises(ValueError, match="Did you mean 'cosine'"):
+        ours.build_scheduler("cosin")
+
+
+# --- the gate ---
+
+SCORES = st.sampled_from([-1.0, 0.0, 0.25, 0.3, 0.5, 0.75, 1.0])
+
+
+@settings(deadline=None, max_examples=100)
+@given(SCORES, SCORES, SCORES, SCORES, st.sampled_from(["hard", "soft", "mixed"]), st.sampled_from([0.0, 0.3, 1.0]))
+def test_the_gate_decides_the_same(
+    hard: float, soft: float, current: float, best: float, metric: str, weight: float
+) -> None:
+    state: dict[str, Any] = {
+        "candidate_skill": "new",
+        "cand_hard": hard,
+        "cand_soft": soft,
+        "current_skill": "old",
+        "current_score": current,
+        "best_skill": "top",
+        "best_score": best,
+        "best_step": 3,
+        "global_step": 5,
+        "metric": metric,
+        "mixed_weight": weight,
+    }
+    assert vars(ours.evaluate_gate(**state)) == vars(gate.evaluate_gate(**state))
+    assert ours.select_gate_score(hard, soft, metric, weight) == gate.select_gate_score(hard, soft, metric, weight)
+
+
+@pytest.mark.parametrize(("metric", "weight"), [("hards", 0.5), ("mixed", 1.5), ("mixed", math.nan)])
+def test_the_gate_s_mistakes_are_value_errors(metric: str, weight: float) -> None:
+    for select in (gate.select_gate_score, ours.select_gate_score):
+        with pytest.raises(ValueError, match=r"metric|mixed_weight"):
+            select(0.5, 0.5, metric, weight)
+
+
+# --- answers and scores ---
+
+BITS = st.sampled_from(
+    [
+        "```json",
+        "```",
+        "```JSON\n",
+        '{"edits": []}',
+        '{"a": {"b": 1}}',
+        "[1]",
+        "{",
+        "}",
+        '{"a": NaN}',
+        "so: ",
+        "\n",
+        "null",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(BITS, max_size=6).map("".join))
+def test_the_same_json_is_found(text: str) -> None:
+    assert repr(ours.extract_json(text)) == repr(utils.extract_json(text))
+
+
+def test_an_answer_that_is_no_text_or_mostly_blanks() -> None:
+    assert ours.extract_json(None) is utils.extract_json(None) is None
+    assert ours.extract_json("```" + " " * 200_000) is None  # skillrl's expression takes the square of the blanks
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1)), max_size=9))
+def test_scores_are_the_same_to_the_last_digit(pairs: list[tuple[int, float]]) -> None:
+    rows = [{"hard": hard, "soft": soft} for hard, soft in pairs]
+    assert ours.compute_score(rows) == utils.compute_score(rows)
+    typed = [ours.RolloutResult("1", hard, soft) for hard, soft in pairs]
+    assert ours.compute_score(typed) == ours.compute_score(iter(rows))
+
+
+@given(st.text(max_size=20))
+@settings(deadline=None, max_examples=30)
+def test_documents_have_the_same_hash(text: str) -> None:
+    assert ours.skill_hash(text) == utils.skill_hash(text)
+
+
+# --- JSON ---
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(EDITS, max_size=3), st.none() | st.just({"selected_indices": [0]}))
+def test_patches_round_trip_as_there(edits: list[dict[str, Any]], details: dict[str, Any] | None) -> None:
+    raw = {
+        "patch": {"edits": edits, "reasoning": None, "ranking_details": details},
+        "source_type": "success",
+        "batch_size": 8,
+    }
+    mine, theirs = ours.RawPatch.from_dict(raw), skillrl.RawPatch.from_dict(raw)
+    assert mine is not None
+    assert mine.to_dict() == theirs.to_dict()
+    again = ours.RawPatch.from_dict(theirs.to_dict())
+    assert again == mine
+
+
+ROLLOUT = {
+    "id": 7,
+    "hard": 1,
+    "soft": 0.5,
+    "n_turns": 2,
+    "fail_reason": None,
+    "question": "q",
+    "conversation": [{"role": "user", "content": "q"}],
+    "latency": 0.1,
+}
+
+
+@pytest.mark.parametrize("row", [ROLLOUT, {}, {"id": "x"}, {**ROLLOUT, "conversation": None, "hard": True}])
+def test_rollouts_round_trip_as_there(row: dict[str, Any]) -> None:
+    mine, theirs = ours.RolloutResult.from_dict(row), skillrl.RolloutResult.from_dict(row)
+    assert mine.to_dict() == theirs.to_dict()
+    assert ours.RolloutResult.from_dict(mine.to_dict()) == mine
+
+
+def test_extras_neither_vanish_nor_overwrite_a_score() -> None:
+    row = {"id": "1", "hard": 0, "extras": {"hard": 1, "trace": "t"}}
+    assert skillrl.RolloutResult.from_dict(row).extras == {}
+    assert ours.RolloutResult.from_dict(row).to_dict() == {"id": "1", "hard": 0, "soft": 0.0, "trace": "t"}
+    assert skillrl.RolloutResult("1", extras={"hard": 1}).to_dict()["hard"] == 1
+
+
+@pytest.mark.parametrize("value", ["solved", [1], math.nan, math.inf])
+def test_a_score_that_is_no_number_is_named(value: object) -> None:
+    with pytest.raises(DataError, match=r"rollout 'q1' has hard = .*1 for solved"):
+        ours.RolloutResult.from_dict({"id": "q1", "hard": value})
