@@ -15,7 +15,7 @@ from typing import Literal
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.errors import DocumentError
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.changes import replace_surrogates
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.types import Message
 
 MAX_BYTES = 1 << 20
