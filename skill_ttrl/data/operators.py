@@ -11,6 +11,7 @@ demonstrations begin with, and a rule that stands directly behind its name, each
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,6 +52,33 @@ class Rule:
 
 OPERATIONS = ("+", "-", "*")
 RULES = tuple(Rule(operation, digit) for operation in OPERATIONS for digit in range(MODULUS))
+
+
+QUESTION = re.compile(r"Compute (\w+) (\d)\.")
+
+
+@dataclass(frozen=True)
+class OperatorGrammar:
+    """The form of the rules, one a name: `NAME (+|-|*)DIGIT`. Not the rules. See `optimize.induction.RuleGrammar`."""
+
+    rules: tuple[Rule, ...] = RULES
+    """In the order in which they are preferred."""
+
+    def subject(self, question: str) -> str | None:
+        """The name that a problem asks about."""
+        found = QUESTION.search(question)
+        return found[1] if found else None
+
+    def lines(self, subject: str) -> list[str]:
+        """Every rule that a name could have."""
+        return [rule.of(subject) for rule in self.rules]
+
+    def predict(self, line: str, question: str) -> str | None:
+        """The answer under a rule; None where the problem is about another name, or the line is no rule."""
+        found, (name, _, rest) = QUESTION.search(question), line.partition(" ")
+        if found is None or found[1] != name or rest[:1] not in OPERATIONS or not rest[1:].isdecimal():
+            return None
+        return str(Rule(rest[0], int(rest[1:])).apply(int(found[2])))
 
 
 @dataclass(frozen=True)
@@ -197,6 +225,16 @@ def question(name: str, x: int) -> str:
 def worked(name: str, rule: Rule, x: int) -> str:
     """An answer that restates the rule."""
     return f"{rule.of(name)};<answer>{rule.apply(x)}</answer>"
+
+
+def read_rules(document: str) -> list[Skill]:
+    """The skills of a document with a rule a line, such as `bako +9`; other lines are left out, and of one name the first counts."""
+    found: dict[str, Skill] = {}
+    for line in map(str.strip, document.split("\n")):
+        name = line.partition(" ")[0]
+        if line in OperatorGrammar().lines(name):
+            found.setdefault(name, Skill(f"op-{name}", name, line, task_type=TASK_TYPE, source="document"))
+    return [*found.values()]
 
 
 def bank_family(name: str) -> list[Skill]:

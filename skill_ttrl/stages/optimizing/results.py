@@ -1,0 +1,128 @@
+"""A trajectory as the text optimizer reads it: success, score, why it failed, and its turns, bounded in length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from skill_ttrl.answers import correct
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.rollout.outcome import env_score, env_success
+from skill_ttrl.types import Step, Task, Trajectory
+
+TURN_CHARS = 2000
+"""Longest text of one turn in a conversation; of a longer one beginning and end stay."""
+MOST_TURNS = 60
+"""Most turns of a conversation; of a longer one the first and the last stay."""
+CUT = "\n[... {count:,} characters left out ...]\n"
+
+
+def as_result(trajectory: Trajectory, *, show_reference: bool = True) -> RolloutResult:
+    """The result of one rollout; `show_reference`: it holds the true answer of the task.
+
+    Success (`hard`) is what the environment calls so, where it says `won`; else a true answer decides; else the environment's
+    return. `soft` is the environment's score, or the same as `hard`. A failed rollout, or one that nothing judges, is no success.
+    """
+    task, success = trajectory.task, is_success(trajectory)
+    hard, score = int(bool(success)), env_score(trajectory)
+    question = task.options.get("question")
+    question = question if isinstance(question, str) else trajectory.goal
+    extras: dict[str, Any] = {"stop_reason": trajectory.stop_reason}
+    if trajectory.bank_version is not None:
+        extras |= {"skills_in_prompt": [*trajectory.skills_in_prompt], "retrieved": [*trajectory.retrieved]}
+    return RolloutResult(
+        id=task.id,
+        hard=hard,
+        soft=float(hard) if score is None or trajectory.error is not None else score,
+        n_turns=len(trajectory.steps),
+        fail_reason="" if hard else why_it_failed(trajectory, success, show_reference=show_reference),
+        task_type=task.task_type,
+        task_description=trajectory.goal,
+        predicted_answer=trajectory.answer or "",
+        question=question,
+        reference_text=(task.reference or "") if show_reference else "",
+        conversation=conversation(trajectory),
+        extras=extras,
+    )
+
+
+def unplayed(task: Task, why: str) -> RolloutResult:
+    """The result of a rollout that could not begin."""
+    question = task.options.get("question")
+    return RolloutResult(
+        id=task.id, fail_reason=why, task_type=task.task_type, question=question if isinstance(question, str) else ""
+    )
+
+
+def is_success(trajectory: Trajectory) -> bool | None:
+    """Success of a rollout; None where neither the environment nor a true answer tells."""
+    reference = trajectory.task.reference
+    if trajectory.error is None and trajectory.won is None and reference is not None:
+        return bool(correct([(trajectory.answer, reference)])[0])
+    return env_success(trajectory)
+
+
+def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_reference: bool) -> str:
+    """The reason of a failure in words."""
+    if trajectory.error is not None:
+        return f"{trajectory.stop_reason}: {clipped(trajectory.error, 500)}"
+    invalid = sum(step.verdict == "invalid" for step in trajectory.steps)
+    reasons = []
+    if trajectory.stop_reason == "max_turns":
+        reasons.append(f"the task was not done after {len(trajectory.steps)} turns")
+    elif trajectory.stop_reason == "truncated":
+        reasons.append(f"the episode was cut off after {len(trajectory.steps)} turns")
+    if trajectory.steps and _cut_off(trajectory.steps[-1]):
+        reasons.append("the last reply reached its length limit")
+    if invalid:
+        reasons.append(f"{invalid} of {len(trajectory.steps)} actions were not valid")
+    reference, score = trajectory.task.reference, env_score(trajectory)
+    if reference is not None and trajectory.answer is None:
+        reasons.append("no answer was found in the reply")
+    elif reference is not None:
+        expected = f", expected {clipped(reference, 200)!r}" if show_reference else ""
+        reasons.append(f"answered {clipped(trajectory.answer or '', 200)!r}{expected}")
+    elif score is not None and score > 0:
+        reasons.append(f"only partly right (score {score:.2f})")
+    if success is None:
+        reasons.append("nothing tells whether it succeeded")
+    return "; ".join(reasons) or "the task was not done"
+
+
+def conversation(trajectory: Trajectory) -> list[dict[str, str]]:
+    """What was seen and written, turn by turn; long texts and long episodes are cut in the middle.
+
+    Text that the bank inserted into a completion is part of it.
+    """
+    turns: list[dict[str, str]] = []
+    for step in trajectory.steps:
+        said = step.action if step.completion is None else step.completion.text
+        turns += [_turn("user", step.observation), _turn("assistant", said)]
+    if trajectory.last_observation:
+        turns.append(_turn("user", trajectory.last_observation))
+    return shortened(turns)
+
+
+def shortened(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """At most `MOST_TURNS` turns, the first and the last ones; a line in between says how many are missing."""
+    if len(turns) <= MOST_TURNS:
+        return [*turns]
+    half = (MOST_TURNS - 1) // 2
+    missing = len(turns) - 2 * half
+    return [*turns[:half], _turn("user", f"[... {missing} turns left out ...]"), *turns[-half:]]
+
+
+def clipped(text: str, most: int = TURN_CHARS) -> str:
+    """A text of about `most` characters: beginning and end, and how much is missing between them."""
+    if len(text) <= most:
+        return text
+    half = most // 2
+    return text[:half] + CUT.format(count=len(text) - 2 * half) + text[len(text) - half :]
+
+
+def _turn(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": clipped(content)}
+
+
+def _cut_off(step: Step) -> bool:
+    return step.completion is not None and step.completion.finish_reason == "length"

@@ -1,0 +1,144 @@
+"""Rollouts of a skill document: the `RollOutFn` of a policy in any environment, and how its agent reads the document.
+
+The agent reads the document at the head of its prompts (`agent.document_as`), or as a skill bank that prompts show and the policy
+queries. A trajectory becomes a `RolloutResult`, which is what the analysts read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from skill_ttrl.config import SkillsConfig
+from skill_ttrl.errors import ConfigError, DataError, DocumentError
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.stages.optimizing.results import as_result, unplayed
+from skill_ttrl.stages.training.components import RolloutWorker, schedule_of
+from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
+
+Item = Mapping[str, Any]
+OnResult = Callable[[int, RolloutResult], None]
+ToSkills = Callable[[str], Sequence[Skill]]
+"""The skills of a document."""
+PlaceDocument = Callable[[RolloutWorker, str], RolloutWorker]
+"""The worker whose agent reads this document."""
+
+
+def items_of(tasks: Iterable[Task]) -> list[dict[str, Any]]:
+    """Tasks as items of the loop: what names and describes them, without true answers."""
+    found = []
+    for task in tasks:
+        question = task.options.get("question")
+        described = {"split": task.split, "task_type": task.task_type, "question": question}
+        found.append({"id": task.id, **{name: value for name, value in described.items() if value}})
+    return found
+
+
+def in_prompt(worker: RolloutWorker, document: str) -> RolloutWorker:
+    """The document stands at the head of every prompt, as `agent.document_as` says.
+
+    Raises:
+        DocumentError: it leaves a prompt no room for the task.
+    """
+    return worker.with_document(document)
+
+
+def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
+    """The document is the skill bank, searched and shown as the section `skills` says. One embedder serves all documents.
+
+    Raises:
+        ConfigError: the policy's config has no skills section.
+    """
+    if skills is None or not skills.use:
+        raise ConfigError(
+            "The document is to be a skill bank, but the config has no skills section in use: its prompts have no place for skills. Add "
+            "one, or put the document at the head of the prompts."
+        )
+    settings = replace(BankSettings.from_config(skills), index="memory", chroma_server=None)
+    retriever = make_retriever(settings)
+
+    def place(worker: RolloutWorker, document: str) -> RolloutWorker:
+        snapshot = Snapshot.of(0, map(normalize_skill, to_skills(document)))
+        return worker.with_bank(BankView(snapshot, retriever))
+
+    return place
+
+
+@dataclass(frozen=True)
+class PolicyRollouts:
+    """The `RollOutFn` of a policy: rolls out a document on items whose tasks it knows.
+
+    Raises:
+        DataError: an item names no known task.
+        BudgetError: the budget is spent; finished rollouts were reported.
+        EndpointError, EnvError: every rollout failed.
+    """
+
+    worker: RolloutWorker
+    tasks: Mapping[str, Task]
+    """By id. Their true answers, where they have any, decide `hard`."""
+    place: PlaceDocument
+    temperature: float = 0.0
+    """0: the likeliest words, which depend on no seed and on no other item."""
+    show_reference: bool = True
+    """Results hold the true answer, which analysts then read."""
+
+    @property
+    def batched(self) -> bool:
+        """True if a sampled result depends on which items are rolled out together."""
+        return self.temperature > 0 and schedule_of(self.worker.config) == "lockstep"
+
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None
+    ) -> list[RolloutResult]:
+        """One result an item, in order; see `optimize.calls.RollOutFn`.
+
+        A document that leaves prompts no room fails on every item; `place` raises it as an error.
+        """
+        tasks = [self._task(item) for item in items]
+        try:
+            worker = self.place(self.worker, document)
+        except DocumentError as error:  # a candidate without room for a task fails at all of them
+            results_of_none = [unplayed(task, str(error)) for task in tasks]
+            for place, result in enumerate(results_of_none):
+                on_result(place, result)
+            return results_of_none
+        return self._roll_out(worker, tasks, seed, on_result)
+
+    def _roll_out(
+        self, worker: RolloutWorker, tasks: Sequence[Task], seed: int, on_result: OnResult
+    ) -> list[RolloutResult]:
+        how = worker.config.rollout
+        sampling = Sampling(self.temperature, how.top_p, how.top_k, how.max_new_tokens)
+        waiting: dict[str, list[int]] = defaultdict(list)
+        for place, task in enumerate(tasks):
+            waiting[task.id].append(place)
+        results: dict[int, RolloutResult] = {}
+
+        def report(trajectory: Trajectory) -> None:
+            place = waiting[trajectory.task.id].pop(0)
+            results[place] = as_result(trajectory, show_reference=self.show_reference)
+            on_result(place, results[place])
+
+        groups = []
+        for start in range(0, len(tasks), how.max_batch_size):
+            part = tasks[start : start + how.max_batch_size]
+            own = derive_seed(seed, "chunk", start)
+            groups += worker.generate_rollouts(part, 1, sampling, own, on_rollout_end=report)
+        refuse_failure(groups)
+        return [results[place] for place in range(len(tasks))]
+
+    def _task(self, item: Item) -> Task:
+        found = self.tasks.get(str(item["id"]))
+        if found is None:
+            raise DataError(f"There is no task {item['id']!r} among the {len(self.tasks)} that can be rolled out.")
+        return found
