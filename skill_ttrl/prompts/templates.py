@@ -44,6 +44,16 @@ PLACES: Mapping[str, frozenset[str]] = {
     "distill_request": frozenset({"episodes"}),
     "evolve": frozenset({"most", "title_chars", "text_chars"}),
     "evolve_request": frozenset({"skills", "episodes"}),
+    "analyst_error": frozenset(),
+    "analyst_success": frozenset(),
+    "analyst_request": frozenset({"document", "context", "budget", "outcome", "count", "rollouts"}),
+    "merge_failure": frozenset(),
+    "merge_success": frozenset(),
+    "merge_patches_request": frozenset({"document", "context", "patches", "count", "level"}),
+    "merge_final": frozenset(),
+    "merge_final_request": frozenset({"document", "context", "failures", "successes", "patches"}),
+    "ranking": frozenset(),
+    "ranking_request": frozenset({"document", "context", "edits", "count", "budget"}),
 }
 """The templates that are used by name, and the places each may have; any other is one for questions."""
 REQUIRED: Mapping[str, frozenset[str]] = {
@@ -65,6 +75,10 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "distill_task": frozenset({"task_type"}),
     "distill_request": frozenset({"episodes"}),
     "evolve_request": frozenset({"skills", "episodes"}),
+    "analyst_request": frozenset({"document", "rollouts"}),
+    "merge_patches_request": frozenset({"patches"}),
+    "merge_final_request": frozenset({"patches"}),
+    "ranking_request": frozenset({"edits", "budget"}),
 }
 """Places that a template must have; one of `PLACES` that is not here needs none."""
 QUESTION = frozenset({"question"})
@@ -78,13 +92,20 @@ REQUIRED_IN_A_TURN = frozenset({"observation"})
 class Templates:
     """Templates by name, of a shipped set or a folder of the user's (`prompts`); None: of the default files.
 
+    Args:
+        prompts: a set, or a folder of the user's.
+        base: a shipped set that is searched behind it, before the default files.
+        overrides: texts by name, in place of any file.
+
     Raises:
-        ConfigError: no such set or folder.
+        ConfigError: no such set or folder, or a text for a name that is none.
     """
 
-    def __init__(self, prompts: str | None = None) -> None:
+    def __init__(
+        self, prompts: str | None = None, *, base: str | None = None, overrides: Mapping[str, str] | None = None
+    ) -> None:
         shipped = importlib.resources.files("skill_ttrl").joinpath("prompts")
-        self._folders: list[Traversable] = [shipped]
+        self._folders: list[Traversable] = [shipped] if base is None else [shipped.joinpath(base), shipped]
         if prompts is not None:
             own = Path(prompts) if "/" in prompts or Path(prompts).is_dir() else shipped.joinpath(prompts)
             if not own.is_dir():
@@ -95,6 +116,10 @@ class Templates:
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
         self._taken_apart: dict[str, list[_Paragraph]] = {}
+        for name, text in (overrides or {}).items():
+            if name not in PLACES:
+                raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, [*PLACES])}")
+            self._read[name] = _checked(name, text, "its override", PLACES[name], REQUIRED.get(name, frozenset()))
 
     def names(self) -> list[str]:
         """Names of all templates that can be used."""
@@ -136,18 +161,21 @@ class Templates:
             text = source.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
-        template = Template(text)
-        places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
-        allowed = PLACES.get(name, QUESTION)
-        required = REQUIRED.get(name, frozenset() if name in PLACES else QUESTION)
         if of_a_turn:
-            allowed, required = PLACES_OF_A_TURN, REQUIRED_IN_A_TURN
-        if not required <= places <= allowed:
-            raise ConfigError(
-                f"Prompt template {name!r} ({source}) must hold {_listed(required)} and may hold {_listed(allowed)}; "
-                f"found {_listed(places)}. $$ writes a dollar sign."
-            )
-        return template
+            return _checked(name, text, str(source), PLACES_OF_A_TURN, REQUIRED_IN_A_TURN)
+        required = REQUIRED.get(name, frozenset() if name in PLACES else QUESTION)
+        return _checked(name, text, str(source), PLACES.get(name, QUESTION), required)
+
+
+def _checked(name: str, text: str, source: str, allowed: frozenset[str], required: frozenset[str]) -> Template:
+    template = Template(text)
+    places = set(template.get_identifiers()) if template.is_valid() else {"an invalid $"}
+    if not required <= places <= allowed:
+        raise ConfigError(
+            f"Prompt template {name!r} ({source}) must hold {_listed(required)} and may hold {_listed(allowed)}; "
+            f"found {_listed(places)}. $$ writes a dollar sign."
+        )
+    return template
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,214 @@
+"""The two things that an optimisation asks of the world, each done once: completions of a language model, and rollouts.
+
+Both go through the journal. A request has a name made of its content and of how often the same was asked before, so a replayed loop
+finds what was finished, in whatever order it had come back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextvars import copy_context
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.optimize.scores import skill_hash
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.types import derive_seed
+
+Item = Mapping[str, Any]
+"""One task as plain JSON, with at least an `id`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One answer of a language model."""
+
+    text: str
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class ChatFn(Protocol):
+    """Asks a language model for one answer. Called from several threads at once."""
+
+    def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+        """The answer to `user` under the instructions `system`.
+
+        Raises:
+            EndpointError: it came to nothing; the loop counts it.
+            BudgetError: the budget does not allow it.
+        """
+        ...
+
+
+class RollOutFn(Protocol):
+    """Rolls out a document on items.
+
+    One whose results depend on which items go together has `batched = True`: a batch that was interrupted is then repeated whole. Any
+    other one derives an item's seed from `seed` and its id alone.
+    """
+
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
+    ) -> list[RolloutResult]:
+        """One result an item, in order; `on_result(place, result)` is called as each is finished.
+
+        A rollout that fails in the environment is a result that says so. Raises what ends the run: BudgetError, and EndpointError or
+        EnvError where nothing works.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One question to the optimizer's model."""
+
+    stage: str
+    """The stage that asks: analyst_error, merge_failure, ranking, …."""
+    system: str
+    user: str
+    max_tokens: int = 4096
+
+
+@dataclass
+class Counts:
+    """Work of one kind."""
+
+    asked: int = 0
+    """Requests or rollouts that the loop wanted."""
+    done: int = 0
+    """Of those, the ones that were done: neither replayed from the journal nor reused."""
+    reused: int = 0
+    """Of those, the ones that an earlier result of this run answered."""
+    failed: int = 0
+    """Of those, the ones without a usable answer."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass
+class Calls:
+    """Requests and rollouts of one optimisation.
+
+    Args:
+        chat: the optimizer's model; None where the optimizer asks none.
+        roll_out: the target.
+        journal: where finished work is kept.
+        seed: of the rollouts.
+        reuse_rollouts: a document that was rolled out on an item is not rolled out on it again.
+        on_failure: after a request without an answer: `skip` (None in its place, counted) or `stop`.
+        workers: requests on their way at once.
+    """
+
+    chat: ChatFn | None
+    roll_out_fn: RollOutFn
+    journal: Journal = field(default_factory=Journal)
+    seed: int = 0
+    reuse_rollouts: bool = False
+    on_failure: str = "skip"
+    workers: int = 8
+    counts: dict[str, Counts] = field(default_factory=dict)
+    """By stage; rollouts by what they are for."""
+    _asked: Counter[str] = field(default_factory=Counter)
+
+    def ask(self, requests: Sequence[ChatRequest]) -> list[str | None]:
+        """Put all requests, several at once; one answer each, in order, None for one that came to nothing.
+
+        Raises:
+            EndpointError: a request came to nothing, under `on_failure: stop`.
+            BudgetError: the budget is spent; what was answered until then is kept.
+        """
+        keys = [self._name("chat", request.stage, request.system, request.user, request.max_tokens) for request in requests]
+        missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
+        for request in requests:
+            self._of(request.stage).asked += 1
+        for place in missing:
+            self._of(requests[place].stage).done += 1
+        self._in_threads([(self._put, (requests[place], keys[place])) for place in missing])
+        results = [self.journal.get(key) or {} for key in keys]
+        for request, result in zip(requests, results, strict=True):
+            count = self._of(request.stage)
+            count.prompt_tokens += result.get("prompt_tokens", 0)
+            count.completion_tokens += result.get("completion_tokens", 0)
+            count.failed += "error" in result
+        return [result.get("text") for result in results]
+
+    def roll_out(self, stage: str, document: str, items: Sequence[Item]) -> list[RolloutResult]:
+        """Roll out a document on items; one result each, in order. Items are expected to differ.
+
+        Raises:
+            BudgetError: the budget is spent; finished rollouts are kept.
+            EndpointError, EnvError: nothing works.
+        """
+        count, name = self._of(stage), skill_hash(document)
+        keys, before = [], []
+        for item in items:
+            base = _digest("rollout", name, item)
+            before.append(self._asked[base] > 0)
+            repeat = 0 if self.reuse_rollouts else self._asked[base]
+            self._asked[base] += 1
+            keys.append(f"{base}-{repeat}")
+        seed = derive_seed(self.seed, "rollout", self._name("batch", stage, name))  # the same whatever is still missing
+        missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
+        count.asked += len(items)
+        count.reused += sum(before) if self.reuse_rollouts else 0
+        if missing:
+            redone = [*range(len(items))] if getattr(self.roll_out_fn, "batched", False) else missing
+            count.done += len(redone)
+            self._roll_out_missing(document, {keys[place]: items[place] for place in redone}, seed)
+        found = [self.journal.get(key) for key in keys]
+        return [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
+
+    def _roll_out_missing(self, document: str, missing: Mapping[str, Item], seed: int) -> None:
+        keys = [*missing]
+
+        def keep(place: int, result: RolloutResult) -> None:
+            if self.journal.get(keys[place]) is None:  # one that was finished before the batch is repeated stays as it was
+                self.journal.put(keys[place], result.to_dict(), durable=False)
+
+        results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)
+        if len(results) != len(keys):
+            raise ValueError(f"A rollout of {len(keys)} items gave {len(results)} results.")
+        for place, result in enumerate(results):
+            keep(place, result)
+
+    def _put(self, request: ChatRequest, key: str) -> None:
+        assert self.chat is not None, "an optimizer without a language model asks nothing"
+        try:
+            reply = self.chat(request.system, request.user, max_tokens=request.max_tokens, stage=request.stage)
+        except EndpointError as error:
+            if self.on_failure == "stop":
+                raise
+            self.journal.put(key, {"stage": request.stage, "error": str(error)})
+        else:
+            self.journal.put(key, {"stage": request.stage, **asdict(reply)})
+
+    def _in_threads(self, work: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:
+        """Do all of it, and raise the first error once what is on its way has ended: its answers are paid for."""
+        with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(work)))) as pool:
+            futures = [pool.submit(copy_context().run, function, *arguments) for function, arguments in work]
+            wait(futures, return_when=FIRST_EXCEPTION)
+            for future in futures:
+                future.cancel()  # those that have not begun
+        for future in futures:
+            if not future.cancelled():
+                future.result()
+
+    def _name(self, *content: Any) -> str:
+        base = _digest(*content)
+        self._asked[base] += 1
+        return f"{base}-{self._asked[base] - 1}"
+
+    def _of(self, stage: str) -> Counts:
+        return self.counts.setdefault(stage, Counts())
+
+
+def _digest(*content: Any) -> str:
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -1,0 +1,138 @@
+"""Data of an optimisation: its task, its state between two steps, the record of a step and the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.optimize.calls import Item
+from skill_ttrl.optimize.scores import compute_score, skill_hash
+from skill_ttrl.optimize.selection import Evaluation
+from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
+
+
+@dataclass(frozen=True)
+class OptimizeTask:
+    """Items by role."""
+
+    train: Sequence[Item]
+    """Rolled out and reflected on."""
+    selection: Sequence[Item]
+    """Decide on candidates; no analyst sees them."""
+    test: Sequence[Item] = ()
+    """Rolled out at the end, with the first and the best document."""
+    name: str = "task"
+
+
+@dataclass(frozen=True)
+class OptimizeState:
+    """The documents between two steps."""
+
+    current: str
+    current_evaluation: Evaluation
+    current_score: float
+    best: str
+    best_score: float
+    best_step: int = 0
+    step: int = 0
+    """Steps behind it."""
+    updates: int = 0
+    """Of those, the ones that had edits to select from: the scheduler counts these."""
+
+
+@dataclass
+class StepRecord:
+    """Everything that a step made, stage by stage; what a skipped stage would have made is None."""
+
+    step: int
+    epoch: int
+    step_in_epoch: int
+    before: str
+    """The document at its start."""
+    rollouts: Sequence[RolloutResult] = ()
+    raw_patches: Sequence[RawPatch] = ()
+    merged: Patch | None = None
+    edit_budget: int | None = None
+    selected: Patch | None = None
+    candidate: str | None = None
+    report: Sequence[Mapping[str, Any]] = ()
+    """Status of each edit."""
+    evaluation: Evaluation | None = None
+    candidate_score: float | None = None
+    action: str = "skip_no_patches"
+    """`accept_new_best`, `accept`, `reject`, `reject_too_long` or `skip_no_patches`."""
+    reason: str = ""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall time by stage."""
+    fallbacks: Mapping[str, int] = field(default_factory=dict)
+    """Stages in which no usable answer came, and a rule stood in."""
+
+    def row(self, state: OptimizeState) -> dict[str, Any]:
+        """The step as one line of `history.json`, with the names of skillrl 1.0.0; `state` is the one behind it."""
+        hard, soft = compute_score(self.rollouts)
+        failures = sum(raw.source_type == "failure" for raw in self.raw_patches)
+        row: dict[str, Any] = {
+            "step": self.step,
+            "epoch": self.epoch,
+            "step_in_epoch": self.step_in_epoch,
+            "rollout_hard": round(hard, 6),
+            "rollout_soft": round(soft, 6),
+            "rollout_n": len(self.rollouts),
+            "n_failure_patches": failures,
+            "n_success_patches": len(self.raw_patches) - failures,
+        }
+        if self.merged is not None:
+            row["n_edits_merged"] = len(self.merged.edits)
+        if self.selected is not None and self.candidate is not None:
+            row |= {
+                "edit_budget": self.edit_budget,
+                "n_edits_ranked": len(self.selected.edits),
+                "candidate_skill_len": len(self.candidate),
+                "candidate_hash": skill_hash(self.candidate),
+                "apply_report": _applied(self.report),
+            }
+        if self.evaluation is not None:
+            row |= {
+                "selection_hard": self.evaluation.hard,
+                "selection_soft": self.evaluation.soft,
+                "selection_n": len(self.evaluation.results),
+                "selection_whole": self.evaluation.whole,
+                "selection_cached": self.evaluation.cached,
+                "candidate_gate_score": self.candidate_score,
+            }
+        return row | {
+            "action": self.action,
+            "reason": self.reason,
+            "current_score": state.current_score,
+            "best_score": state.best_score,
+            "best_step": state.best_step,
+            "skill_len": len(state.current),
+            "fallbacks": dict(self.fallbacks),
+            "timing": {f"{stage}_s": round(seconds, 3) for stage, seconds in self.seconds.items()},
+        }
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """The outcome of an optimisation."""
+
+    state: OptimizeState
+    first: str
+    """The document it began with."""
+    first_evaluation: Evaluation
+    rows: Sequence[Mapping[str, Any]]
+    """See `StepRecord.row`."""
+    test_first: Sequence[RolloutResult] | None = None
+    """Test rollouts of the first document; None where the test was left out."""
+    test_best: Sequence[RolloutResult] | None = None
+
+
+def _applied(report: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    statuses = [str(each.get("status", "")) for each in report]
+    return {
+        "total": len(statuses),
+        "applied": sum(status.startswith("applied") for status in statuses),
+        "skipped": sum(status.startswith("skipped") for status in statuses),
+        "errors": statuses.count("error"),
+    }

@@ -1,0 +1,52 @@
+"""Rollouts as an analyst reads them: text of others, escaped, between tags, of bounded length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.sanitize import escape, escape_terminal
+
+ROLLOUT_CHARS = 12_000
+MESSAGE_CHARS = 800
+FIELDS = (
+    ("Task type", "task_type", 200),
+    ("Task", "task_description", 1000),
+    ("Question", "question", 1000),
+    ("Expected", "reference_text", 2000),
+    ("Answer", "predicted_answer", 2000),
+    ("Reason of the failure", "fail_reason", 600),
+)
+"""(label, field of a result, most characters)."""
+
+
+def show_rollouts(rollouts: Sequence[RolloutResult]) -> str:
+    """Rollouts one after another, each between tags that its texts cannot close."""
+    return "\n\n".join(show_rollout(result) for result in rollouts)
+
+
+def show_rollout(result: RolloutResult, most: int = ROLLOUT_CHARS) -> str:
+    """One rollout: its task, what was expected and answered, why it failed, and the conversation."""
+    lines = [
+        f"{label}: {clip(str(text), longest)}" for label, name, longest in FIELDS if (text := getattr(result, name))
+    ]
+    turns = [_turn(message) for message in result.conversation]
+    lines += ["Conversation:", *turns] if turns else []
+    name = " ".join(escape(str(result.id)).replace('"', "'").split())
+    body = clip(escape(escape_terminal("\n".join(lines))), most)
+    return f'<rollout id="{name}" hard="{result.hard}" soft="{result.soft:.2f}">\n{body}\n</rollout>'
+
+
+def clip(text: str, most: int) -> str:
+    """The text, without its middle where it is longer than `most` characters."""
+    if len(text) <= most:
+        return text
+    half = max(most // 2 - 12, 0)
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out …]\n{text[len(text) - half :]}"
+
+
+def _turn(message: object) -> str:
+    """A message, whatever an environment calls one."""
+    if not isinstance(message, dict):
+        return clip(str(message), MESSAGE_CHARS)
+    return f"[{message.get('role', '?')}] {clip(str(message.get('content', '')), MESSAGE_CHARS)}"
