@@ -21,12 +21,8 @@ class OptimizeGateConfig(Section):
     """Weight w of the soft score under `mixed`: (1 - w) hard + w soft."""
     use: bool = True
     """False accepts every candidate (the ablation)."""
-    rule: Literal["strict", "paired"] = "strict"
-    """`strict`: the mean must exceed the present one (the paper); `paired`: a paired test over the items must, by `min_effect`."""
     min_effect: float = Field(default=0.0, ge=0, lt=1)
-    """Smallest gain of the mean that counts, under both rules."""
-    alpha: float = Field(default=0.05, gt=0, lt=0.5)
-    """One-sided error of the paired test."""
+    """Smallest gain of the mean that counts."""
     early_stop: bool = True
     """Stop evaluating a candidate once no result of the remaining items can make it pass. The decision is the same."""
     chunk: int = Field(default=8, ge=1)

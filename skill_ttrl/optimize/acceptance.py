@@ -43,18 +43,8 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
             False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
         )
     before, after = _mean(current.scores), _mean(candidate.scores)
-    if gate.rule == "paired":
-        return _paired(gate, current, candidate)
     accepted = after > before + gate.min_effect
     return Decision(accepted, f"{after:.4f} {'>' if accepted else '<='} {before + gate.min_effect:.4f}")
-
-
-def _paired(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> Decision:
-    from skill_ttrl.optimize.paired import PairedRule
-    from skill_ttrl.optimize.paired import decide as test
-
-    found = test(current.scores, candidate.scores, PairedRule(min_effect=gate.min_effect, alpha=gate.alpha))
-    return Decision(found.accept, found.reason, found.p_value)
 
 
 def _mean(scores: Sequence[float]) -> float:

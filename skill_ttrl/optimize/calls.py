@@ -124,7 +124,9 @@ class Calls:
             EndpointError: a request came to nothing, under `on_failure: stop`.
             BudgetError: the budget is spent; what was answered until then is kept.
         """
-        keys = [self._name("chat", request.stage, request.system, request.user, request.max_tokens) for request in requests]
+        keys = [
+            self._name("chat", request.stage, request.system, request.user, request.max_tokens) for request in requests
+        ]
         missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
         for request in requests:
             self._of(request.stage).asked += 1
@@ -169,7 +171,9 @@ class Calls:
         keys = [*missing]
 
         def keep(place: int, result: RolloutResult) -> None:
-            if self.journal.get(keys[place]) is None:  # one that was finished before the batch is repeated stays as it was
+            if (
+                self.journal.get(keys[place]) is None
+            ):  # one that was finished before the batch is repeated stays as it was
                 self.journal.put(keys[place], result.to_dict(), durable=False)
 
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)

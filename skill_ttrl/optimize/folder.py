@@ -1,9 +1,9 @@
 """The folder of an optimisation, under the names of skillrl 1.0.0. All of it is a view: only the journal is read back.
 
-    best_skill.md  current_skill.md  history.json  runtime_state.json
-    skills/skill_v0003.md                     the document after step 3
-    steps/step_0003/                          rollouts, patches, candidate and edits of step 3
-    baseline_selection_eval/ test_eval_baseline/ test_eval_best/
+best_skill.md  current_skill.md  history.json  runtime_state.json
+skills/skill_v0003.md                     the document after step 3
+steps/step_0003/                          rollouts, patches, candidate and edits of step 3
+baseline_selection_eval/ test_eval_baseline/ test_eval_best/
 """
 
 from __future__ import annotations

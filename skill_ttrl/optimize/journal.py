@@ -59,5 +59,7 @@ class Journal:
         """
         with self._lock:
             if self.path is not None:
-                append_whole(self.path, f"{json.dumps({'key': key, 'result': dict(result)})}\n".encode(), durable=durable)
+                append_whole(
+                    self.path, f"{json.dumps({'key': key, 'result': dict(result)})}\n".encode(), durable=durable
+                )
             self._results[key] = result

@@ -70,7 +70,9 @@ class LLMOptimizer:
         user = self._render(
             "ranking_request", view, edits=described, count=str(len(patch.edits)), budget=str(max_edits)
         )
-        request = ChatRequest("ranking", self._rules("ranking"), user, min(RANKING_TOKENS, self.config.max_answer_tokens))
+        request = ChatRequest(
+            "ranking", self._rules("ranking"), user, min(RANKING_TOKENS, self.config.max_answer_tokens)
+        )
         (answer,) = self.calls.ask([request])
         found = extract_json(answer or "")
         if chosen := ranked_edits(found, patch.edits, max_edits):
@@ -200,7 +202,10 @@ def describe_edit(edit: Edit) -> str:
         "source": lambda: edit.source_type,
     }
     given = (edit.target, edit.content, edit.support_count is not None, edit.source_type)
-    parts = [f"op={edit.op}", *(f"{name}={show()}" for (name, show), has in zip(shown.items(), given, strict=True) if has)]
+    parts = [
+        f"op={edit.op}",
+        *(f"{name}={show()}" for (name, show), has in zip(shown.items(), given, strict=True) if has),
+    ]
     text = "  ".join(parts)
     return text if len(text) <= EDIT_CHARS else f"{text[: EDIT_CHARS - 3].rstrip()}..."
 

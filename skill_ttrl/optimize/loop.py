@@ -115,7 +115,7 @@ def optimize_step(
     loop: Loop, state: OptimizeState, batch: Sequence[Item], epoch: int, place: int
 ) -> tuple[OptimizeState, StepRecord]:
     """One step: from a batch of training items to the state behind it, and the record of what was made."""
-    config, step = loop.config, state.step + 1
+    step = state.step + 1
     record = StepRecord(step, epoch, place, state.current)
     state = replace(state, step=step)
     with _stage(loop, record, "rollout"):
@@ -160,10 +160,12 @@ def judge(loop: Loop, state: OptimizeState, record: StepRecord, candidate: str) 
         record.action, record.reason = "reject_too_long", problem
         return state
     gate = loop.config.gate
-    found = loop.selection.evaluate(candidate, cannot_pass(gate, state.current_evaluation))
-    decision = decide(gate, state.current_evaluation, found)
+    present = state.current_evaluation
+    found = loop.selection.evaluate(candidate, cannot_pass(gate, present), against=present)
+    decision = decide(gate, present, found)
     score = loop.selection.score(found)
-    record.evaluation, record.candidate_score, record.reason = found, score, decision.reason
+    record.evaluation, record.reason = found, decision.reason
+    record.candidate_score = score if found.whole else None
     if not decision.accepted:
         record.action = "reject"
         return state
@@ -196,11 +198,15 @@ def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
     """
     for name, items in (("training", task.train), ("selection", task.selection)):
         if not items:
-            raise DataError(f"There are no {name} items in {task.name!r}: optimisation needs training and selection items.")
+            raise DataError(
+                f"There are no {name} items in {task.name!r}: optimisation needs training and selection items."
+            )
     for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
         names = [str(item.get("id", "")) for item in items]
         if twice := next((each for each in names if names.count(each) > 1), None):
-            raise DataError(f"Two {name} items of {task.name!r} have the id {twice!r}. Give every item an id of its own.")
+            raise DataError(
+                f"Two {name} items of {task.name!r} have the id {twice!r}. Give every item an id of its own."
+            )
     if (problem := too_long(document, config)) is not None:
         raise DataError(f"The first document is too long: {problem}. Shorten it or raise the bound.")
 

@@ -60,6 +60,7 @@ class StepRecord:
     """Status of each edit."""
     evaluation: Evaluation | None = None
     candidate_score: float | None = None
+    """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
     action: str = "skip_no_patches"
     """`accept_new_best`, `accept`, `reject`, `reject_too_long` or `skip_no_patches`."""
     reason: str = ""
@@ -93,11 +94,14 @@ class StepRecord:
                 "apply_report": _applied(self.report),
             }
         if self.evaluation is not None:
+            whole = (
+                self.evaluation.whole
+            )  # the mean of what was rolled out before it was abandoned says little: hard items come first
             row |= {
-                "selection_hard": self.evaluation.hard,
-                "selection_soft": self.evaluation.soft,
+                "selection_hard": self.evaluation.hard if whole else None,
+                "selection_soft": self.evaluation.soft if whole else None,
                 "selection_n": len(self.evaluation.results),
-                "selection_whole": self.evaluation.whole,
+                "selection_whole": whole,
                 "selection_cached": self.evaluation.cached,
                 "candidate_gate_score": self.candidate_score,
             }

@@ -1,7 +1,8 @@
 """Scores of documents on the selection items, each document evaluated once, and no further than the decision needs.
 
-Scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, and abandoned once no
-result of the remaining items could make it pass: the decision is that of a whole evaluation.
+Scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, first on the items that
+the present document does worst on, and abandoned once no result of the remaining items could make it pass: the decision is that of a
+whole evaluation. A candidate that mends nothing is so known by the failures alone.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ CannotPass = Callable[[Sequence[float], int], bool]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Results of a document on items, in their order; fewer than the items where it was abandoned."""
+    """Results of a document on items, in the items' order; fewer than the items where it was abandoned."""
 
     results: tuple[RolloutResult, ...]
-    items: int
-    """Items of a whole evaluation."""
     scores: tuple[float, ...]
     """Score of each result under the gate's metric, in [0, 1]."""
+    items: int
+    """Items of a whole evaluation."""
     cached: bool = False
     """True if it had been evaluated before."""
 
@@ -54,34 +55,36 @@ class Selection:
     items: Sequence[Item]
     calls: Calls
     gate: OptimizeGateConfig
-    _known: dict[str, Evaluation] = field(default_factory=dict)
+    _known: dict[str, dict[int, RolloutResult]] = field(default_factory=dict)
+    """Results by document and place of the item."""
 
     def score(self, evaluation: Evaluation) -> float:
         """Mean of an evaluation under the gate's metric."""
         return select_gate_score(evaluation.hard, evaluation.soft, self.gate.metric, self.gate.mixed_weight)
 
-    def evaluate(self, document: str, cannot_pass: CannotPass | None = None) -> Evaluation:
+    def evaluate(
+        self, document: str, cannot_pass: CannotPass | None = None, *, against: Evaluation | None = None
+    ) -> Evaluation:
         """Roll out `document` on the items, or take what it scored before.
 
         Args:
             document: the text.
             cannot_pass: ends the evaluation early; None: every item is rolled out.
+            against: a whole evaluation; items that it scored low on come first.
         """
-        name = skill_hash(document)
-        known = self._known.get(name)
-        if known is not None and (known.whole or (cannot_pass and cannot_pass(known.scores, known.items - len(known.scores)))):
-            return Evaluation(known.results, known.items, known.scores, cached=True)
-        results: list[RolloutResult] = [] if known is None else [*known.results]
-        scores = [self._score(result) for result in results]
-        size = self.gate.chunk if cannot_pass is not None and self.gate.early_stop else len(self.items)
-        while len(results) < len(self.items):
-            if results and cannot_pass is not None and cannot_pass(scores, len(self.items) - len(results)):
-                break
-            chunk = self.items[len(results) : len(results) + size]
-            results += self.calls.roll_out("selection", document, chunk)
-            scores = [self._score(result) for result in results]
-        self._known[name] = found = Evaluation(tuple(results), len(self.items), tuple(scores))
-        return found
+        found = self._known.setdefault(skill_hash(document), {})
+        order = list(range(len(self.items)))
+        if against is not None:
+            order.sort(key=lambda place: against.scores[place])
+        size = self.gate.chunk if cannot_pass is not None else len(order)
+        before = len(found)
+        left = [place for place in order if place not in found]
+        while left and not (cannot_pass and found and cannot_pass([*map(self._score, found.values())], len(left))):
+            chunk, left = left[:size], left[size:]
+            results = self.calls.roll_out("selection", document, [self.items[place] for place in chunk])
+            found |= dict(zip(chunk, results, strict=True))
+        results = [found[place] for place in sorted(found)]
+        return Evaluation(tuple(results), tuple(map(self._score, results)), len(self.items), len(found) == before > 0)
 
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from skill_ttrl.prompts.templates import Templates
 RULES = ("red", "green", "blue")
 
 
-def items(split: str, count: int) -> list[Item]:
+def some(split: str, count: int) -> list[Item]:
     return [{"id": f"{split}-{place}", "rule": RULES[place % len(RULES)]} for place in range(count)]
 
 
-TASK = OptimizeTask(items("train", 12), items("val", 6), items("test", 6), name="colours")
+TASK = OptimizeTask(some("train", 12), some("val", 6), some("test", 6), name="colours")
 CONFIG = OptimizeConfig(epochs=2, batch_size=6, minibatch_size=2)
 
 
@@ -47,15 +48,17 @@ class World:
             if self._die_after is not None and self.rollouts + self.requests >= self._die_after:
                 raise BudgetError("dead")
 
-    def roll_out(
-        self, document: str, rolled: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
     ) -> list[RolloutResult]:
         results = []
-        for place, item in enumerate(rolled):
+        for place, item in enumerate(items):
             self.work()
             self.rollouts += 1
             right = str(item["rule"]) in document
-            results.append(RolloutResult(str(item["id"]), int(right), float(right), fail_reason="" if right else item["rule"]))
+            results.append(
+                RolloutResult(str(item["id"]), int(right), float(right), fail_reason="" if right else item["rule"])
+            )
             on_result(place, results[-1])
         return results
 
@@ -75,9 +78,11 @@ class World:
         return json.dumps({"reasoning": stage, "edits": edits, "selected_indices": [0, 1, 2, 3]})
 
 
-def run(world: World, folder: Path | None = None, config: OptimizeConfig = CONFIG, **how: Any) -> tuple[Optimized, Calls]:
+def run(
+    world: World, folder: Path | None = None, config: OptimizeConfig = CONFIG, **how: Any
+) -> tuple[Optimized, Calls]:
     journal = Journal(None if folder is None else folder / "journal.jsonl")
-    calls = Calls(world.chat, world.roll_out, journal, seed=1, **how)
+    calls = Calls(world.chat, world, journal, seed=1, **how)
     watch = None if folder is None else FolderWatch(folder)
     optimizer = LLMOptimizer(calls, config, Templates(base="optimize"))
     found = optimize(TASK, "", config, calls, optimizer, seed=1, watch=watch)
@@ -94,15 +99,13 @@ def test_the_rules_that_failures_name_are_found() -> None:
     assert calls.counts["test"].done == 12 and calls.counts["rollout"].done == 24
 
 
-@pytest.mark.parametrize("die_after", [0, 1, 7, 13, 17, 18, 20, 22, 24, 30, 40, 50])
+@pytest.mark.parametrize("die_after", [1, 9, 14, 17, 21, 40])
 def test_a_run_that_died_goes_on_as_if_it_had_not(tmp_path: Path, die_after: int) -> None:
     whole = World()
     expected, _ = run(whole)
     dying = World(die_after)
-    try:
+    with suppress(BudgetError):
         run(dying, tmp_path, workers=1)
-    except BudgetError:
-        pass
     rest = World()
     found, _ = run(rest, tmp_path, workers=1)
     assert (found.state, found.test_best) == (expected.state, expected.test_best)
@@ -118,15 +121,17 @@ def _untimed(found: Optimized) -> list[dict[str, Any]]:
 def test_a_candidate_that_cannot_win_is_abandoned_and_the_decision_stays() -> None:
     class Useless(World):
         def answer(self, user: str, stage: str) -> str:
-            return json.dumps({"edits": [{"op": "append", "content": f"noise {self.requests}"}], "selected_indices": [0]})
+            return json.dumps(
+                {"edits": [{"op": "append", "content": f"noise {self.requests}"}], "selected_indices": [0]}
+            )
 
     def gated(early_stop: bool) -> tuple[list[str], int]:
         config = OptimizeConfig.model_validate(
             {"epochs": 1, "batch_size": 6, "gate": {"early_stop": early_stop, "chunk": 2}, "test": False}
         )
         world = Useless()
-        task = OptimizeTask(TASK.train, [*items("val", 3), *({"id": f"no-{n}", "rule": "none"} for n in range(9))])
-        calls = Calls(world.chat, world.roll_out, seed=1)
+        task = OptimizeTask(TASK.train, [*some("val", 3), *({"id": f"no-{n}", "rule": "none"} for n in range(9))])
+        calls = Calls(world.chat, world, seed=1)
         found = optimize(task, "red green blue", config, calls, LLMOptimizer(calls, config, Templates(base="optimize")))
         return [row["action"] for row in found.rows], calls.counts["selection"].done
 
@@ -160,17 +165,17 @@ def test_a_document_over_its_budget_is_rejected_unevaluated() -> None:
     found, calls = run(World(), config=config)
     assert {row["action"] for row in found.rows} == {"reject_too_long"}
     assert calls.counts["selection"].done == 6
+    world = World()
+    calls = Calls(world.chat, world)
     with pytest.raises(DataError, match="max_document_tokens is 1"):
-        world = World()
-        calls = Calls(world.chat, world.roll_out)
         optimize(TASK, "too long", config, calls, LLMOptimizer(calls, config))
 
 
 @pytest.mark.parametrize(("train", "selection", "named"), [(0, 3, "training"), (3, 0, "selection")])
 def test_an_empty_split_is_refused(train: int, selection: int, named: str) -> None:
     world = World()
-    calls = Calls(world.chat, world.roll_out)
-    task = OptimizeTask(items("train", train), items("val", selection))
+    calls = Calls(world.chat, world)
+    task = OptimizeTask(some("train", train), some("val", selection))
     with pytest.raises(DataError, match=f"no {named} items"):
         optimize(task, "", CONFIG, calls, LLMOptimizer(calls, CONFIG))
     assert world.rollouts == 0
@@ -180,6 +185,12 @@ def test_the_folder_has_the_published_names(tmp_path: Path) -> None:
     found, _ = run(World(), tmp_path)
     assert (tmp_path / "best_skill.md").read_text() == found.state.best
     first = {path.name for path in (tmp_path / "steps" / "step_0001").iterdir()}
-    assert first >= {"rollout_results.json", "raw_patches.json", "merged_patch.json", "ranked_patch.json", "selection_eval"}
+    assert first >= {
+        "rollout_results.json",
+        "raw_patches.json",
+        "merged_patch.json",
+        "ranked_patch.json",
+        "selection_eval",
+    }
     assert len(json.loads((tmp_path / "history.json").read_text())) == 4
     assert len(list((tmp_path / "skills").iterdir())) == 5
