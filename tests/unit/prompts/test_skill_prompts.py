@@ -107,6 +107,6 @@ def test_sets_and_folders_that_are_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("prompts", [None, "tiny"])
 def test_every_shipped_set_is_whole(prompts: str | None) -> None:
-    templates = Templates(prompts)
+    templates = Templates(prompts, base="optimize")
     for name in PLACES:
         templates.get(name)
