@@ -10,8 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from skill_ttrl.optimize.clients import BaseLLMClient, OpenAIChatClient
     from skill_ttrl.optimize.edits import apply_edit, apply_edit_with_report, apply_patch, apply_patch_with_report
+    from skill_ttrl.optimize.env import SkillEnv
     from skill_ttrl.optimize.gate import evaluate_gate, select_gate_score
+    from skill_ttrl.optimize.options import SkillOptConfig
+    from skill_ttrl.optimize.qa import SimpleQAEnv
     from skill_ttrl.optimize.replies import extract_json
     from skill_ttrl.optimize.schedule import (
         ConstantScheduler,
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
 
 __all__ = [
+    "BaseLLMClient",
     "ConstantScheduler",
     "CosineScheduler",
     "Edit",
@@ -31,9 +36,13 @@ __all__ = [
     "GateResult",
     "LRScheduler",
     "LinearScheduler",
+    "OpenAIChatClient",
     "Patch",
     "RawPatch",
     "RolloutResult",
+    "SimpleQAEnv",
+    "SkillEnv",
+    "SkillOptConfig",
     "apply_edit",
     "apply_edit_with_report",
     "apply_patch",
@@ -49,8 +58,12 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
+        "clients": "BaseLLMClient OpenAIChatClient",
         "edits": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
+        "env": "SkillEnv",
         "gate": "evaluate_gate select_gate_score",
+        "options": "SkillOptConfig",
+        "qa": "SimpleQAEnv",
         "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",
         "scores": "compute_score skill_hash",

@@ -58,13 +58,14 @@ def test_version_is_the_distribution_s() -> None:
     [
         "import skill_ttrl",
         "from skill_ttrl import SkillTTRLConfig, load_config, VoteResult, majority_vote",
+        "from skill_ttrl.optimize import *",
         "import skill_ttrl.registry, skill_ttrl.errors, skill_ttrl.llm.backend, skill_ttrl.stages.doctor.diagnose",
         "import skill_ttrl.cli.main",
         "from typer.testing import CliRunner\n"
         "from skill_ttrl.cli.main import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     ],
-    ids=["package", "light names", "light modules", "cli", "help"],
+    ids=["package", "light names", "text optimiser", "light modules", "cli", "help"],
 )
 def test_light_imports_load_nothing_heavy(statement: str) -> None:
     assert modules_after(statement).isdisjoint(HEAVY)
