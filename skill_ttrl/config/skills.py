@@ -61,6 +61,9 @@ class SkillsConfig(Section):
     own_notes: bool = False
     """Skills that a try generates can be found by the same try in its later turns, before any merge. For
     `retrieval: embedding`."""
+    versions_per_group: int = Field(default=1, ge=1)
+    """Versions of the bank that one rollout group sees: its rollouts are split among the newest ones that differ, and the advantage is
+    computed once over all of them (FST). 1: every rollout sees the present version."""
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
     merger: str = "heuristic"

@@ -50,7 +50,19 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
         "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
         "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
+        **_version_metrics(groups),
     }
+
+
+def _version_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Mean reward under the present version of the bank and under older ones, where groups see several."""
+    earned = [(each.bank_version or 0, each.reward or 0.0) for each in trajectories_of(groups)]
+    newest = max((version for version, _ in earned), default=0)
+    older = [reward for version, reward in earned if version < newest]
+    if not older:
+        return {}
+    present = [reward for version, reward in earned if version == newest]
+    return {"bank_versions/present_reward": mean(present), "bank_versions/older_reward": mean(older)}
 
 
 def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:

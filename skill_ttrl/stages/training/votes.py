@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.stages.training.bank_versions import newest_views, with_bank_versions
 from skill_ttrl.stages.training.components import RolloutFn, TrainingComponents
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
 from skill_ttrl.stages.training.run import Run
@@ -55,7 +56,8 @@ class VoteManager:
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self.base_ratios: dict[str, float] = dict(state.get("base_shares", {}))
         self._needs = needs(config.vote.strategy, config.vote.options)
-        self._plain = worker.rollout_fn(config.rollout.n_votes_per_prompt)
+        rollout_fn = _with_versions(components)
+        self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
         self.rollout = self._plain
         if "views" in self._needs:
             if silent := unstated(tasks):
@@ -63,7 +65,7 @@ class VoteManager:
                     f"vote.strategy={config.vote.strategy} asks each question in two wordings, but {len(silent)} of "
                     f"{len(tasks)} tasks do not state theirs, first {silent[0]!r}. Use another strategy."
                 )
-            half = worker.rollout_fn(config.rollout.n_votes_per_prompt // 2)
+            half = rollout_fn(config.rollout.n_votes_per_prompt // 2)
             self.rollout = with_paraphrases(half, make_paraphraser(worker))
 
     def compute_votes(self, groups: Sequence[Group], step: int) -> list[VoteResult]:
@@ -104,3 +106,12 @@ class VoteManager:
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""
         return {"votes": self.history.state_dict()} | ({"base_shares": self.base_ratios} if self.base_ratios else {})
+
+
+def _with_versions(components: TrainingComponents) -> Callable[[int], RolloutFn]:
+    """The worker's `rollout_fn`; its rollouts see several versions of the bank where `skills.versions_per_group` says so."""
+    bank, plain = components.bank, components.worker.rollout_fn
+    if not bank or bank.config.versions_per_group == 1:
+        return plain
+    count = bank.config.versions_per_group
+    return lambda n: with_bank_versions(plain, n, lambda _: newest_views(bank.bank, count))
