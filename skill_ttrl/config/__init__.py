@@ -4,7 +4,7 @@ from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
-from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig
+from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
@@ -40,6 +40,7 @@ __all__ = [
     "ModelConfig",
     "OptimizeConfig",
     "OptimizeGateConfig",
+    "OptimizeSelectionConfig",
     "Phase",
     "RLConfig",
     "Role",

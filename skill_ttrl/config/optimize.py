@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from skill_ttrl.config.data import SourceConfig
 from skill_ttrl.config.section import Section
 
 
@@ -29,6 +30,17 @@ class OptimizeGateConfig(Section):
     """Items rolled out between two such looks."""
 
 
+class OptimizeSelectionConfig(Section):
+    """The tasks that decide on candidate documents: no analyst sees them, and they are no training tasks. At most one of these is set."""
+
+    tasks: int | None = Field(default=None, ge=1)
+    """So many of the training tasks, drawn by the seed and held out; None: a quarter of them."""
+    split: str | None = None
+    """A split of the environment's own tasks."""
+    data: SourceConfig | None = None
+    """Tasks of a file, a data set or a family."""
+
+
 class OptimizeConfig(Section):
     """Optimisation of a skill document: rollout, reflect, aggregate, select, edit, gate."""
 
@@ -39,7 +51,15 @@ class OptimizeConfig(Section):
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer."""
     document: str | None = None
-    """File with the first document; None: an empty one."""
+    """File with the first document; None: that of `agent.document`, else an empty one."""
+    place: Literal["prompt", "bank"] = "prompt"
+    """Where the policy reads the document. `prompt`: at the head of every prompt (`agent.document_as`); `bank`: its paragraphs are the skills
+    of the bank that the section `skills` describes."""
+    selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
+    temperature: float = Field(default=0.0, ge=0)
+    """Of the rollouts; 0: the likeliest words."""
+    show_reference: bool = True
+    """Analysts read the true answers of the training tasks, where there are any."""
     epochs: int = Field(default=4, ge=1)
     """Passes over the training items."""
     batch_size: int = Field(default=40, ge=1)

@@ -13,6 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
 from skill_ttrl.config.model import ModelConfig
+from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
@@ -91,6 +92,8 @@ class SkillTTRLConfig(Section):
     """The skill bank; None: no skills."""
     evolve: EvolveConfig | None = None
     """Skills that come of failures on training tasks, in the rl phase; None: none do."""
+    optimize: OptimizeConfig | None = None
+    """The optimisation of a skill document, for `skillttrl optimize`; None: its defaults."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
 

@@ -147,3 +147,12 @@ def data_revision(source: SourceConfig) -> str | None:
             "Put the file back, or start a new run."
         )
     return found or asked
+
+
+def pinned_source(source: SourceConfig | None) -> SourceConfig | None:
+    """A source with its revision; None where there is none.
+
+    Raises:
+        DataError: see `data_revision`.
+    """
+    return None if source is None else source.model_copy(update={"revision": data_revision(source)})

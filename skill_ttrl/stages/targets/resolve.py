@@ -17,7 +17,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import Seen, seen_by_run
-from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, data_revision, folder_digest, pin_policy
+from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST, folder_digest, pin_policy, pinned_source
 from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
@@ -86,7 +86,7 @@ class EvalTarget:
         found = []
         for name in data:
             config = load_config(self.origin, [*_measured_on(name), *self.overrides])
-            found.append(EvalDataset(name, _pinned(config.data.eval), "test"))
+            found.append(EvalDataset(name, pinned_source(config.data.eval), "test"))
         return found
 
     def _own_problems(self) -> EvalDataset:
@@ -97,9 +97,9 @@ class EvalTarget:
                 "measure it on the recipe's."
             )
         if data.eval is not None:
-            return EvalDataset("", _pinned(data.eval), "test")
+            return EvalDataset("", pinned_source(data.eval), "test")
         if data.train is not None:
-            return EvalDataset("", _pinned(data.train), "train")
+            return EvalDataset("", pinned_source(data.train), "train")
         return EvalDataset("", None, evaluation_split(self.config), self.config.env.eval_tasks)
 
     def trained_on(self) -> tuple[Seen | None, str]:
@@ -265,7 +265,3 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
 def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
     """Data sets are pinned where they are read."""
     return pin_policy(config, use_bank=use_bank and config.skills is not None and config.skills.use)
-
-
-def _pinned(source: SourceConfig | None) -> SourceConfig | None:
-    return None if source is None else source.model_copy(update={"revision": data_revision(source)})

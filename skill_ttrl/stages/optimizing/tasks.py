@@ -1,0 +1,119 @@
+"""Tasks of an optimisation by role: training, selection and test. No task has two roles."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.progress import Progress
+from skill_ttrl.stages.inputs.leak import task_content
+from skill_ttrl.stages.inputs.pin import pinned_source
+from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
+from skill_ttrl.types import Task, derive_seed
+
+TRAIN, SELECTION, TEST = "train", "selection", "test"
+HELD_OUT = 0.25
+"""Share of the training tasks that decide on candidates, where the config says nothing of it."""
+WAYS = (
+    "Every task has one role: training tasks are shown to the optimizer, selection tasks decide, test tasks report. Give others, or remove "
+    "them from one of the two."
+)
+
+
+def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Task]]:
+    """The tasks of each role.
+
+    Training tasks are those of `data.train`, or the environment's own. Selection tasks are what `optimize.selection` names, by default a
+    share of the training tasks. Test tasks are those of `data.eval`, or the environment's own; none where there are neither.
+
+    Raises:
+        DataError: a task has two roles, or too few are there to hold some out.
+        ConfigError: `optimize.selection` names its tasks twice.
+        SkillTTRLError: tasks cannot be read.
+    """
+    env_id, asked = resolve_env(config.env.id), config.optimize or OptimizeConfig()
+    train = training_tasks(config, env_id, pinned_source(config.data.train), progress)
+    own = asked.selection
+    if (own.data is not None) + (own.split is not None) + (own.tasks is not None) > 1:
+        raise ConfigError("optimize.selection names its tasks twice: give one of data, split and tasks.")
+    if own.data is not None or own.split is not None:
+        selection = source_tasks(config, env_id, pinned_source(own.data), own.split or SELECTION, None, progress)
+    else:
+        train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION))
+    test = _test_tasks(config, env_id, progress) if asked.test else []
+    return told_apart({TRAIN: train, SELECTION: selection, TEST: test})
+
+
+def hold_out(tasks: Sequence[Task], count: int | None, seed: int) -> tuple[list[Task], list[Task]]:
+    """Training tasks, and `count` others drawn from them by `seed`; None: a quarter. Both in their order.
+
+    Tasks that state the same stay together, so that none is in both.
+
+    Raises:
+        DataError: too few are left to train on.
+    """
+    contents = list(dict.fromkeys(map(task_content, tasks)))
+    wanted = math.ceil(len(contents) * HELD_OUT) if count is None else count
+    if wanted >= len(contents):
+        raise DataError(
+            f"{wanted} selection tasks are to be held out of {len(contents)} different training tasks, which leaves none to train on. "
+            "Give more training tasks, a smaller optimize.selection.tasks, or selection tasks of their own (optimize.selection.data)."
+        )
+    held = {*random.Random(seed).sample(contents, wanted)}
+    selection: dict[str, Task] = {}
+    for task in tasks:
+        if (content := task_content(task)) in held:
+            selection.setdefault(content, task)
+    return [task for task in tasks if task_content(task) not in held], [*selection.values()]
+
+
+def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
+    """The same tasks with ids that are unique over all roles.
+
+    An id of two different tasks is no leak where it is a mere number, as files count from 1: such tasks take the name of their role.
+
+    Raises:
+        DataError: a task has two roles, by what it states or by its id.
+    """
+    names: dict[str, str] = {}
+    contents: dict[str, str] = {}
+    found: dict[str, list[Task]] = {}
+    for role, tasks in roles.items():
+        found[role] = []
+        for task in tasks:
+            other, content = names.get(task.id, role), contents.setdefault(task_content(task), role)
+            if content != role:
+                raise DataError(f"The {role} task {_shown(task)} is also a {_named(content)} task. {WAYS}")
+            if other != role and not task.id.isdigit():
+                raise DataError(
+                    f"The id {task.id!r} names a {_named(other)} task and another {_named(role)} task. {WAYS}"
+                )
+            names.setdefault(task.id, role)
+            found[role].append(task if other == role else replace(task, id=f"{role}-{task.id}"))
+    return found
+
+
+def _test_tasks(config: SkillTTRLConfig, env_id: str, progress: Progress) -> list[Task]:
+    data, env = config.data, config.env
+    if data.eval is not None:
+        return source_tasks(config, env_id, pinned_source(data.eval), TEST, None, progress)
+    if data.train is not None:
+        progress.notice(
+            "There is no data.eval: nothing is tested at the end, and the selection score of the best document is optimistic."
+        )
+        return []
+    return source_tasks(config, env_id, None, env.eval_split, env.eval_tasks, progress)
+
+
+def _named(role: str) -> str:
+    return "training" if role == TRAIN else role
+
+
+def _shown(task: Task) -> str:
+    question = task.options.get("question")
+    return f"{task.id!r} ({question[:60]!r})" if isinstance(question, str) else repr(task.id)
