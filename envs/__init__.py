@@ -40,5 +40,6 @@ __all__ = [
 ]
 
 gymnasium.register("SkillTTRL/Math-v0", entry_point="skill_ttrl.envs.math.env:MathEnv")
+gymnasium.register("SkillTTRL/QA-v0", entry_point="skill_ttrl.envs.qa.env:QAEnv")
 gymnasium.register("SkillTTRL/ALFWorld-v0", entry_point="skill_ttrl.envs.alfworld.env:ALFWorldEnv")
 gymnasium.register("SkillTTRL/WebShop-v0", entry_point="skill_ttrl.envs.webshop.env:WebShopEnv")

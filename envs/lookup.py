@@ -19,6 +19,7 @@ from skill_ttrl.signals import FAILURES, pass_signals
 
 SHORT_NAMES: dict[str, str] = {
     "math": "SkillTTRL/Math-v0",
+    "qa": "SkillTTRL/QA-v0",
     "alfworld": "SkillTTRL/ALFWorld-v0",
     "webshop": "SkillTTRL/WebShop-v0",
 }

@@ -28,7 +28,7 @@ class SourceConfig(Section):
     """Where tasks or demonstrations come from."""
 
     path: str
-    """A JSON, JSONL or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems). A list of files
+    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems). A list of files
     is read as one, in this order."""
     more: list[str] = Field(default_factory=list)
     """Further files: what a list in `path` has after its first."""

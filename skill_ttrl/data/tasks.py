@@ -10,7 +10,9 @@ from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.chat_layout import ANSWERS, ground_truths, has_chats, read_chats
 from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
+from skill_ttrl.data.formats import Formats
 from skill_ttrl.data.operators import Operators
+from skill_ttrl.data.qa import QA_ENV_ID, qa_tasks
 from skill_ttrl.data.records import Record, Records, column, read_source, record_ids
 from skill_ttrl.errors import ConfigError, DataError, did_you_mean
 from skill_ttrl.types import Task
@@ -21,6 +23,7 @@ PROMPT_FALLBACKS = ("question", "problem")
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
+FAMILIES.register("formats")(Formats())
 
 
 def longest_series(tasks: Iterable[Task]) -> int:
@@ -34,7 +37,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
     `#### 72` (GSM8K) it is what follows the mark. In verl's layout (`chat_layout`) the problem is the user's message and the answer
     `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`, or what
-    `classify` says.
+    `classify` says. The tasks of `SkillTTRL/QA-v0` have their accepted answers among the options (`qa_tasks`).
 
     Args:
         source: where the problems come from.
@@ -50,6 +53,8 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
         return family.problems(source.split or split, env_id)[: source.limit]
     records = read_source(source)
     questions = _questions(source, records)[0]
+    if env_id == QA_ENV_ID:
+        return qa_tasks(records, questions, source.answer_field, source.split or split)
     answers = _answers(records, source.answer_field)
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
     split = source.split or split

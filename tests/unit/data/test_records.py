@@ -71,7 +71,8 @@ MALFORMED = [
     ("bad.parquet", b"PAR1nothing", r"bad\.parquet is not a readable Parquet file"),
     ("empty.json", b"[]", r"holds no records"),
     ("empty.jsonl", b"\n \n", r"holds no records"),
-    ("data.csv", b"a,b\n", r"unknown ending '\.csv'.*Known: \.json, \.jsonl, \.parquet"),
+    ("data.tsv", b"a\tb\n", r"unknown ending '\.tsv'.*Known: \.csv, \.json, \.jsonl, \.parquet"),
+    ("data.csv", b"a,b\n", r"holds no records"),
 ]
 
 

@@ -1,0 +1,1 @@
+"""Question answering: short answers, several accepted phrasings, an optional context."""
