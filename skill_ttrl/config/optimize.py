@@ -46,6 +46,8 @@ class OptimizeConfig(Section):
 
     engine: str = "skillopt"
     """`skillopt` (the stages below), `gepa`, or `module:attribute` of your own."""
+    engine_options: dict[str, Any] = Field(default_factory=dict)
+    """Options of the engine. gepa: `minibatch_size` (3), `iterations`, `candidate_selection` (`pareto`)."""
     optimizer: str = "openai"
     """Who reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)

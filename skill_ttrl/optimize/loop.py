@@ -23,7 +23,7 @@ from skill_ttrl.optimize.edits import apply_patch_with_report
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.schedule import build_scheduler
-from skill_ttrl.optimize.selection import Selection
+from skill_ttrl.optimize.selection import Evaluation, Selection
 from skill_ttrl.optimize.types import RolloutResult
 
 BYTES_PER_TOKEN = 4
@@ -104,11 +104,17 @@ def optimize(
             state, record = optimize_step(loop, state, batch, epoch, place)
             rows.append(record.row(state))
             loop.watch.step(record, state)
-    test_first = calls.roll_out("test", document, task.test) if config.test and task.test else None
-    test_best = test_first
-    if test_first is not None and state.best != document:
-        test_best = calls.roll_out("test", state.best, task.test)
-    return Optimized(state, document, first, rows, test_first, test_best)
+    return Optimized(state, document, first, rows, *test_rollouts(task, config, calls, document, state.best))
+
+
+def test_rollouts(
+    task: OptimizeTask, config: OptimizeConfig, calls: Calls, first: str, best: str
+) -> tuple[list[RolloutResult], list[RolloutResult]] | tuple[None, None]:
+    """Test rollouts of the first and the best document; of one alone where they are the same, of none without `config.test`."""
+    if not config.test or not task.test:
+        return None, None
+    found = calls.roll_out("test", first, task.test)
+    return found, found if best == first else calls.roll_out("test", best, task.test)
 
 
 def optimize_step(
@@ -166,15 +172,20 @@ def judge(loop: Loop, state: OptimizeState, record: StepRecord, candidate: str) 
     score = loop.selection.score(found)
     record.evaluation, record.reason = found, decision.reason
     record.candidate_score = score if found.whole else None
-    if not decision.accepted:
-        record.action = "reject"
-        return state
-    record.action = "accept"
-    state = replace(state, current=candidate, current_evaluation=found, current_score=score)
-    if score > state.best_score:
-        record.action = "accept_new_best"
-        state = replace(state, best=candidate, best_score=score, best_step=state.step)
+    state, record.action = advance(state, candidate, found, score, accepted=decision.accepted)
     return state
+
+
+def advance(
+    state: OptimizeState, candidate: str, evaluation: Evaluation, score: float, *, accepted: bool
+) -> tuple[OptimizeState, str]:
+    """The state behind a decision of the gate, and the name of what happened."""
+    if not accepted:
+        return state, "reject"
+    state = replace(state, current=candidate, current_evaluation=evaluation, current_score=score)
+    if score <= state.best_score:
+        return state, "accept"
+    return replace(state, best=candidate, best_score=score, best_step=state.step), "accept_new_best"
 
 
 def batches(items: Sequence[Item], size: int, seed: int) -> list[list[Item]]:

@@ -1,0 +1,67 @@
+"""Engines by name (`optimize.engine`): how a document is trained. Ours is the loop, `gepa` another behind the same gate and budget."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.loop import Watch, optimize
+from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.record import Optimized, OptimizeTask
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.registry import Registry
+
+
+class Engine(Protocol):
+    """Trains a document. Everything it asks for goes through `calls`, and everything it draws at random comes from `seed`."""
+
+    def __call__(
+        self,
+        task: OptimizeTask,
+        document: str,
+        config: OptimizeConfig,
+        calls: Calls,
+        templates: Templates,
+        *,
+        seed: int = 42,
+        watch: Watch | None = None,
+    ) -> Optimized:
+        """The outcome. Raises as `loop.optimize` does; the same call continues the run."""
+        ...
+
+
+ENGINES: Registry[Engine] = Registry("engine", key="optimize.engine")
+
+
+@ENGINES.register("skillopt")
+def run_skillopt(
+    task: OptimizeTask,
+    document: str,
+    config: OptimizeConfig,
+    calls: Calls,
+    templates: Templates,
+    *,
+    seed: int = 42,
+    watch: Watch | None = None,
+) -> Optimized:
+    """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names."""
+    optimizer = OPTIMIZERS.get(config.optimizer)(calls, config, templates)
+    return optimize(task, document, config, calls, optimizer, seed=seed, watch=watch)
+
+
+@ENGINES.register("gepa")
+def run_gepa(
+    task: OptimizeTask,
+    document: str,
+    config: OptimizeConfig,
+    calls: Calls,
+    templates: Templates,
+    *,
+    seed: int = 42,
+    watch: Watch | None = None,
+) -> Optimized:
+    """Train a document with GEPA; needs the extra `gepa`. Its request for a new document is its own: `templates` are not used."""
+    from skill_ttrl.optimize.engines import gepa
+
+    return gepa.optimize(task, document, config, calls, seed=seed, watch=watch)

@@ -1,0 +1,277 @@
+"""GEPA (arXiv 2507.19457; the package `gepa`) as an engine: reflective evolution of whole documents on a Pareto front.
+
+An iteration draws a parent from the front, rolls it out on a few training items, asks the model for a new document, and rolls that
+out on the same items. Only a gain there is worth the selection items. GEPA's own state is never stored: its draws are a function of
+the seed, and its rollouts and requests go through the journal, so a run is resumed by replaying it (its own resume has no generator
+state). The budget is that of `Calls`, so it is not overshot. Every document on which GEPA spends the selection items is put before
+our gate, and the gate's best is the outcome.
+
+GEPA's `cache_evaluation` stays off: it numbers training and validation items alike, so results of the one would answer for the
+other. `reuse_rollouts` of `Calls` has the same use. `gepa.optimize_anything` is never called: it opens a listener.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
+from skill_ttrl.optimize.acceptance import decide
+from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
+from skill_ttrl.optimize.gate import select_gate_score
+from skill_ttrl.optimize.loop import Silent, Watch, advance, check, test_rollouts, too_long
+from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.selection import Selection
+from skill_ttrl.optimize.transcript import clip
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.sanitize import escape
+
+if TYPE_CHECKING:
+    from gepa.core.adapter import EvaluationBatch, ProposalFn
+    from gepa.core.state import GEPAState
+
+COMPONENT, TRAIN, SELECTION = "document", "rollout", "selection"
+FIELD_CHARS = 2000
+"""Longest field of a rollout that the model is shown."""
+Row = tuple[str, Item]
+"""(role, item): GEPA hands an item on without its split."""
+
+
+@dataclass(frozen=True)
+class GepaOptions:
+    """`optimize.engine_options` of this engine."""
+
+    minibatch_size: int = 3
+    """Training items an iteration; GEPA's own default."""
+    iterations: int | None = None
+    """Most iterations; None: until the training items have been drawn `epochs` times."""
+    candidate_selection: str = "pareto"
+    """How a parent is drawn: `pareto`, `current_best`, `epsilon_greedy` or `top_k_pareto`."""
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> GepaOptions:
+        """Options by name.
+
+        Raises:
+            ConfigError: an unknown name, or a number below 1.
+        """
+        for name, value in options.items():
+            if name not in cls.__dataclass_fields__:
+                raise ConfigError(
+                    f"Unknown option {name!r} of the engine gepa.{did_you_mean(name, cls.__dataclass_fields__)}"
+                )
+            if name != "candidate_selection" and value is not None and not (type(value) is int and value >= 1):
+                raise ConfigError(
+                    f"optimize.engine_options.{name} of the engine gepa must be 1 or more, found {value!r}."
+                )
+        return cls(**options)
+
+
+def optimize(
+    task: OptimizeTask,
+    document: str,
+    config: OptimizeConfig,
+    calls: Calls,
+    *,
+    seed: int = 42,
+    watch: Watch | None = None,
+) -> Optimized:
+    """Train `document` on a task with GEPA.
+
+    Args:
+        task: items to train on, to decide by, and to report on.
+        document: the first document.
+        config: `gate`, `epochs`, `max_document_tokens`, `test` and `engine_options` (`GepaOptions`) count.
+        calls: rollouts and requests, with their journal.
+        seed: of GEPA's draws.
+        watch: told of every iteration as of a step.
+
+    Raises:
+        MissingDependencyError: gepa is not installed.
+        DataError, BudgetError, EndpointError, EnvError: as the loop's own; the same call continues the run.
+    """
+    try:
+        from gepa.api import optimize as evolve
+    except ImportError:
+        raise MissingDependencyError.for_extra("The engine gepa", "gepa") from None
+    options = GepaOptions.of(config.engine_options)
+    check(task, document, config)
+    run = _Run(task, config, options, calls, Selection(task.selection, calls, config.gate), watch or Silent())
+    run.begin(document)
+    evolve(
+        seed_candidate={COMPONENT: document},
+        trainset=[(TRAIN, item) for item in task.train],
+        valset=[(SELECTION, item) for item in task.selection],
+        adapter=_Adapter(run),
+        reflection_lm=run.reflect,
+        candidate_selection_strategy=options.candidate_selection,  # type: ignore[arg-type]  # gepa checks the name
+        reflection_minibatch_size=options.minibatch_size,
+        stop_callbacks=run.stop,
+        logger=_Quiet(),
+        track_best_outputs=False,
+        seed=seed,
+    )
+    if run.problem is not None:
+        raise run.problem
+    return Optimized(
+        run.state, document, run.first, run.rows, *test_rollouts(task, config, calls, document, run.state.best)
+    )
+
+
+class _NoAnswer(Exception):
+    """The model gave no answer: gepa leaves the iteration out."""
+
+
+class _Quiet:
+    """A logger for gepa; our records say what happened."""
+
+    def log(self, message: str) -> None:
+        """Leave it out."""
+
+
+@dataclass
+class _Run:
+    """One run of GEPA, as our steps and behind our gate."""
+
+    task: OptimizeTask
+    config: OptimizeConfig
+    options: GepaOptions
+    calls: Calls
+    selection: Selection
+    watch: Watch
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    problem: Exception | None = None
+    """An error of ours: gepa would go on after it."""
+    record: StepRecord | None = None
+    """The iteration on its way."""
+    _unanswered: str | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Iterations that draw each training item once."""
+        return math.ceil(len(self.task.train) / self.options.minibatch_size)
+
+    def begin(self, document: str) -> None:
+        """Evaluate the first document."""
+        self.first = self.selection.evaluate(document)
+        score = self.selection.score(self.first)
+        self.state = OptimizeState(document, self.first, score, document, score)
+        self.iterations = self.options.iterations or self.config.epochs * self.steps_per_epoch
+        self.watch.begin(self.state, self.iterations)
+
+    def stop(self, gepa_state: GEPAState[Any, Any]) -> bool:
+        """Called by gepa before each iteration: put the last one on record; True ends the run."""
+        if self.record is not None and self.problem is None:
+            self.rows.append(self.record.row(self.state))
+            self.watch.step(self.record, self.state)
+        self.record = None
+        done = gepa_state.i + 1
+        if self.problem is not None or done >= self.iterations:
+            return True
+        epoch, place = divmod(done, self.steps_per_epoch)
+        self.record = StepRecord(done + 1, epoch + 1, place, self.state.current)
+        self.state = replace(self.state, step=done + 1)
+        self.watch.enter(done + 1, "rollout")
+        return False
+
+    def try_out(self, document: str, items: Sequence[Item]) -> list[RolloutResult]:
+        """Roll out a parent, then its child, on the same training items."""
+        record, different = (
+            self.record,
+            {str(item["id"]): item for item in items},
+        )  # gepa fills up a batch with repetitions
+        assert record is not None
+        if (problem := too_long(document, self.config)) is not None:
+            record.action, record.reason, record.candidate = "reject_too_long", problem, document
+            return [RolloutResult(str(item["id"]), fail_reason=problem) for item in items]
+        found = self.calls.roll_out("rollout", document, [*different.values()])
+        results = dict(zip(different, found, strict=True))
+        if record.rollouts:
+            record.candidate, record.action = document, "reject"
+            record.reason = "no gain on the training items of its iteration"
+        else:
+            record.before, record.rollouts = document, found
+            self.watch.enter(record.step, "reflect")
+        return [results[str(item["id"])] for item in items]
+
+    def weigh(self, document: str) -> Sequence[RolloutResult]:
+        """Evaluate a document on the selection items, and put it before the gate."""
+        found = self.selection.evaluate(document)
+        if self.record is not None:
+            self.watch.enter(self.record.step, "evaluate")
+            decision, score = (
+                decide(self.config.gate, self.state.current_evaluation, found),
+                self.selection.score(found),
+            )
+            self.record.evaluation, self.record.candidate_score, self.record.reason = found, score, decision.reason
+            self.state, self.record.action = advance(self.state, document, found, score, accepted=decision.accepted)
+        return found.results
+
+    def reflect(self, prompt: str | list[dict[str, Any]]) -> str:
+        """Ask the model for a new document. gepa asks once more after an error: it is given the same one."""
+        if self.problem is not None:
+            raise self.problem
+        text = prompt if isinstance(prompt, str) else json.dumps(prompt)
+        if text != self._unanswered:
+            try:
+                (answer,) = self.calls.ask([ChatRequest("gepa_reflect", "", text, self.config.max_answer_tokens)])
+            except Exception as error:
+                self.problem = error
+                raise
+            if answer:
+                return answer
+            self._unanswered = text
+            return self.reflect(prompt)
+        raise _NoAnswer
+
+
+class _Adapter:
+    """gepa's view of the task: documents are evaluated by `_Run`, rollouts shown as our analysts see them."""
+
+    propose_new_texts: ProposalFn | None = None
+    """gepa asks for new texts itself, through `_Run.reflect`."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def evaluate(
+        self, batch: list[Row], candidate: dict[str, str], capture_traces: bool = False
+    ) -> EvaluationBatch[RolloutResult, RolloutResult]:
+        """Results and scores of a document on training or selection items."""
+        from gepa.core.adapter import EvaluationBatch
+
+        document, items = candidate[COMPONENT], [item for _, item in batch]
+        chosen = batch[0][0] == SELECTION  # gepa always evaluates all of them
+        results = [*(self._run.weigh(document) if chosen else self._run.try_out(document, items))]
+        gate = self._run.config.gate
+        scores = [select_gate_score(result.hard, result.soft, gate.metric, gate.mixed_weight) for result in results]
+        return EvaluationBatch(results, scores, results if capture_traces else None)
+
+    def make_reflective_dataset(
+        self,
+        candidate: dict[str, str],
+        eval_batch: EvaluationBatch[RolloutResult, RolloutResult],
+        components_to_update: list[str],
+    ) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The rollouts of an iteration, in the fields that gepa's prompt has."""
+        return {name: [as_example(result) for result in eval_batch.trajectories or ()] for name in components_to_update}
+
+
+def as_example(result: RolloutResult) -> dict[str, str]:
+    """One rollout for gepa's prompt: escaped, and of bounded length."""
+    feedback = "Right." if result.hard else f"Wrong. {result.fail_reason}"
+    if result.reference_text:
+        feedback += f" Expected: {result.reference_text}"
+    task, answer = result.question or result.task_description, result.predicted_answer or last_message(result)
+    fields = {"Inputs": task, "Generated Outputs": answer, "Feedback": feedback}
+    return {name: escape(clip(text, FIELD_CHARS)) for name, text in fields.items()}
+
+
+def last_message(result: RolloutResult) -> str:
+    """The last message of a conversation; empty where there is none."""
+    last = result.conversation[-1] if result.conversation else None
+    return str(last.get("content", "")) if isinstance(last, dict) else str(last or "")
