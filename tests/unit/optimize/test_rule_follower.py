@@ -41,7 +41,9 @@ def test_what_helps_and_what_harms() -> None:
     assert expected_score(line("dates"), ITEMS) > expected_score("", ITEMS) > expected_score(WRONG, ITEMS)
     for harm in (WRONG, DISTRACTIONS[1], "Think.\n" * 9):
         assert expected_score(OPTIMUM + harm + "\n", ITEMS) < best and not is_optimal(OPTIMUM + harm + "\n")
-    assert is_optimal(f"<!-- SLOW_UPDATE_START -->\n{OPTIMUM}<!-- SLOW_UPDATE_END -->")  # a rule counts wherever it stands
+    assert is_optimal(
+        f"<!-- SLOW_UPDATE_START -->\n{OPTIMUM}<!-- SLOW_UPDATE_END -->"
+    )  # a rule counts wherever it stands
 
 
 def test_a_rollout_and_an_answer_are_the_same_in_every_process() -> None:
@@ -54,5 +56,7 @@ def test_a_rollout_and_an_answer_are_the_same_in_every_process() -> None:
         "print(json.dumps([rows, ScriptedOptimizer(seed=7)('', sys.argv[1], max_tokens=1, stage='analyst_error').text]))"
     )
     run = [sys.executable, "-c", code, asked]
-    there = json.loads(subprocess.run(run, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]).stdout)
+    there = json.loads(
+        subprocess.run(run, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]).stdout
+    )
     assert there == [here, answer]
