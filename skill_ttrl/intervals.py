@@ -128,15 +128,36 @@ def paired_difference(
     Raises:
         ValueError: the two do not have one value in [0, 1] for the same problems each.
     """
+    difference, discordant, pairs = _paired(before_P, after_P)
+    low, high = (_tango_bound(difference, discordant, pairs, end, _z(confidence)) for end in (-1.0, 1.0))
+    return difference, low, high
+
+
+def paired_score_p_value(before_P: ArrayLike, after_P: ArrayLike, assumed: float) -> float:
+    """One-sided p-value of Tango's score test of "the mean difference `after - before` is `assumed` or less".
+
+    The test that `paired_difference` inverts: p is at most (1 - confidence) / 2 where the lower end of its interval is at least
+    `assumed`, in (-1, 1).
+
+    Raises:
+        ValueError: as `paired_difference`.
+    """
+    difference, discordant, pairs = _paired(before_P, after_P)
+    distance, variance = _tango_score(difference, discordant, pairs, assumed)
+    if variance <= 0:
+        return 1.0 if distance <= 0 else 0.0
+    return NormalDist().cdf(-distance / math.sqrt(variance))
+
+
+def _paired(before_P: ArrayLike, after_P: ArrayLike) -> tuple[float, float, float]:
+    """Mean difference, share of discordant pairs, and the number of pairs that the problems are worth."""
     before, after = _shares(before_P), _shares(after_P)
     if before.shape != after.shape:
         raise ValueError(f"A paired difference needs the same problems, found shapes {before.shape} and {after.shape}.")
     difference = float((after - before).mean())
     # Of a sample before and one after: the chance that exactly one of them is right.
     discordant = float((before * (1 - after) + after * (1 - before)).mean())
-    pairs = _worth(after - before, discordant - difference**2)
-    low, high = (_tango_bound(difference, discordant, pairs, end, _z(confidence)) for end in (-1.0, 1.0))
-    return difference, low, high
+    return difference, discordant, _worth(after - before, discordant - difference**2)
 
 
 def unpaired_difference(
@@ -214,16 +235,21 @@ def _worth(values: NDArray[np.float64], variance: float) -> float:
     return problems / min(1.0, (found + _DOUBT) / (problems * variance + _DOUBT))
 
 
+def _tango_score(difference: float, discordant: float, pairs: float, assumed: float) -> tuple[float, float]:
+    """Distance of the pairs' difference from the `assumed` one, and the variance of it (Tango's constrained estimate)."""
+    gained, lost = pairs * (discordant + difference) / 2, pairs * (discordant - difference) / 2
+    linear = (2 * pairs - gained + lost) * assumed - gained - lost
+    root = math.sqrt(max(0.0, linear**2 + 8 * pairs * lost * assumed * (1 - assumed)))
+    likeliest = (root - linear) / (4 * pairs)  # of a loss, where the difference is the assumed one
+    return gained - lost - pairs * assumed, pairs * max(0.0, 2 * likeliest + assumed * (1 - assumed))
+
+
 def _tango_bound(difference: float, discordant: float, pairs: float, end: float, z: float) -> float:
     """The difference nearest to `end` (-1 or 1) that Tango's test does not reject, by halving."""
-    gained, lost = pairs * (discordant + difference) / 2, pairs * (discordant - difference) / 2
 
     def accepted(assumed: float) -> bool:
-        linear = (2 * pairs - gained + lost) * assumed - gained - lost
-        root = math.sqrt(max(0.0, linear**2 + 8 * pairs * lost * assumed * (1 - assumed)))
-        likeliest = (root - linear) / (4 * pairs)  # of a loss, where the difference is the assumed one
-        variance = pairs * max(0.0, 2 * likeliest + assumed * (1 - assumed))
-        return (gained - lost - pairs * assumed) ** 2 <= z * z * variance
+        distance, variance = _tango_score(difference, discordant, pairs, assumed)
+        return distance**2 <= z * z * variance
 
     if accepted(end):
         return end

@@ -2,6 +2,7 @@
 
 from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
+from skill_ttrl.config.gate import GateConfig
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
 from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
@@ -35,6 +36,7 @@ __all__ = [
     "EnvConfig",
     "EvalConfig",
     "EvolveConfig",
+    "GateConfig",
     "InvalidConfigError",
     "LoraConfig",
     "ModelConfig",

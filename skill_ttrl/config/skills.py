@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from skill_ttrl.config.gate import GateConfig
 from skill_ttrl.config.section import Section
 
 
@@ -79,6 +80,9 @@ class SkillsConfig(Section):
     negation never do. None: only texts of the same words."""
     extract: bool = True
     """Where no winner of a group wrote a skill, take one from what their solutions have in common."""
+
+    gate: GateConfig | None = None
+    """Test that changes of the bank have to pass in the rl phase; None: they are applied as they come."""
 
     @property
     def embeds(self) -> bool:

@@ -48,6 +48,7 @@ APPEND_FILES = (
     "evaluations.jsonl",
     "eval_samples.jsonl",
     "evolve.jsonl",
+    "gate.jsonl",
 )
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""

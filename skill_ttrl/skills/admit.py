@@ -39,7 +39,7 @@ class AdmissionRules:
     room_settings: str = "skills.max_skills"
     """Settings behind `room`, for messages."""
     retired: Collection[str] = ()
-    """Fingerprints of skills that were tried and evicted: they do not come back."""
+    """Fingerprints of skills that were evicted, or rejected by a gate: they do not come back."""
     similarity: Similarity | None = None
     """Compares texts whose words differ; None: only texts of the same words say the same."""
     threshold: float = 0.95

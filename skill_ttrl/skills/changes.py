@@ -170,6 +170,25 @@ def difference(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
     return tuple(found)
 
 
+def content_changes(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
+    """`difference` without the skills whose statistics alone differ: what a prompt could show otherwise."""
+    return tuple(change for change in difference(a, b) if _without_stats(change.before) != _without_stats(change.after))
+
+
+def usage_changes(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
+    """The changes that give the skills of `a` the statistics that they have in `b`; skills of one of them alone are left out."""
+    found = ((skill, b.get(skill.id)) for skill in a)
+    return tuple(
+        Change("use", skill, replace(skill, stats=other.stats))
+        for skill, other in found
+        if other is not None and other.stats != skill.stats
+    )
+
+
+def _without_stats(skill: Skill | None) -> Skill | None:
+    return None if skill is None else replace(skill, stats=SkillStats(), flags=())
+
+
 def imported(snapshot: Snapshot, skills: Iterable[Skill], on_duplicate: OnDuplicate = "refuse") -> tuple[Change, ...]:
     """The changes that bring `skills` into the bank.
 

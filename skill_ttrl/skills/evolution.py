@@ -146,7 +146,7 @@ class Evolver:
     teacher: Teacher
     tracker: SuccessTracker
     retired: list[str] = field(default_factory=list)
-    """Fingerprints of evicted evolved texts: they do not come back."""
+    """Fingerprints of evolved texts that were evicted or that a gate has rejected: they do not come back."""
 
     def evolve(
         self,
@@ -189,6 +189,11 @@ class Evolver:
         gone = [fingerprint(each.before) for each in found.changes if each.kind == "evict" and each.before is not None]
         self.retired += [each for each in gone if each not in self.retired]
         return found, result
+
+    def reject(self, changes: Sequence[Change]) -> None:
+        """Remember the texts of changes that a gate has rejected: they do not come back."""
+        texts = dict.fromkeys(fingerprint(each.after) for each in changes if each.after is not None)
+        self.retired += [each for each in texts if each not in self.retired]
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint."""

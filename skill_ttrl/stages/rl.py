@@ -13,6 +13,7 @@ from typing import Any
 from skill_ttrl.errors import SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
+from skill_ttrl.stages.training.bank_gate import decide_changes
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
     episode_metrics,
@@ -51,18 +52,18 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
         with checkpoint_on_error(run, state, TrainingError):
             found = sample_step(run, state, rewards, clock, step)
         groups, votes, chosen = found.groups, found.votes, found.chosen
+        if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
+            with clock("skills"):
+                found.metrics |= change_bank(run, state, groups, step)
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
             metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=found.baselines, **how)
-        if bank:
+        if bank and state.gate is None:
             with clock("skills"):
-                metrics |= skill_metrics(groups)
-                # Each is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved.
-                metrics |= bank.learn(groups, step, run.warn, evolves=evolution is not None)
-                metrics |= evolve(run, state.evolution, groups, step, metrics)
+                metrics |= change_bank(run, state, groups, step)
         with clock("record"):
             metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
             metrics |= step_metrics(run, state, groups, votes, chosen)
@@ -83,6 +84,21 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
     run.evaluate("after")
     if bank:
         run.evaluate(BANK_OFF, use_bank=False)
+
+
+def change_bank(run: Run, state: RLState, groups: Sequence[Group], step: int) -> dict[str, float]:
+    """Let a step change the bank, and return the metrics of it.
+
+    Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved. With a gate
+    they are collected, and applied once it accepts them.
+    """
+    bank = run.components.bank
+    if not bank:
+        return {}
+    metrics = skill_metrics(groups)
+    metrics |= bank.learn(groups, step, run.warn, evolves=state.evolution is not None)
+    metrics |= evolve(run, state.evolution, groups, step, metrics)
+    return metrics | decide_changes(run, state.gate, state.evolution, step)
 
 
 def step_metrics(

@@ -71,7 +71,8 @@ def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRL
 
 
 def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
-    return config.data.train, config.data.eval, config.sft.data
+    gate = None if config.skills is None or config.skills.gate is None else config.skills.gate.data
+    return config.data.train, config.data.eval, config.sft.data, gate
 
 
 def _model_revision(model: ModelConfig) -> str | None:

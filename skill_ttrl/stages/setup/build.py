@@ -16,6 +16,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
 from skill_ttrl.stages.inputs.env_defaults import warn_unlisted
+from skill_ttrl.stages.inputs.gate_tasks import hold_out
 from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
@@ -25,7 +26,7 @@ from skill_ttrl.stages.inputs.tasks import (
 )
 from skill_ttrl.stages.setup.checks import check_cut_series, check_states
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context
-from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
+from skill_ttrl.stages.training.components import GateTasks, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Task
@@ -75,27 +76,26 @@ def build(
         )
     envs = make_envs(config, [*train, *evaluated])
     check_states(config, envs.acquire(1)[0], train[0])
+    found = [] if warnings is None else warnings
     with ExitStack() as stack:
         parts = build_learner_policy(config, driver, weights, progress.notice, stopping)
         stack.callback(parts.backend.close)
         check_context(config, parts)
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
+        evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress) if held_out else train
         if held_out:
-            evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress)
-            found = [] if warnings is None else warnings
             found += leaks(config, train, evaluated)
-        else:
-            evaluated = train
+        train, gate = hold_out(config, env_id, train, evaluated if held_out else None, progress, found)
         stack.pop_all()
     if unshown := bank.unshown([*train, *evaluated]):
         progress.notice(unshown, warning=True)
-    references = {task.id: task.reference for task in train if task.reference is not None}
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
     answered = any(task.reference is not None for task in evaluated)
-    meter = Meter(references, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
+    known = {task.id: task.reference for task in train if task.reference is not None}
+    meter = Meter(known, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
-    tasks = [task.without_reference() for task in train]
-    return TrainingComponents(worker, driver, tasks, bank), meter
+    tested = GateTasks(gate, make_envs(config, gate)) if gate else None
+    return TrainingComponents(worker, driver, [task.without_reference() for task in train], bank, tested), meter
 
 
 def build_learner_policy(

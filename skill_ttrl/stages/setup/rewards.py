@@ -8,12 +8,13 @@ from skill_ttrl.config.rl import OverlongConfig
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.reward_model import RewardModel
 from skill_ttrl.rl.overlong import overlong_penalties
-from skill_ttrl.rollout.info import failure
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.info import failure, reset_options
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
-from skill_ttrl.types import Group, VoteResult
+from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, build_reward
 
@@ -28,9 +29,12 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
     rl = components.config.rl
     names = [rl.reward, *rl.extra_rewards]
     if components.config.evolve is not None and "env" not in names:
-        _refuse_ungraded(
-            components, "There is an evolve section", "Leave it out: no success is known that it could go by."
-        )
+        instead = "Leave it out: no success is known that it could go by."
+        check_graded(components.train_tasks[0], components.worker.envs, "There is an evolve section", instead)
+    gate = components.gate
+    if gate is not None:
+        instead = "Give skills.gate.data tasks with their true answers, or leave skills.gate out."
+        check_graded(gate.tasks[0], gate.envs, "There is a gate (skills.gate)", instead)
     rewards = {name: _make_reward(name, components, meter) for name in names}
     if rl.overlong is not None and rl.overlong.penalty:
         rewards[OVERLONG] = partial(_length_penalty, rl.overlong, components.config.rollout.max_new_tokens)
@@ -46,7 +50,8 @@ def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Rew
     config = components.config
     asked = f"rl.reward={name}" if name == config.rl.reward else f"rl.extra_rewards.{name}"
     if name == "env":
-        _refuse_ungraded(components, asked, "Use rl.reward=majority, or rl.reward=label as a control.")
+        instead = "Use rl.reward=majority, or rl.reward=label as a control."
+        check_graded(components.train_tasks[0], components.worker.envs, asked, instead)
     if name.startswith(MODEL_REWARD):
         pinned = config.rl.reward_revision or ""
         commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
@@ -64,16 +69,15 @@ def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Rew
     return build_reward(name, meter.references)
 
 
-def _refuse_ungraded(components: TrainingComponents, asked: str, instead: str) -> None:
-    """Raise `ConfigError` where the environment says that it cannot grade a task without its true answer."""
-    task = components.train_tasks[0]
-    env = components.worker.envs.acquire(1)[0]
+def check_graded(task: Task, envs: EnvPool, asked: str, instead: str) -> None:
+    """Raise `ConfigError` where the environment says that it cannot grade a task as it is given."""
+    env = envs.acquire(1)[0]
     try:
-        env.reset(seed=task.seed, options=dict(task.options))
+        env.reset(seed=task.seed, options=reset_options(task))
         graded = env.step("")[4].get("graded")
     except FAILURES as raised:
         raise EnvError(f"{task.env_id} failed at task {task.id!r}: {failure(raised)}") from raised
     if graded is False:
         raise ConfigError(
-            f"{asked}, but {task.env_id} cannot grade without true answers, which training tasks do not carry. {instead}"
+            f"{asked}, but {task.env_id} cannot grade without true answers, which these tasks do not carry. {instead}"
         )

@@ -117,6 +117,15 @@ class RolloutWorker:
 
 
 @dataclass(frozen=True)
+class GateTasks:
+    """Tasks that changes of the bank are tested on; none of them is trained on."""
+
+    tasks: Sequence[Task]
+    envs: EnvPool
+    """Environments of their own: the tasks may carry true answers, and an environment keeps what it was reset with."""
+
+
+@dataclass(frozen=True)
 class TrainingComponents:
     """The parts of a run that trains, made from its config by `stages.setup.build`."""
 
@@ -126,6 +135,8 @@ class TrainingComponents:
     train_tasks: Sequence[Task]
     """Without true answers."""
     bank: RunBank | NoBank
+    gate: GateTasks | None = None
+    """What changes of the bank are tested on (`skills.gate`); None: they are not."""
 
     @property
     def config(self) -> SkillTTRLConfig:
@@ -152,6 +163,8 @@ class TrainingComponents:
     def close(self) -> None:
         """Close the environments and the sampler."""
         self.worker.close()
+        if self.gate is not None:
+            self.gate.envs.close()
 
 
 def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> None:

@@ -99,9 +99,9 @@ def evolve(
     try:
         found, result = evolver.evolve(
             selection,
-            bank.bank.snapshot(),
+            bank.target.snapshot(),
             step=step,
-            capacity=bank.bank.settings.max_skills,
+            capacity=bank.target.settings.max_skills,
             similarity=bank.alike,
             threshold=bank.config.fuse_above or 1.0,
         )
@@ -114,7 +114,7 @@ def evolve(
             error.kind,
         ) from None
     if found.changes:
-        bank.bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
+        bank.target.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
     run.folder.append_jsonl(EVOLVE_LOG, [_line(step, selection, found, result)])
     _tell(run, step, selection, found, result)
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.changes import usage_changes
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.merged import group_digest
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
@@ -21,8 +23,9 @@ from skill_ttrl.skills.merge.types import Extractor, Merger
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of
-from skill_ttrl.types import Group, Skill, Task
+from skill_ttrl.types import BankUpdate, Group, Skill, Task, to_json
 
 REPORTED = ("generated", "extracted", "added", "credited", "evolved")
 """Counts of a merge that are figures of its step."""
@@ -44,6 +47,8 @@ class RunBank:
     """Which skills the training's rollouts were given."""
     notices: list[str] = field(default_factory=list)
     """Findings from opening the bank that the user should read."""
+    draft: SkillBank | None = None
+    """With a gate: a copy in memory with the changes that it has not decided on yet. Prompts never show it."""
 
     def __bool__(self) -> bool:
         """Tell whether prompts show it and rollouts query it: `skills.use`."""
@@ -54,6 +59,11 @@ class RunBank:
         """The skills as they are now."""
         return list(self.bank.snapshot())
 
+    @property
+    def target(self) -> SkillBank:
+        """What changes go into: the bank, or with a gate its draft."""
+        return self.bank if self.draft is None else self.draft
+
     @cached_property
     def alike(self) -> Similarity | None:
         """How alike the texts of two skills are; None where only their words are compared."""
@@ -62,7 +72,11 @@ class RunBank:
 
     def view(self) -> BankView | None:
         """The bank as it is now, frozen; None where it is not used."""
-        return BankView(self.bank.snapshot(), self.bank.retriever) if self else None
+        return self.view_of(self.bank.snapshot()) if self else None
+
+    def view_of(self, snapshot: Snapshot) -> BankView:
+        """Another version, searched as this bank is."""
+        return BankView(snapshot, self.bank.retriever)
 
     @cached_property
     def merger(self) -> Merger:
@@ -120,7 +134,7 @@ class RunBank:
         if self.config.update == "none" and evolves:
             self._count_uses(groups, step)
         if self.config.stale_after is not None:
-            figures["skills_retired"] = float(len(self.bank.evict_stale(step)))
+            figures["skills_retired"] = float(len(self.target.evict_stale(step)))
         return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
@@ -130,7 +144,7 @@ class RunBank:
             changes, report = merge_groups(
                 named,
                 [winning(group) for group in groups],
-                self.bank.snapshot(),
+                self.target.snapshot(),
                 MergeRules(
                     self.merger,
                     self.extractor if self.config.extract else None,
@@ -152,7 +166,7 @@ class RunBank:
         if changes:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
             samples = [group_digest(group, step) for group in groups]
-            self.bank.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
+            self.target.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
         trouble = report.trouble()
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
@@ -196,14 +210,39 @@ class RunBank:
             (name, each.succeeded)
             for each in tries
             for name in dict.fromkeys((*each.skills_in_prompt, *each.retrieved))
-            if name in self.bank
+            if name in self.target
         ]
         if uses:
-            self.bank.record_usages(uses, step, evidence=tuple(dict.fromkeys(group.task.id for group in groups)))
+            self.target.record_usages(uses, step, evidence=tuple(dict.fromkeys(group.task.id for group in groups)))
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds of the bank, JSON-able."""
-        return {"bank_version": self.bank.version, "exposure": self.exposure.state_dict()}
+        pending = (
+            {} if self.draft is None else {"bank_pending": [json.loads(to_json(each)) for each in self.undecided()]}
+        )
+        return {"bank_version": self.bank.version, "exposure": self.exposure.state_dict(), **pending}
+
+    def start_draft(self, pending: Iterable[BankUpdate] = ()) -> None:
+        """Collect changes from here on for a gate, beginning with those that a checkpoint holds."""
+        self.draft = SkillBank.from_snapshot(self.bank.snapshot(), self.bank.settings)
+        for update in pending:
+            self.draft.apply(update)
+
+    def accept_draft(self) -> None:
+        """Apply the draft's updates as they are, and start the next draft."""
+        for update in self.undecided():
+            self.bank.apply(update)
+        self.start_draft()
+
+    def reject_draft(self, step: int) -> None:
+        """Keep the bank, apart from what was counted for its skills, and start the next draft."""
+        if counted := usage_changes(self.bank.snapshot(), self.target.snapshot()):
+            self.bank.apply(counted, reason="use", round=step)
+        self.start_draft()
+
+    def undecided(self) -> list[BankUpdate]:
+        """Updates of the draft, in order."""
+        return [] if self.draft is None else self.draft.history(self.bank.version)
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""

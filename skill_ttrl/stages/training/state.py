@@ -22,6 +22,7 @@ from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.skills.evolution import Evolver
+from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
 from skill_ttrl.stages.training.greedy import GreedyBaseline
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.votes import VoteManager
@@ -46,13 +47,14 @@ class PhaseState:
 
 @dataclass(kw_only=True)
 class RLState(PhaseState):
-    """Learner, votes, evolution and step."""
+    """Learner, votes, evolution, gate and step."""
 
     learner: Learner
     rule: UpdateRule
     votes: VoteManager
     greedy: GreedyBaseline
     evolution: Evolver | None
+    gate: BankGate | None = None
     task_batches: int = 0
     """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
 
@@ -73,15 +75,17 @@ class RLState(PhaseState):
             rule.load_state_dict(resumed.state)
         votes = VoteManager(parts, resumed.state if step else {})
         greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
-        state = cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution)
+        gate = make_gate(parts, resumed.state if step else {})
+        state = cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution, gate=gate)
         state.task_batches = int(resumed.state.get("task_batches", step)) if step else 0
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Update rule, votes, evolution, and where in the tasks the run is."""
+        """Update rule, votes, evolution, gate, and where in the tasks the run is."""
         drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
-        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **drawn}
+        gate = {} if self.gate is None else {"gate": self.gate.state_dict()}
+        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **gate, **drawn}
 
 
 def record_step(

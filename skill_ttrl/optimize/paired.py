@@ -1,0 +1,201 @@
+"""Paired tests on held-out tasks: does a change help, or at least not harm?
+
+A score is the mean of a task's rollouts, in [0, 1]; before and after are the same tasks in the same order. Pure functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.intervals import Interval, paired_difference, paired_score_p_value
+
+RuleKind = Literal["better", "not_worse"]
+GRID = 64
+"""Most rollouts of a task for which the null distribution is computed exactly: differences are then multiples of 1 / rollouts."""
+FLIPS = 9_999
+"""Sign flips that are drawn where differences lie on no such grid."""
+_CLOSE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class PairedRule:
+    """When a change is accepted.
+
+    `better`: the mean difference is at least `min_effect`, and the one-sided sign-flip test against "no better" rejects at
+    `alpha`. `not_worse`: the one-sided score test against "worse by `min_effect` or more" rejects at `alpha`, so that the
+    interval's lower end lies above `-min_effect`.
+    """
+
+    kind: RuleKind = "better"
+    min_effect: float = 0.0
+    """Of the mean score, in [0, 1): the least gain that counts, or for `not_worse` the loss that is too much."""
+    alpha: float = 0.05
+    """One-sided error: how often, at most, a change is accepted that has no gain (`better`), or loses `min_effect` (`not_worse`)."""
+    rounds: int = 1
+    """Decisions that share `alpha`: each is tested at `alpha / rounds` (Bonferroni), so that it bounds their errors together."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            ConfigError: one is out of its range.
+        """
+        if self.kind not in ("better", "not_worse"):
+            raise ConfigError(f"A rule is 'better' or 'not_worse', found {self.kind!r}.")
+        if not (0 <= self.min_effect < 1 and 0 < self.alpha < 0.5 and self.rounds >= 1):
+            raise ConfigError(
+                "A rule needs 0 <= min_effect < 1, 0 < alpha < 0.5 and rounds >= 1, found "
+                f"min_effect={self.min_effect}, alpha={self.alpha}, rounds={self.rounds}."
+            )
+        if self.kind == "not_worse" and not self.min_effect:
+            raise ConfigError("The rule 'not_worse' needs a min_effect above 0: the loss that is too much.")
+
+    @property
+    def level(self) -> float:
+        """Error level of one decision."""
+        return self.alpha / self.rounds
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """Outcome of a gate."""
+
+    accept: bool
+    difference: float
+    """Mean score after minus before; 0 without tasks."""
+    interval: Interval
+    """Of the difference, two-sided at 1 - 2 x the rule's level."""
+    p_value: float
+    """One-sided, of the test that the rule names."""
+    n: int
+    """Tasks."""
+    reason: str
+
+
+def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: int = 0) -> GateDecision:
+    """Accept or reject a change from the scores of the same tasks before and after.
+
+    Where the differences are multiples of 1/d for a d up to `GRID`, the sign-flip test is exact (for zeros and ones it is the
+    exact McNemar test) and `seed` has no effect; else `FLIPS` flips are drawn with it. No scores at all: rejected.
+
+    Raises:
+        ValueError: the two do not have one value in [0, 1] for the same tasks each.
+    """
+    before, after = np.asarray(before_P, dtype=np.float64), np.asarray(after_P, dtype=np.float64)
+    if before.size == 0 == after.size:
+        return GateDecision(False, 0.0, (-1.0, 1.0), 1.0, 0, "there are no scores to compare")
+    difference, low, high = paired_difference(before, after, confidence=1 - 2 * rule.level)
+    if rule.kind == "better":
+        p_value = sign_flip_p_value(after - before, seed=seed)
+        large = difference >= rule.min_effect - _CLOSE
+    else:
+        p_value = paired_score_p_value(before, after, -rule.min_effect)
+        large = difference > -rule.min_effect
+    accept = bool(large and p_value <= rule.level + _CLOSE)
+    reason = _reason(rule, accept, large, difference, p_value)
+    return GateDecision(accept, difference, (low, high), p_value, before.size, reason)
+
+
+def certain(
+    before_P: ArrayLike, after_P: ArrayLike, remaining: int, rule: PairedRule, *, seed: int = 0
+) -> GateDecision | None:
+    """The decision if the scores of `remaining` further tasks cannot change it, else None.
+
+    The interval and the p-value are those of the scores so far. For `better` the decision is monotone in each score, so the
+    two extremes settle it. For `not_worse` only the mean is bounded: a rejection can be certain early, an acceptance cannot.
+
+    Args:
+        before_P: scores so far; `after_P`: of the same tasks.
+        after_P: see `before_P`.
+        remaining: tasks still to come, behind these.
+        rule: the rule.
+        seed: as for `decide` on all scores.
+
+    Raises:
+        ValueError: as `decide`.
+    """
+    now = decide(before_P, after_P, rule, seed=seed)
+    if remaining <= 0:
+        return now
+    one, zero = np.ones(remaining), np.zeros(remaining)
+    before, after = np.asarray(before_P, dtype=np.float64), np.asarray(after_P, dtype=np.float64)
+    best = (np.concatenate([before, zero]), np.concatenate([after, one]))
+    if rule.kind == "not_worse":
+        return None if float((best[1] - best[0]).mean()) > -rule.min_effect else _early(now, False, remaining)
+    worst = (np.concatenate([before, one]), np.concatenate([after, zero]))
+    if not _better(best, rule, seed):
+        return _early(now, False, remaining)
+    return _early(now, True, remaining) if _better(worst, rule, seed) else None
+
+
+def sign_flip_p_value(differences_P: ArrayLike, *, seed: int = 0) -> float:
+    """One-sided p-value of "the mean is not above 0": the share of all sign flips whose sum is at least the observed one.
+
+    Exact where the differences are multiples of 1/d, d up to `GRID`; else of `FLIPS` drawn flips and the observed signs. It
+    falls, or stays, as any difference grows.
+    """
+    differences = np.asarray(differences_P, dtype=np.float64)
+    steps = _on_grid(differences)
+    if steps is not None:
+        return _exact_share(steps)
+    flipped = np.random.default_rng(seed).integers(0, 2, size=(FLIPS, differences.size)).astype(bool)
+    # The sum after a flip is the observed one less twice the sum over what is flipped.
+    reached = np.where(flipped, differences, 0.0).sum(axis=1) <= _CLOSE
+    return float(1 + reached.sum()) / (1 + FLIPS)
+
+
+def _on_grid(differences: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """The differences in steps of 1/d, for the least d up to `GRID` that gives whole numbers; None where none does."""
+    for size in range(1, GRID + 1):
+        steps = differences * size
+        if np.abs(steps - np.round(steps)).max(initial=0.0) <= _CLOSE * size:
+            return np.round(steps).astype(np.int64)
+    return None
+
+
+def _exact_share(steps: NDArray[np.int64]) -> float:
+    """Chance that a random choice of the differences sums to 0 or less: flipping these, the sum is at least the observed one."""
+    low, high = int(steps[steps < 0].sum()), int(steps[steps > 0].sum())
+    chance = np.zeros(high - low + 1)
+    chance[-low] = 1.0
+    for step in steps[steps != 0]:
+        chance = 0.5 * (chance + _shifted(chance, int(step)))
+    return float(min(1.0, chance[: 1 - low].sum() + 0.0))
+
+
+def _shifted(chance: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    moved = np.zeros_like(chance)
+    if step > 0:
+        moved[step:] = chance[:-step]
+    else:
+        moved[:step] = chance[-step:]
+    return moved
+
+
+def _better(scores: Sequence[NDArray[np.float64]], rule: PairedRule, seed: int) -> bool:
+    """The decision of `better` alone, without its interval."""
+    differences = scores[1] - scores[0]
+    return bool(
+        differences.mean() >= rule.min_effect - _CLOSE
+        and sign_flip_p_value(differences, seed=seed) <= rule.level + _CLOSE
+    )
+
+
+def _early(now: GateDecision, accept: bool, remaining: int) -> GateDecision:
+    text = f"certain before the last {remaining} tasks: their scores cannot change it"
+    return GateDecision(accept, now.difference, now.interval, now.p_value, now.n, text)
+
+
+def _reason(rule: PairedRule, accept: bool, large: bool, difference: float, p_value: float) -> str:
+    found = f"difference {difference:+.3f}, p = {p_value:.3g} at a level of {rule.level:.3g}"
+    if accept:
+        return f"{'better' if rule.kind == 'better' else f'not worse by {rule.min_effect:g}'}: {found}"
+    if not large and rule.kind == "better":
+        return f"below the least gain of {rule.min_effect:g}: {found}"
+    return f"{'not shown to be better' if rule.kind == 'better' else f'may be worse by {rule.min_effect:g}'}: {found}"

@@ -1,0 +1,238 @@
+"""The gate of a run's skill bank (`skills.gate`): changes are collected in a draft, and applied once a paired test accepts them.
+
+Both versions are rolled out on the gate's tasks by the policy as it is, with the same seeds. Tasks, seeds and the test follow from
+the run's seed and the step, so a repeated step decides the same. Each decision is a line of `gate.jsonl`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from skill_ttrl.config import GateConfig
+from skill_ttrl.errors import CheckpointError
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.optimize.paired import PairedRule
+from skill_ttrl.optimize.paired_gate import GateOutcome, gate_change
+from skill_ttrl.rollout.outcome import env_score, env_success
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.skills.changes import content_changes
+from skill_ttrl.skills.evolution import Evolver
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.types import Change, Group, Task, derive_seed
+
+GATE_LOG = "gate.jsonl"
+"""In a run's folder: each decision of the gate."""
+
+
+def rule_of(config: GateConfig) -> PairedRule:
+    """The rule that a config's gate decides by."""
+    return PairedRule(config.rule, config.min_effect, config.alpha, config.rounds)
+
+
+@dataclass
+class BankScorer:
+    """Scores versions of a bank on tasks with the policy as it is. Scores are cached until `clear`."""
+
+    worker: RolloutWorker
+    """Its environments are the gate's own."""
+    config: GateConfig
+    rollouts: int = 0
+    """Rollouts since `clear`."""
+    _known: dict[tuple[int, int, str], list[float | None]] = field(default_factory=dict)
+
+    def __call__(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
+        """See `optimize.paired_gate.ScoreFn`.
+
+        Raises:
+            EndpointError, EnvError: all rollouts failed.
+        """
+        key = (id(version.snapshot), seed, tasks[0].id)
+        if key not in self._known:
+            rollout = self.worker.config.rollout
+            sampling = Sampling(
+                self.config.temperature or rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens
+            )
+            count = self.config.rollouts_per_task
+            groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
+            refuse_failure(groups)
+            self.rollouts += count * len(tasks)
+            self._known[key] = [task_score(group, self.config.metric) for group in groups]
+        return self._known[key]
+
+    def clear(self) -> None:
+        """Forget the scores: the policy has changed."""
+        self.rollouts = 0
+        self._known.clear()
+
+
+def task_score(group: Group, metric: str) -> float | None:
+    """Mean outcome of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
+    whole = [each for each in group.trajectories if each.error is None]
+    values = [float(env_score(each) or 0.0) if metric == "score" else float(env_success(each) or 0.0) for each in whole]
+    return sum(values) / len(values) if values else None
+
+
+@dataclass
+class BankGate:
+    """The gate of a run in progress."""
+
+    config: GateConfig
+    tasks: Sequence[Task]
+    score: BankScorer
+    accepted: list[int] = field(default_factory=list)
+    """Versions that an accepted change took the place of, the newest last."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint. What is not decided yet is the bank's (`RunBank.state_dict`)."""
+        return {"accepted": self.accepted}
+
+    def test(self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int) -> GateOutcome:
+        """Compare two versions of the bank on the gate's tasks."""
+        views = bank.view_of(before), bank.view_of(after)
+        return gate_change(
+            *views, self.score, self.tasks, rule_of(self.config), seed=seed, early_stop=self.config.early_stop
+        )
+
+
+def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankGate | None:
+    """The gate of a run, restored from a checkpoint's state; None where the config has none, or the bank is not used.
+
+    Raises:
+        CheckpointError: that state is damaged.
+    """
+    bank, given = components.bank, components.gate
+    if not bank or given is None or bank.config.gate is None:
+        return None
+    worker = RolloutWorker(components.config, components.backend, components.worker.agent, given.envs)
+    gate = BankGate(bank.config.gate, given.tasks, BankScorer(worker, bank.config.gate))
+    try:
+        gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"What the checkpoint holds of the gate cannot be read ({error}). It is damaged."
+        ) from None
+    return gate
+
+
+def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> dict[str, float]:
+    """Decide on what was collected, where that is due, and test the bank against its predecessor. Returns the metrics.
+
+    Raises:
+        EndpointError, EnvError: all rollouts of the gate failed.
+    """
+    bank = run.components.bank
+    if gate is None or not bank:
+        return {}
+    last = step + 1 == run.config.rl.steps
+    seed = derive_seed(run.config.seed, "gate", step)
+    metrics: dict[str, float] = {}
+    gate.score.clear()
+    if last or (step + 1) % gate.config.every == 0:
+        metrics |= _decide_draft(run, gate, bank, evolver, step, seed)
+    if gate.config.recheck_every and (step + 1) % gate.config.recheck_every == 0 and gate.accepted:
+        metrics |= _recheck(run, gate, bank, step, seed)
+    if metrics:
+        metrics["gate/rollouts"] = float(gate.score.rollouts)
+    return metrics | {"bank_skills": float(len(bank.bank)), "bank_version": float(bank.bank.version)}
+
+
+def _decide_draft(
+    run: Run, gate: BankGate, bank: RunBank, evolver: Evolver | None, step: int, seed: int
+) -> dict[str, float]:
+    """Apply the draft or reject it. Where it counts uses alone, it is applied without a test."""
+    now, wanted = bank.bank.snapshot(), bank.target.snapshot()
+    changes = content_changes(now, wanted)
+    if not changes:
+        bank.accept_draft()
+        return {}
+    outcome = gate.test(bank, now, wanted, seed)
+    if outcome.decision.accept:
+        gate.accepted.append(now.version)
+        bank.accept_draft()
+    else:
+        if evolver is not None:
+            evolver.reject(changes)
+        bank.reject_draft(step)
+    _record(run, step, "change", (now.version, wanted.version), changes, outcome)
+    return {
+        "gate/accepted": float(outcome.decision.accept),
+        "gate/difference": outcome.decision.difference,
+        "gate/p_value": outcome.decision.p_value,
+        "gate/changes": float(len(changes)),
+    }
+
+
+def _recheck(run: Run, gate: BankGate, bank: RunBank, step: int, seed: int) -> dict[str, float]:
+    """Go back to the version before the last accepted change where that one is better now.
+
+    The rule is `better`, whatever the gate's: a rollback undoes harm that is shown.
+    """
+    now, earlier = bank.bank.snapshot(), bank.bank.at(gate.accepted[-1])
+    changes = content_changes(now, earlier)
+    if not changes:
+        return {}
+    config = gate.config.model_copy(update={"rule": "better"})
+    outcome = BankGate(config, gate.tasks, gate.score).test(bank, now, earlier, seed)
+    if outcome.decision.accept:
+        version = gate.accepted.pop()
+        pending = bank.undecided()
+        bank.bank.rollback(version, reason=f"gate: rollback to {version}")
+        bank.start_draft()
+        if pending:
+            run.warn(
+                f"{len(pending)} updates that the gate had not decided on were dropped with a rollback of the bank."
+            )
+    _record(run, step, "recheck", (now.version, earlier.version), changes, outcome)
+    return {"gate/rolled_back": float(outcome.decision.accept), "gate/recheck_difference": outcome.decision.difference}
+
+
+def _record(
+    run: Run, step: int, kind: str, versions: tuple[int, int], changes: Sequence[Change], outcome: GateOutcome
+) -> None:
+    """Write a line of `gate.jsonl`, and say what was decided."""
+    found = outcome.decision
+    record = {
+        "phase": "rl",
+        "step": step,
+        "kind": kind,
+        "accepted": found.accept,
+        "difference": found.difference,
+        "low": found.interval[0],
+        "high": found.interval[1],
+        "p_value": found.p_value,
+        "tasks": found.n,
+        "of": outcome.tasks,
+        "failed": outcome.failed,
+        "before": mean_score(outcome.before),
+        "after": mean_score(outcome.after),
+        "reason": found.reason,
+        "version": versions[0],
+        "candidate": versions[1],
+        "changes": [change_record(change) for change in changes],
+    }
+    run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
+    verdict = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
+    run.progress.notice(
+        f"gate: after step {step + 1} {len(changes)} changes of the bank {verdict} on {found.n} of {outcome.tasks} tasks: "
+        f"{found.reason}."
+    )
+
+
+def mean_score(scores: Sequence[float | None]) -> float | None:
+    """Mean of the scores that there are."""
+    known = [score for score in scores if score is not None]
+    return sum(known) / len(known) if known else None
+
+
+def change_record(change: Change) -> dict[str, str]:
+    """One change for a log: its kind, id and source."""
+    skill = change.after or change.before
+    assert skill is not None
+    return {"kind": change.kind, "id": skill.id, "source": skill.source}

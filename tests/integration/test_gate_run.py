@@ -1,0 +1,164 @@
+"""Runs whose bank changes behind a gate: what it lets in, what it keeps out, and that a resumed run decides the same.
+
+The environment is a small one of doors, the policy a random one that never writes an action that can be played: no change helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.evolution import Evolver
+from skill_ttrl.stages import train
+from skill_ttrl.stages.training.bank_gate import BankGate, decide_changes
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.types import BankUpdate, from_json
+from tests.integration.test_evolve_run import DOORS
+
+STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.checkpoint_every=3"]
+LAX = ["skills.gate={tasks: 6, rollouts_per_task: 1, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}"]
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "doors.yaml"
+    path.write_text(DOORS)
+    return path
+
+
+@pytest.fixture(scope="module")
+def strict(doors: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "strict"
+    train.run(load_config(doors, STRICT), folder)
+    return folder
+
+
+def updates(run: Path) -> list[BankUpdate]:
+    log = run / "bank" / "log.jsonl"
+    return [from_json(BankUpdate, line) for line in log.read_bytes().split(b"\n")[:-1]] if log.exists() else []
+
+
+def decisions(run: Path) -> list[dict[str, Any]]:
+    return read_jsonl(run / "gate.jsonl")
+
+
+def test_a_change_that_does_not_help_stays_out_is_recorded_and_does_not_come_back(strict: Path) -> None:
+    """Evolution looks after three steps and after six, the gate decides after every second: at four, and the text is known at six."""
+    (found,) = decisions(strict)
+    assert (found["step"], found["kind"], found["accepted"], found["tasks"]) == (3, "change", False, 6)
+    assert found["changes"][0]["source"] == "evolve" and "below the least gain of 0.02" in found["reason"]
+    assert updates(strict) == []
+    looks = read_jsonl(strict / "evolve.jsonl")
+    assert [look["added"] for look in looks] == [1, 0] and looks[1]["left_out"]
+    rows = read_jsonl(strict / "metrics.jsonl")
+    assert [row["step"] for row in rows if "gate/accepted" in row] == [3]
+    assert rows[3]["gate/accepted"] == 0.0 and rows[3]["gate/rollouts"] == 6 * 2 * 2 and rows[3]["bank_skills"] == 0
+
+
+def test_the_tasks_of_the_gate_are_not_trained_on(strict: Path, doors: Path, tmp_path: Path) -> None:
+    trained = {each["task"]["id"] for each in read_jsonl(strict / "trajectories.jsonl")}
+    assert len(trained) == 24, "30 doors, 6 of them held out, 8 steps of 4"
+
+
+def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors: Path, tmp_path: Path) -> None:
+    train.run(load_config(doors, LAX), tmp_path / "run")
+    evolved = [update for update in updates(tmp_path / "run") if update.reason == "evolve"]
+    assert [update.round for update in evolved] == [2, 5] and all(update.evidence for update in evolved)
+    found = [(each["step"], each["kind"], each["accepted"]) for each in decisions(tmp_path / "run")]
+    assert found == [(2, "change", True), (3, "recheck", False), (5, "change", True), (7, "recheck", False)]
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        assert len(bank) == 2 and sum(skill.stats.uses for skill in bank) > 0
+
+
+def test_a_bank_that_does_worse_than_its_predecessor_goes_back(
+    doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The doors cannot be opened here, so the scores are made up: a bank with skills wins nothing, one without them everything."""
+
+    def score(self: Any, version: Any, tasks: Sequence[Any], *, seed: int) -> list[float]:
+        return [float(not len(version.snapshot))] * len(tasks)
+
+    worse = ["skills.gate={tasks: 6, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}", "rl.steps=4"]
+    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankScorer.__call__", score)
+    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankGate.test", _accept_first(BankGate.test))
+    train.run(load_config(doors, worse), tmp_path / "run")
+    assert [update.reason for update in updates(tmp_path / "run")][-1] == "gate: rollback to 0"
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert [row["bank_skills"] for row in rows] == [0, 0, 1, 0] and rows[3]["gate/rolled_back"] == 1.0
+
+
+def _accept_first(test: Any) -> Any:
+    """Accept the first change whatever its scores are: the harm that a gate can let in by chance."""
+    seen: list[int] = []
+
+    def tested(self: BankGate, bank: Any, before: Any, after: Any, seed: int) -> Any:
+        seen.append(seed)
+        return test(self, bank, before, before if len(seen) == 1 else after, seed)
+
+    return tested
+
+
+def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
+    strict: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint after three steps holds a proposal that is not decided on; the run breaks off after the decision."""
+
+    def breaks(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> Mapping[str, float]:
+        found = decide_changes(run, gate, evolver, step)
+        if step == 3:
+            raise RuntimeError("the machine is gone")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr("skill_ttrl.stages.rl.decide_changes", breaks)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            train.run(load_config(doors, STRICT), tmp_path / "run")
+    train.run(load_config(doors, STRICT), tmp_path / "run", resume="auto")
+    for name in ("gate.jsonl", "evolve.jsonl", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (strict / name).read_bytes(), name
+
+
+MATH = [
+    "skills.prompt_tokens=200",
+    "env={id: math}",
+    "agent={template: plain}",
+    "evolve=null",
+    "rl.reward=majority",
+    "rl.kl_coef=0",
+]
+ADD = "{path: 'family:add', split: train, limit: 6}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (["skills.gate={tasks: 30}"], "the gate's are not trained on"),
+        (["skills.gate={rule: not_worse, min_effect: 0}"], "min_effect above 0"),
+        (
+            [*MATH, f"data={{max_prompt_tokens: 300, train: {ADD}}}", "skills.gate={tasks: 2}"],
+            "measured on the very same tasks",
+        ),
+        (
+            [
+                *MATH,
+                f"data={{max_prompt_tokens: 300, train: {ADD}, eval: {{path: 'family:add', split: test}}}}",
+                "skills.gate={tasks: 2}",
+            ],
+            r"There is a gate \(skills\.gate\), but .*cannot grade",
+        ),
+    ],
+)
+def test_a_gate_that_cannot_decide_says_so_before_the_run_begins(
+    settings: list[str], why: str, doors: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        train.run(load_config(doors, settings), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
