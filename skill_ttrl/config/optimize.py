@@ -49,9 +49,10 @@ class OptimizeConfig(Section):
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the engine. gepa: `minibatch_size` (3), `iterations`, `candidate_selection` (`pareto`)."""
     optimizer: str = "openai"
-    """Who reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), or `module:attribute` of your own."""
+    """Who reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (none: rules by elimination, in a grammar of
+    yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the optimizer."""
+    """Options of the optimizer. induce: `grammar` (`module:attribute`)."""
     document: str | None = None
     """File with the first document; None: that of `agent.document`, else an empty one."""
     place: Literal["prompt", "bank"] = "prompt"

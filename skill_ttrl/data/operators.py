@@ -61,9 +61,6 @@ QUESTION = re.compile(r"Compute (\w+) (\d)\.")
 class OperatorGrammar:
     """The form of the rules, one a name: `NAME (+|-|*)DIGIT`. Not the rules. See `optimize.induction.RuleGrammar`."""
 
-    rules: tuple[Rule, ...] = RULES
-    """In the order in which they are preferred."""
-
     def subject(self, question: str) -> str | None:
         """The name that a problem asks about."""
         found = QUESTION.search(question)
@@ -71,7 +68,7 @@ class OperatorGrammar:
 
     def lines(self, subject: str) -> list[str]:
         """Every rule that a name could have."""
-        return [rule.of(subject) for rule in self.rules]
+        return [rule.of(subject) for rule in RULES]
 
     def predict(self, line: str, question: str) -> str | None:
         """The answer under a rule; None where the problem is about another name, or the line is no rule."""

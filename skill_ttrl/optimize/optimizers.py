@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.optimizer import Optimizer
 from skill_ttrl.prompts.templates import Templates
@@ -14,3 +15,4 @@ from skill_ttrl.registry import Registry
 OptimizerFactory = Callable[[Calls, OptimizeConfig, Templates], Optimizer]
 OPTIMIZERS: Registry[OptimizerFactory] = Registry("optimizer", key="optimize.optimizer")
 OPTIMIZERS.register("openai")(LLMOptimizer)
+OPTIMIZERS.register("induce")(make_induction)

@@ -1,0 +1,163 @@
+"""The optimizer that asks no language model: it finds rules by elimination, in a grammar that the user gives.
+
+A grammar says which lines a document may hold about a subject and which answer each line gives to a question. Every rollout excludes
+lines: with a true answer, those that give another one; without, a failure excludes the lines that give its answer, and a success those
+that give another one. For each subject with failures one of the lines that nothing excludes is proposed, drawn by the step's seed, so
+that after a rejected step another one comes. The grammar is knowledge of the form
+of rules, not of the rules.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, cast
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.optimizer import StepView
+from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.registry import import_attribute, naming
+from skill_ttrl.types import derive_seed
+
+REASON = "{proposed} edits for {failing} subjects with failures: lines that no rollout excludes"
+
+
+class RuleGrammar(Protocol):
+    """The lines that a document may hold, one a rule."""
+
+    def subject(self, question: str) -> str | None:
+        """The subject of a question, to which a rule belongs; None where there is none."""
+        ...
+
+    def lines(self, subject: str) -> Sequence[str]:
+        """Every line about a subject. A document holds at most one of them."""
+        ...
+
+    def predict(self, line: str, question: str) -> str | None:
+        """The answer that a line gives to a question; None: it says nothing of it."""
+        ...
+
+
+@dataclass
+class Evidence:
+    """Answers known of one subject, by question."""
+
+    right: dict[str, str] = field(default_factory=dict)
+    wrong: dict[str, set[str]] = field(default_factory=dict)
+
+    def add(self, rollout: RolloutResult) -> None:
+        """Add what a rollout tells: its true answer where it has one, else whether its own was right."""
+        question, answer = asked(rollout), rollout.predicted_answer
+        if rollout.reference_text:
+            self.right[question] = rollout.reference_text
+        elif rollout.hard and answer:
+            self.right[question] = answer
+        elif answer:
+            self.wrong.setdefault(question, set()).add(answer)
+
+    def excludes(self, line: str, grammar: RuleGrammar) -> bool:
+        """True if a known answer contradicts the line."""
+        right = ((grammar.predict(line, question), answer) for question, answer in self.right.items())
+        if any(predicted is not None and predicted != answer for predicted, answer in right):
+            return True
+        return any(grammar.predict(line, question) in answers for question, answers in self.wrong.items())
+
+
+@dataclass
+class InductionOptimizer:
+    """Proposes for each subject with failures a line of its grammar that no rollout so far excludes.
+
+    An `optimize.optimizer.Optimizer`. Its evidence grows over the steps of one run; a replayed run collects the same.
+    """
+
+    grammar: RuleGrammar
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+    """By subject."""
+
+    def reflect(self, view: StepView) -> list[RawPatch]:
+        """One patch: an edit for each subject with failures, those that most failures support first."""
+        with naming(f"The grammar {type(self.grammar).__qualname__}", f"in step {view.step}"):
+            return self._reflect(view)
+
+    def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
+        """All edits: they are of different subjects."""
+        edits = [edit for raw in patches for edit in raw.patch.edits]
+        return Patch(edits, "; ".join(raw.patch.reasoning for raw in patches))
+
+    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
+        """The edits with the most failures behind them."""
+        edits = sorted(patch.edits, key=lambda edit: -(edit.support_count or 0))
+        return Patch(edits[:max_edits], f"{patch.reasoning}; {max_edits} with the most failures")
+
+    def _reflect(self, view: StepView) -> list[RawPatch]:
+        failures: dict[str, int] = {}
+        for rollout in view.rollouts:
+            subject = self.grammar.subject(asked(rollout))
+            if subject is not None:
+                self.evidence.setdefault(subject, Evidence()).add(rollout)
+                failures[subject] = failures.get(subject, 0) + (not rollout.hard)
+        failing = sorted(
+            (subject for subject in failures if failures[subject]), key=lambda name: (-failures[name], name)
+        )
+        edits = [edit for name in failing for edit in self._edits(view, name, failures[name])]
+        reasoning = REASON.format(proposed=len(edits), failing=len(failing))
+        return [RawPatch(Patch(edits, reasoning), "failure", len(view.rollouts))] if edits else []
+
+    def _edits(self, view: StepView, subject: str, failures: int) -> list[Edit]:
+        """The edit that brings a possible line into the document; none where one is there, or no line is left."""
+        lines, written = self.grammar.lines(subject), [line.strip() for line in view.document.split("\n")]
+        present = [place for place, line in enumerate(written) if line in lines]
+        possible = [line for line in lines if not self.evidence[subject].excludes(line, self.grammar)]
+        if not possible or any(written[place] in possible for place in present):
+            return []
+        line = random.Random(derive_seed(view.seed, "line", subject)).choice(possible)
+        edit = replace_line(view.document, present[0], line) if present else Edit("append", line)
+        edit.support_count, edit.source_type = failures, "failure"
+        return [edit]
+
+
+def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -> InductionOptimizer:
+    """The optimizer `induce` with the grammar of `optimize.optimizer_options`; it asks nobody and reads no templates.
+
+    Raises:
+        ConfigError: the options name no usable grammar.
+    """
+    known = {"grammar"}
+    for name in config.optimizer_options:
+        if name not in known:
+            raise ConfigError(f"The optimizer induce has no option {name!r}.{did_you_mean(name, known)}")
+    path = config.optimizer_options.get("grammar")
+    if not isinstance(path, str) or ":" not in path:
+        raise ConfigError(
+            "The optimizer induce needs a grammar: the lines that a document may hold. Set optimize.optimizer_options={grammar: "
+            f"'module:attribute'}}, such as skill_ttrl.data.operators:OperatorGrammar; found {path!r}."
+        )
+    found = import_attribute(path, "grammar")
+    with naming(f"The grammar {path!r}", "when it was made"):
+        grammar = found() if isinstance(found, type) else found
+    missing = [name for name in ("subject", "lines", "predict") if not callable(getattr(grammar, name, None))]
+    if missing:
+        raise ConfigError(
+            f"{path} is no grammar: it has no method {', '.join(missing)}. A grammar has subject(question), lines(subject) and "
+            "predict(line, question)."
+        )
+    return InductionOptimizer(cast(RuleGrammar, grammar))
+
+
+def asked(rollout: RolloutResult) -> str:
+    """The question of a rollout, or the task in words."""
+    return rollout.question or rollout.task_description
+
+
+def replace_line(document: str, place: int, content: str) -> Edit:
+    """The edit that replaces line `place`. Its target takes in neighbouring lines until it is the first text of its kind."""
+    lines = document.split("\n")
+    first, last = place, place
+    while document.find("\n".join(lines[first : last + 1])) != sum(len(line) + 1 for line in lines[:first]):
+        first, last = max(0, first - 1), min(len(lines) - 1, last + 1)
+    new = [*lines[first:place], content, *lines[place + 1 : last + 1]]
+    return Edit("replace", "\n".join(new), "\n".join(lines[first : last + 1]))

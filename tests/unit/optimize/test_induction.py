@@ -1,0 +1,159 @@
+"""Rules by elimination: every proposed line explains every rollout so far, and the whole loop finds what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.data.operators import RULES, OperatorGrammar, Operators, question, read_rules
+from skill_ttrl.errors import SkillTTRLError
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.edits import apply_patch
+from skill_ttrl.optimize.induction import InductionOptimizer, make_induction, replace_line
+from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.optimizer import StepView
+from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.record import OptimizeTask
+from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.prompts.templates import Templates
+
+GRAMMAR = OperatorGrammar()
+
+
+def rollout(name: str, x: int, answer: str, *, true: str = "", hard: int = 0) -> RolloutResult:
+    return RolloutResult(
+        f"{name}-{x}", hard, hard, question=question(name, x), predicted_answer=answer, reference_text=true
+    )
+
+
+def view(*rollouts: RolloutResult, document: str = "", seed: int = 0) -> StepView:
+    return StepView(1, 1, document, rollouts, 8, seed)
+
+
+def value(line: str, x: int) -> str:
+    """Computed without the family's own arithmetic."""
+    _, rule = line.split(" ")
+    return str(int(eval(f"({x} {rule[0]} {rule[1]}) % 10")))
+
+
+def test_a_grammar_predicts_what_its_lines_say() -> None:
+    assert len(GRAMMAR.lines("bako")) == 30 and GRAMMAR.subject("Compute bako 4.") == "bako"
+    for line in GRAMMAR.lines("bako"):
+        for x in range(10):
+            assert GRAMMAR.predict(line, question("bako", x)) == value(line, x)
+    assert (
+        GRAMMAR.predict("bako +1", question("kida", 3)) is None and GRAMMAR.predict("bako", "Compute bako 3.") is None
+    )
+    assert GRAMMAR.subject("What is 2 + 3?") is None
+
+
+def test_true_answers_of_failures_leave_the_lines_that_give_them() -> None:
+    """(4 -> 3) is +9, -1, *2 or *7; (5 -> 4) leaves +9 and -1, which are one function."""
+    optimizer = InductionOptimizer(GRAMMAR)
+    (first,) = optimizer.reflect(view(rollout("bako", 4, "0", true="3")))
+    (edit,) = first.patch.edits
+    assert edit.op == "append" and value(edit.content, 4) == "3" and edit.support_count == 1
+    (second,) = optimizer.reflect(view(rollout("bako", 5, "0", true="4"), document="bako *2"))
+    (edit,) = second.patch.edits
+    assert (edit.op, edit.target) == ("replace", "bako *2") and edit.content in ("bako +9", "bako -1")
+
+
+def test_without_true_answers_failures_and_successes_exclude_lines() -> None:
+    optimizer = InductionOptimizer(GRAMMAR)
+    optimizer.reflect(view(rollout("bako", 4, "3", hard=1), rollout("bako", 5, "9")))
+    assert not optimizer.evidence["bako"].excludes("bako +9", GRAMMAR)
+    assert optimizer.evidence["bako"].excludes("bako +1", GRAMMAR), "4 + 1 is not 3"
+    (found,) = optimizer.reflect(view(rollout("bako", 5, "0")))
+    assert found.patch.edits[0].content in ("bako +9", "bako -1"), "neither 9 nor 0 was right at 5"
+
+
+def test_no_edit_for_a_line_that_nothing_excludes_nor_where_no_line_is_left() -> None:
+    optimizer = InductionOptimizer(GRAMMAR)
+    assert optimizer.reflect(view(rollout("bako", 4, "0", true="3"), document="bako -1")) == []
+    assert optimizer.reflect(view(rollout("kida", 4, "0", true="x"), rollout("vuba", 1, "1", hard=1))) == []
+    assert optimizer.reflect(view(RolloutResult("other", question="Who wrote it?"))) == []
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["bako", "kida", "vuba"]), st.integers(0, 9)), min_size=1, max_size=30),
+    st.lists(st.sampled_from(RULES), min_size=3, max_size=3),
+    st.integers(0, 5),
+)
+def test_what_is_proposed_explains_every_failure_so_far(
+    asked: list[tuple[str, int]], rules: list[Any], seed: int
+) -> None:
+    true = dict(zip(["bako", "kida", "vuba"], rules, strict=True))
+    optimizer, document = InductionOptimizer(GRAMMAR), "bako +0\n\nSome advice."
+    for place, (name, x) in enumerate(asked):
+        failed = rollout(name, x, "-", true=value(true[name].of(name), x))
+        for raw in optimizer.reflect(view(failed, document=document, seed=seed + place)):
+            document = apply_patch(document, raw.patch)
+    lines = {skill.title: skill.text for skill in read_rules(document)}
+    for name, x in asked:
+        assert value(lines[name], x) == value(true[name].of(name), x)
+    assert "Some advice." in document and len(document.split()) == 2 + 2 * len(lines)
+
+
+@given(st.lists(st.sampled_from(["ab +1", "cab +1", "ab +12", "", "x"]), min_size=1, max_size=7), st.data())
+def test_replacing_a_line_leaves_the_others_as_they_are(lines: list[str], data: st.DataObject) -> None:
+    lines = [*lines, "x"]
+    place = data.draw(st.sampled_from([place for place, line in enumerate(lines) if line]))
+    edit = replace_line("\n".join(lines), place, "new")
+    after = apply_patch("\n".join(lines), Patch([edit])).split("\n")
+    wanted = [*lines[:place], "new", *lines[place + 1 :]]
+    assert [line for line in after if line] == [line for line in wanted if line]
+
+
+def follower(
+    document: str, items: Sequence[Mapping[str, Any]], *, seed: int, on_result: Callable[..., None]
+) -> list[RolloutResult]:
+    """A scripted policy that follows the rules of the document and answers 0 where there is none."""
+    told, results = {skill.title: skill.text for skill in read_rules(document)}, []
+    for item in items:
+        name, x = item["id"].split("-")
+        answer = value(told[name], int(x)) if name in told else "0"
+        results.append(rollout(name, int(x), answer, true=item["true"], hard=int(answer == item["true"])))
+    return results
+
+
+def test_the_loop_finds_all_rules_from_failures() -> None:
+    family = Operators(size=6)
+    every = [{"id": task.id, "true": str(task.reference)} for task in family.problems("test", "E-v0")]
+    task = OptimizeTask(
+        [each for each in every if each["id"][-1] in "2357"],
+        [each for each in every if each["id"][-1] in "149"],
+        [each for each in every if each["id"][-1] in "068"],
+    )
+    config = OptimizeConfig(optimizer="induce", epochs=3, batch_size=8)
+    done = optimize(task, "", config, Calls(None, follower), InductionOptimizer(GRAMMAR), seed=3)
+    assert done.test_first is not None and sum(result.hard for result in done.test_first) < 8
+    assert done.test_best is not None and all(result.hard for result in done.test_best)
+    assert all(row["n_success_patches"] == 0 for row in done.rows)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({}, "needs a grammar"),
+        ({"grammer": "a:b"}, "no option 'grammer'.*Did you mean 'grammar'"),
+        ({"grammar": "skill_ttrl.data.operators:Rule"}, "operators:Rule' failed when it was made"),
+        ({"grammar": "skill_ttrl.data.operators:RULES"}, "no method subject, lines, predict"),
+        ({"grammar": "skill_ttrl.data.operators:Operatorgrammar"}, "Did you mean"),
+    ],
+)
+def test_options_without_a_usable_grammar_are_refused(options: dict[str, Any], why: str) -> None:
+    with pytest.raises(SkillTTRLError, match=why):
+        make_induction(Calls(None, follower), OptimizeConfig(optimizer_options=options), Templates())
+
+
+def test_the_optimizer_has_a_name() -> None:
+    config = OptimizeConfig(
+        optimizer="induce", optimizer_options={"grammar": "skill_ttrl.data.operators:OperatorGrammar"}
+    )
+    made = OPTIMIZERS.get(config.optimizer)(Calls(None, follower), config, Templates())
+    assert isinstance(made, InductionOptimizer) and isinstance(made.grammar, OperatorGrammar)
