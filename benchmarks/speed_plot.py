@@ -75,4 +75,4 @@ def draw(label: str, panels: Sequence[tuple[str, str, float]], series: Series) -
 def _step(most: float) -> float:
     """Distance of the lines of a scale: 1, 2 or 5 times a power of ten, for four to ten of them."""
     power = 10.0 ** math.floor(math.log10(most))
-    return next(size * power for size in (0.1, 0.2, 0.5, 1.0) if most / (size * power) <= 8)
+    return next(size * power for size in (0.1, 0.2, 0.5, 1.0, 2.0) if most / (size * power) <= 8)
