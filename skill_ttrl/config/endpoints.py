@@ -6,7 +6,7 @@ Secrets are no part of it: a key is named by the environment variable that holds
 from __future__ import annotations
 
 import re
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
 from pydantic import Field, field_validator, model_validator
@@ -80,7 +80,7 @@ class EndpointConfig(Section):
         return None if address is None else plain_address(address)
 
 
-Role = Literal["policy", "teacher", "merger", "embeddings"]
+Role = Literal["policy", "teacher", "merger", "embeddings", "optimizer"]
 
 
 class EndpointsConfig(Section):
@@ -94,18 +94,23 @@ class EndpointsConfig(Section):
     """Fuses what winners wrote, for `skills.merger: openai`."""
     embeddings: EndpointConfig | None = None
     """Turns texts into vectors, for `skills.embedder: openai`."""
+    optimizer: EndpointConfig | None = None
+    """Reflects on rollouts, merges and ranks edits, for `skillttrl optimize`."""
     max_cost: float | None = Field(default=None, gt=0)
-    """Most that a run may cost by the prices above; then it ends as if it were interrupted. None: no bound."""
+    """Most that a run may cost by the prices above. A request that could exceed it is not sent: the run ends as if it were
+    interrupted. None: no bound."""
     max_total_tokens: int | None = Field(default=None, ge=1)
     """Most tokens, of prompts and answers, that a run may use; as above."""
+    max_requests: int | None = Field(default=None, ge=1)
+    """Most requests that a run may send, repeated attempts included; as above."""
 
     @model_validator(mode="after")
     def _cost_can_be_known(self) -> EndpointsConfig:
-        named = [each for each in (self.policy, self.teacher, self.merger, self.embeddings) if each]
+        named = [each for role in get_args(Role) if (each := self.of(role))]
         if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
             raise ValueError(
                 "max_cost never ends a run in which nothing has a price: set price_in and price_out of the models, or "
-                "max_total_tokens in its place"
+                "max_total_tokens or max_requests in its place"
             )
         return self
 

@@ -34,7 +34,6 @@ REMOVED = {
     "rl.dual_clip": "It is an option of the loss: rl.loss.dual_clip.",
     "rl.sampler_correction": "Use rl.rollout_correction.type: truncate is token_truncate there, mask is token_mask.",
     "rl.sampler_correction_cap": "Use rl.rollout_correction.threshold.",
-    "endpoints.optimizer": "No part of a run ever asked this endpoint. Delete the section.",
 }
 """Keys of earlier versions, and what to do with them: run folders made before state them."""
 MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}

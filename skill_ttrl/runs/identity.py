@@ -40,6 +40,7 @@ NO_EFFECT_ON_RESULTS = (
     "runtime.optimizer_offload",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
+    "endpoints.max_requests",
     *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ENDPOINT_LIMITS),
 )
 """Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, or how many processes train."""

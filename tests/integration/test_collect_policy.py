@@ -165,7 +165,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
     out = tmp_path / "out.jsonl"
 
     def collect(budget: str) -> Any:
-        prices = ("endpoints.policy.price_out=1000000", f"endpoints.max_cost={budget}")
+        prices = ("endpoints.policy.price_out=1000000", "rollout.max_new_tokens=8", f"endpoints.max_cost={budget}")
         return run_policy("openai:opener", TRAINS, overrides=settings(server, *prices), chunk=4, output=out)
 
     with FaultyServer(answer=opens, faults=()) as server:

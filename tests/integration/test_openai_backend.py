@@ -117,21 +117,21 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
 
     with FaultyServer([], answer=adds) as server:
         whole = evaluate(server, tmp_path / "whole")
-        stopped = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=20")
+        stopped = evaluate(server, tmp_path / "kept", "endpoints.max_requests=2")
         refused(
             stopped,
             7,
             "The budget is spent",
-            "endpoints.max_total_tokens=20",
+            "endpoints.max_requests=2",
             "lines of samples drawn",
             "run the same command again: it continues",
         )
         drawn = (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()
         assert 0 < len(drawn) < 4
         asked = len(server.asked)
-        still = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=20")
+        still = evaluate(server, tmp_path / "kept", "endpoints.max_requests=2")
         assert still.code == 7 and len(server.asked) == asked  # what is spent is spent
-        done = evaluate(server, tmp_path / "kept", "endpoints.max_total_tokens=100000")
+        done = evaluate(server, tmp_path / "kept", "endpoints.max_requests=1000")
     assert done.code == 0 and done.json == whole.json
     assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
 
@@ -148,14 +148,15 @@ def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], 
     with FaultyServer(faults, 1.0, answer=adds) as whole:
         expected = evaluate(whole, tmp_path / "whole")
     with FaultyServer(faults, 1.0, answer=adds) as server:
-        for budget in (15, 60, 90, 100000):
-            done = evaluate(server, tmp_path / "kept", f"endpoints.max_total_tokens={budget}")
+        for budget in (2, 4, 7, 1000):
+            done = evaluate(server, tmp_path / "kept", f"endpoints.max_requests={budget}")
             if done.code == 0:
                 break
             spent = sum(server.delivered[part] for part in ("prompt", "answer"))
             words = f"{spent:,} tokens in {len(server.asked)} requests, cost unknown", "0 of 4 lines"
-            refused(done, 7, *words, f"{len(server.asked)} paid answers", f"endpoints.max_total_tokens={budget}.")
-        assert done.code == 0 and budget > 15 and done.json == expected.json
+            assert len(server.asked) <= budget
+            refused(done, 7, *words, f"{len(server.asked)} paid answers", f"endpoints.max_requests={budget}.")
+        assert done.code == 0 and budget > 2 and done.json == expected.json
         assert len(set(asked(server))) == len(server.asked) == len(whole.asked)
     assert not (tmp_path / "kept" / "answers.jsonl").exists()
     lines = read_jsonl(tmp_path / "kept" / "usage.jsonl")
@@ -181,16 +182,15 @@ def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
         assert not (out / "samples.jsonl").exists()
 
 
-def test_a_reply_says_that_its_budget_was_passed() -> None:
+def test_what_a_budget_has_no_room_for_is_not_asked() -> None:
+    words = ["ask", "openai:tiny", "12+34", "-n", 3, "--json"]
     with FaultyServer([], answer=adds) as server:
-        words = ["ask", "openai:tiny", "12+34", "-n", 3, "--json"]
-        passed = skillttrl(*words, *at(server, "endpoints.max_total_tokens=10"))
+        beyond = skillttrl(*words, *at(server, "endpoints.max_total_tokens=10"))
+        assert not server.asked
         within = skillttrl(*words, *at(server, "endpoints.max_total_tokens=100000"))
         wrong = skillttrl(*words, *at(server, "endpoints.max_total_tokens=0"))
-    assert passed.code == 0 and any(
-        "The budget is spent: " in said and "max_total_tokens=10" in said for said in passed.json["warnings"]
-    )
-    assert not any("budget" in said for said in within.json["warnings"])
+    refused(beyond, 7, "The budget is spent: 0 tokens", "10 tokens are left", "lower rollout.max_new_tokens")
+    assert within.code == 0 and not any("budget" in said for said in within.json["warnings"])
     refused(wrong, 2, "what --set says has 1 problem", "max_total_tokens")
 
 

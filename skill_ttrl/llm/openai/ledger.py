@@ -19,20 +19,25 @@ from typing import Any
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, RunFolderError, annotate_error
+from skill_ttrl.llm.openai.budget import Budget, Hold, Limits, Spend, budget_text, cost_text
 from skill_ttrl.llm.openai.cache import PaidAnswers
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl
 
 USAGE = "usage.jsonl"
 ANSWERS = "answers.jsonl"
 """In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
+REFUSED = "refused.json"
+"""In the same folder: the most that the request could take which did not fit into the budget."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """Ends the message of a run whose budget is spent."""
 SAME = "Go on with the same command."
 """Message on leaving a command early, if the same command continues by itself."""
-RAISE = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
+RAISE = "Raise the budget (endpoints.max_total_tokens, endpoints.max_cost or endpoints.max_requests)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
+BEYOND = "billed beyond what they could take"
 ASKED = "asked of models behind addresses"
 """Begins the line that says what they cost."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
@@ -77,6 +82,8 @@ class Entry:
     """True if the answer came from the disk and cost nothing."""
     estimated: bool = False
     """True if the server did not count the tokens: they are a quarter of the bytes."""
+    over_bound: bool = False
+    """True if the server billed more than the request could take at most by what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,8 @@ class Totals:
     """Of the requests with a price."""
     unpriced: int = 0
     """Of those, the ones that took tokens without a price: their cost is unknown."""
+    over_bound: int = 0
+    """Of those, the ones that were billed at more than they could take at most; they alone can pass a budget."""
 
     @property
     def tokens(self) -> int:
@@ -106,7 +115,13 @@ class Totals:
     def of(cls, entry: Entry) -> Totals:
         """Totals of one request."""
         sent = entry.attempts, entry.tokens_in, entry.tokens_cached, entry.tokens_out
-        return cls(1, entry.outcome not in DELIVERED, entry.cached, *sent, entry.cost or 0.0, entry.cost is None)
+        failed, unpriced = entry.outcome not in DELIVERED, entry.cost is None
+        return cls(1, failed, entry.cached, *sent, entry.cost or 0.0, unpriced, entry.over_bound)
+
+    @property
+    def spend(self) -> Spend:
+        """The amounts that a budget bounds."""
+        return Spend(self.tokens, self.cost, self.attempts)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
@@ -124,6 +139,7 @@ class Ledger:
         path: file that keeps the lines, read where it is there; None: they are only added up.
         max_cost: most that may be spent, in the prices' currency.
         max_total_tokens: most tokens, of prompts and answers.
+        max_requests: most requests sent, repeated attempts included.
 
     Raises:
         RunFolderError: the file cannot be read.
@@ -132,6 +148,7 @@ class Ledger:
     path: Path | None = None
     max_cost: float | None = None
     max_total_tokens: int | None = None
+    max_requests: int | None = None
     paid: PaidAnswers | None = field(default=None, repr=False)
     """Answers that no finished piece of work holds yet; None where `path` is."""
     _parts: Parts = field(default_factory=dict, repr=False)
@@ -144,7 +161,10 @@ class Ledger:
             cut_torn_line(self.path)
             self._parts = read_usage(self.path)
         if self.path is not None:
-            self.paid = PaidAnswers(self.path.with_name(self.path.name.removesuffix(USAGE) + ANSWERS))
+            self.paid = PaidAnswers(self._beside(self.path, ANSWERS))
+        self._budget = Budget(Limits(self.max_total_tokens, self.max_cost, self.max_requests), self._refuse)
+        self._budget.add(self.totals().spend)
+        self._refused = self._refused_before()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -156,14 +176,18 @@ class Ledger:
             self.present_phase = before
 
     @property
+    def bounded(self) -> bool:
+        """True if there is a budget."""
+        return bool(self._budget.limits)
+
+    @property
     def exhausted(self) -> bool:
-        """True if the budget is spent."""
-        spent = self.totals()
-        over_cost = self.max_cost is not None and spent.cost >= self.max_cost
-        return over_cost or (self.max_total_tokens is not None and spent.tokens >= self.max_total_tokens)
+        """True if nothing is left of the budget, or less than a refused request could take."""
+        spent, limits = self._budget.spent, self._budget.limits
+        return limits.reached_by(spent) or (self._refused is not None and not limits.allow(spent + self._refused[0]))
 
     def check(self) -> None:
-        """Called before a request begins. Requests that are on their way already may go beyond the budget.
+        """Called before work begins that needs requests; each of them is reserved for by itself (`hold`).
 
         Raises:
             BudgetError: the budget is spent.
@@ -171,17 +195,44 @@ class Ledger:
         if self.exhausted:
             raise _Spent(self)
 
+    def hold(self) -> Hold:
+        """Reserves for one request, attempt by attempt, until `record` counts it."""
+        return Hold(self._budget)
+
     def spent(self) -> str:
-        """The message of a spent budget, with what was spent until now."""
-        spent = self.totals()
-        bounds = {"endpoints.max_cost": self.max_cost, "endpoints.max_total_tokens": self.max_total_tokens}
-        shown = " and ".join(f"{name}={bound:.12g}" for name, bound in bounds.items() if bound is not None)
-        asked = spent.requests - spent.cached
-        found = f"The budget is spent: {spent.tokens:,} tokens in {asked:,} request{'s' * (asked != 1)}, "
-        found += f"{cost_text(spent.cost, spent.unpriced, asked)}, with {shown}."
-        if count := len(self.paid or ()):
-            found += f" {count:,} paid answers that are part of nothing finished are saved, and are not paid again."
-        return found
+        """The message of a spent budget, with what was spent until now and what the refused request could take."""
+        totals = self.totals()
+        sent = totals.requests - totals.cached
+        facts = sent, cost_text(totals.cost, totals.unpriced, sent), totals.over_bound, len(self.paid or ())
+        return budget_text(self._budget.limits, totals.spend, facts, self._refused)
+
+    def _refuse(self, most: Spend, role: str) -> BudgetError:
+        self._refused = most, role
+        if self.path is not None:
+            file = self._beside(self.path, REFUSED)
+            with wrap_os_errors("write", file):
+                write_atomic(file, json.dumps({"most": asdict(most), "role": role}).encode())
+        return _Spent(self)
+
+    def _refused_before(self) -> tuple[Spend, str] | None:
+        """The request that ended the command before: it may fit now that the budget was raised, and is forgotten then."""
+        file = None if self.path is None else self._beside(self.path, REFUSED)
+        if file is None or not file.exists():
+            return None
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            most, role = Spend(**found["most"]), str(found["role"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise RunFolderError(f"{file} cannot be read: {error}. Remove it.") from None
+        if not self._budget.limits.allow(self._budget.spent + most):
+            return most, role
+        with wrap_os_errors("remove", file):
+            file.unlink(missing_ok=True)
+        return None
+
+    @staticmethod
+    def _beside(path: Path, name: str) -> Path:
+        return path.with_name(path.name.removesuffix(USAGE) + name)
 
     def settle(self) -> None:
         """Forget the paid answers: what came of them is saved elsewhere now.
@@ -192,16 +243,19 @@ class Ledger:
         if self.paid is not None:
             self.paid.clear()
 
-    def record(self, entry: Entry) -> None:
-        """Add one request.
+    def record(self, entry: Entry, hold: Hold | None = None) -> None:
+        """Add one request that has ended, with its `hold`.
 
         Raises:
             RunFolderError: the file cannot be written.
         """
-        with self._lock:
-            _add(self._parts, entry)
-            if self.path is not None:
-                append_whole(self.path, f"{json.dumps(asdict(entry))}\n".encode(), durable=False)
+        try:
+            with self._lock:
+                _add(self._parts, entry)
+                if self.path is not None:
+                    append_whole(self.path, f"{json.dumps(asdict(entry))}\n".encode(), durable=False)
+        finally:
+            self._budget.add(Totals.of(entry).spend, hold)
 
     def totals(self) -> Totals:
         """Sums over all requests."""
@@ -254,6 +308,21 @@ def current_ledger() -> Ledger:
     return _ambient.get()
 
 
+def current_phase() -> str | None:
+    """The phase that `asked_in` has named in this context; None: that of the ledger."""
+    return _phase.get()
+
+
+@contextmanager
+def asked_in(phase: str) -> Iterator[None]:
+    """Requests of this context alone belong to `phase`, unlike `Ledger.phase`, which all threads share."""
+    token = _phase.set(phase)
+    try:
+        yield
+    finally:
+        _phase.reset(token)
+
+
 @contextmanager
 def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
     """Record requests in `path` inside the block, continuing what it holds, under the config's budget.
@@ -265,7 +334,7 @@ def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledge
     Raises:
         RunFolderError: the file cannot be read.
     """
-    ledger = Ledger(path, endpoints.max_cost, endpoints.max_total_tokens)
+    ledger = Ledger(path, endpoints.max_cost, endpoints.max_total_tokens, endpoints.max_requests)
     token = _ambient.set(ledger)
     try:
         yield ledger
@@ -294,22 +363,13 @@ def usage_lines(usage: Mapping[str, Any]) -> list[str]:
 
 
 def _asked(totals: Mapping[str, Any]) -> str:
-    others = {"failed": totals["failed"], "from the disk": totals["cached"]}
+    others = {"failed": totals["failed"], "from the disk": totals["cached"], BEYOND: totals.get("over_bound", 0)}
     shown = "".join(f", {count} {name}" for name, count in others.items() if count)
     sent = totals["requests"] - totals["cached"]
     return (
         f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "
         f"{cost_text(totals['cost'], totals.get('unpriced', 0), sent)}"
     )
-
-
-def cost_text(cost: float | None, unpriced: int, requests: int) -> str:
-    """`cost 0.5`, or what is known of it: of `requests`, so many have no price."""
-    if not unpriced:
-        return f"cost {cost or 0.0:.4g}"
-    if not cost:
-        return "cost unknown (no price is set)"
-    return f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
 
 
 class _Spent(BudgetError):
@@ -334,3 +394,4 @@ def _add(parts: Parts, entry: Entry) -> None:
 
 
 _ambient: ContextVar[Ledger] = ContextVar("ledger", default=Ledger())  # noqa: B039  # nobody reads the default's totals
+_phase: ContextVar[str | None] = ContextVar("phase", default=None)

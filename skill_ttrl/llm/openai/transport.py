@@ -16,12 +16,14 @@ from random import Random
 from typing import Any, TypeVar
 
 from skill_ttrl.config import EndpointConfig, Role
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.address import find_address
+from skill_ttrl.llm.openai.bounds import RequestBounds
+from skill_ttrl.llm.openai.budget import Hold, Spend
 from skill_ttrl.llm.openai.cache import AnswerCache
 from skill_ttrl.llm.openai.connection import connect
 from skill_ttrl.llm.openai.failures import Failure, MalformedResponse, explained, failure_of, pause_before, until_reset
-from skill_ttrl.llm.openai.ledger import Entry, Ledger, Tokens, cost_of, current_ledger
+from skill_ttrl.llm.openai.ledger import Entry, Ledger, Tokens, cost_of, current_ledger, current_phase
 from skill_ttrl.llm.openai.replies import Reply, estimated, read_body, tokens_said
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ class Transport:
         self.address = find_address(config, role, key)
         self.sdk = connect(self.address, config, role)
         self._ledger = ledger
+        self._bounds = RequestBounds(config, role)
         self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._random = Random()  # jitter is to differ from one process to the next
@@ -65,7 +68,7 @@ class Transport:
             BudgetError: the budget is spent.
         """
         ledger = self.ledger
-        entry = Entry(ledger.present_phase, self.role, self.config.model, "cancelled", 0)
+        entry = Entry(current_phase() or ledger.present_phase, self.role, self.config.model, "cancelled", 0)
         saved = ledger.paid.take(key) if ledger.paid is not None else None
         if saved is None and self._cache is not None:
             saved = self._cache.get(key)
@@ -75,12 +78,16 @@ class Transport:
                 ledger.record(replace(entry, outcome=outcome, cached=True))
                 return found, True
         async with self._slots:
-            ledger.check()
-            sending = _Sending()
+            most = self._bounds.of(body, answers=path != EMBEDDINGS) if ledger.bounded else None
+            sending = _Sending(ledger.hold(), most, self.config)
             try:
                 found, raw = await self._attempt_all(path, body, read, sending)
+            except BudgetError:
+                sending.refused = not sending.attempts  # what was never sent is no request
+                raise
             finally:
-                ledger.record(sending.entry(entry, self.config))
+                if not sending.refused:
+                    ledger.record(sending.entry(entry), sending.hold)
         if ledger.paid is not None and useful(sending.outcome):
             ledger.paid.put(key, raw)
         if self._cache is not None and sending.outcome in ("ok", "length"):  # another may be a better one tomorrow
@@ -94,7 +101,7 @@ class Transport:
         while True:
             while (left := self._not_before - time.monotonic()) > 0:  # the server said that nothing remains until then
                 await asyncio.sleep(left + self._random.uniform(0.0, 0.1 * left))
-            sending.attempts += 1
+            await sending.begin(self.role)
             raw: dict[str, Any] = {}
             try:
                 raw = await self._send(path, body)
@@ -103,14 +110,14 @@ class Transport:
                 failure = failure_of(error, self.address)
                 if failure is None:
                     raise
-                sending.spent += tokens_said(raw)  # an answer of no use is paid for all the same
+                sending.pay(tokens_said(raw))  # an answer of no use is paid for all the same
                 sending.outcome = failure.kind
                 await self._pause(sending.attempts, failure)
-                sending.outcome = "cancelled"
                 continue
             if not (tokens.prompt or tokens.answer):
                 tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
-            sending.outcome, sending.spent = outcome, sending.spent + tokens
+            sending.pay(tokens)
+            sending.outcome = outcome
             return found, raw
 
     async def _send(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -143,13 +150,31 @@ class Transport:
 
 
 class _Sending:
-    """Totals of the attempts of one request so far."""
+    """Totals of the attempts of one request so far, and its share of the budget."""
 
-    def __init__(self) -> None:
+    def __init__(self, hold: Hold, most: Spend | None, config: EndpointConfig) -> None:
+        self.hold, self._most, self._config = hold, most, config
         self.attempts, self.spent, self.outcome = 0, Tokens(), "cancelled"
+        self.refused = self._over = False
         self._began = time.monotonic()
 
-    def entry(self, begun: Entry, config: EndpointConfig) -> Entry:
+    async def begin(self, role: Role) -> None:
+        """Begin an attempt, as soon as the budget has room for it.
+
+        Raises:
+            BudgetError: it has none.
+        """
+        if self._most is not None:
+            await self.hold.reserve(self._most, role)
+        self.attempts, self.outcome = self.attempts + 1, "cancelled"
+
+    def pay(self, tokens: Tokens) -> None:
+        """Count what an attempt was billed."""
+        self.spent += tokens
+        over = self.hold.pay(Spend(tokens.prompt + tokens.answer, cost_of(tokens, self._config) or 0.0, 1))
+        self._over = self._over or over
+
+    def entry(self, begun: Entry) -> Entry:
         return replace(
             begun,
             outcome=self.outcome,
@@ -157,7 +182,8 @@ class _Sending:
             tokens_in=self.spent.prompt,
             tokens_cached=self.spent.cached,
             tokens_out=self.spent.answer,
-            cost=cost_of(self.spent, config),
+            cost=cost_of(self.spent, self._config),
             seconds=round(time.monotonic() - self._began, 3),
             estimated=self.spent.estimated,
+            over_bound=self._over,
         )

@@ -190,7 +190,7 @@ def ask(
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
     first = "" if whole else FIRST_TURN.format(env=config.env.id)
-    passed = f"{ledger.spent()} Requests that are under way together may pass a budget." if ledger.exhausted else ""
+    passed = ledger.spent() if ledger.totals().over_bound and ledger.exhausted else ""
     return Reply(
         question,
         tuple(completion.text for completion in completions),

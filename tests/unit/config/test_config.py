@@ -110,8 +110,8 @@ def test_misspelt_key_of_an_override_is_answered_too() -> None:
 
 def test_keys_that_were_removed_say_what_to_do() -> None:
     with pytest.raises(ConfigError) as caught:
-        load_config({"endpoints": {"optimizer": {"model": "m"}}, "eval": {"bootstrap_samples": 100}})
-    assert "endpoints.optimizer: this key was removed." in str(caught.value)
+        load_config({"rl": {"dual_clip": 3.0}, "eval": {"bootstrap_samples": 100}})
+    assert "rl.dual_clip: this key was removed." in str(caught.value)
     assert "eval.bootstrap_samples: this key was removed. All intervals are score intervals" in str(caught.value)
 
 

@@ -59,7 +59,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         Ledger(tmp_path / "usage.jsonl")
 
 
-@pytest.mark.parametrize("bound", [{"max_cost": 1.0}, {"max_total_tokens": 30}])
+@pytest.mark.parametrize("bound", [{"max_cost": 1.0}, {"max_total_tokens": 30}, {"max_requests": 4}])
 def test_a_spent_budget_says_so(bound: dict[str, float]) -> None:
     ledger = Ledger(None, **bound)  # type: ignore[arg-type]  # either of the two
     ledger.record(entry())
@@ -208,7 +208,7 @@ def test_a_bound_on_costs_needs_a_price() -> None:
 
 
 def test_a_spent_budget_is_raised_and_only_what_is_kept_continues() -> None:
-    raised = "Raise the budget (endpoints.max_total_tokens or endpoints.max_cost)"
+    raised = "Raise the budget (endpoints.max_total_tokens, endpoints.max_cost or endpoints.max_requests)"
     assert when_spent(f"3 lines are kept. {SAME}") == (
         f"3 lines are kept. {raised}, then run the same command again: it continues."
     )

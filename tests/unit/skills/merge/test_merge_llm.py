@@ -306,7 +306,7 @@ def test_where_the_budget_is_spent_nothing_is_used(monkeypatch: pytest.MonkeyPat
     outputs = [written(new(f"{name} " + name * 299)) for name in "abc"]
     with (
         scripted(NOTHING) as server,
-        track_usage(tmp_path / "usage.jsonl", EndpointsConfig(max_total_tokens=5)) as ledger,
+        track_usage(tmp_path / "usage.jsonl", EndpointsConfig(max_requests=1)) as ledger,
     ):
         merger = make_merger("openai", models=models(server, "heuristic", max_concurrency=1))
         with pytest.raises(BudgetError, match="budget is spent"):

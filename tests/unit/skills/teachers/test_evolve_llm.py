@@ -146,7 +146,7 @@ def test_a_server_that_is_down_is_an_error_with_its_reason() -> None:
 def test_a_spent_budget_ends_it_whatever_failures_may_do(tmp_path: Path) -> None:
     with scripted({"new_skills": []}) as server:
         told = models(server, "skip")
-        endpoints = told.endpoints.model_copy(update={"max_total_tokens": 1})
+        endpoints = told.endpoints.model_copy(update={"max_requests": 1})
         with track_usage(tmp_path / "usage.jsonl", endpoints):
             teacher = make_teacher("openai", models=replace(told, endpoints=endpoints))
             teacher.evolve(FAILURES, SKILLS, CONFIG)
