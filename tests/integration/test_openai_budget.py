@@ -1,0 +1,72 @@
+"""A budget against a really started server: what could exceed it is not sent, and what a server bills beyond its bound is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import BudgetError, ConfigError
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import Ledger, usage_lines
+from tests.faulty_server import FaultyServer
+from tests.integration.test_openai_client import ASK, ask, client
+
+
+def test_the_budget_ends_what_would_exceed_it_and_nothing_before() -> None:
+    """The whole of it is used up to what one request could take at most; waiting for others makes room."""
+    most = 450
+    ledger = Ledger(max_total_tokens=1000)
+    with FaultyServer([]) as server:
+
+        async def many(asked: Client) -> list[Any]:
+            return await asyncio.gather(*(asked.chat(ASK, max_tokens=200) for _ in range(200)), return_exceptions=True)
+
+        found = ask(client(server, ledger, max_concurrency=8), many)
+    refused = [each for each in found if isinstance(each, BudgetError)]
+    assert ledger.exhausted and refused and len(server.asked) == 200 - len(refused)
+    assert ledger.totals().requests == len(server.asked)  # what did not begin is no request
+    assert 1000 - most < ledger.totals().tokens <= 1000 and ledger.totals().over_bound == 0
+
+
+def test_repeated_attempts_count_and_what_they_were_billed_is_there_before_the_next() -> None:
+    """A paid answer that cannot be used leaves too little for another attempt."""
+    useless: tuple[int, Mapping[str, str], Any] = (
+        200,
+        {},
+        {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 150}},
+    )
+    for bound, sent, said in (
+        ("max_requests", 2, "No request is left"),
+        ("max_total_tokens", 3, "tokens are left.*max_new_tokens"),
+    ):
+        ledger = Ledger(**{bound: 2 if bound == "max_requests" else 900})  # type: ignore[arg-type]  # either of the two
+        with FaultyServer([], first=[useless] * 9) as server:
+            with pytest.raises(BudgetError):
+                ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
+            assert len(server.asked) == sent, bound
+        assert ledger.totals().tokens == 170 * sent and ledger.totals().attempts == sent
+        with pytest.raises(BudgetError, match=rf"{said}"):
+            ledger.check()
+
+
+def test_a_server_that_bills_more_than_it_was_asked_for_is_counted_and_named() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 900}
+    greedy: tuple[int, Mapping[str, str], Any] = 200, {}, {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    ledger = Ledger(max_total_tokens=800)
+    with FaultyServer([], first=[greedy]) as server:
+        ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
+        with pytest.raises(BudgetError, match="1 of the requests were billed at more than they could take"):
+            ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
+        assert len(server.asked) == 1
+    assert ledger.totals().tokens == 909 and "1 billed beyond" in usage_lines(ledger.report())[0]
+
+
+def test_an_answer_without_a_bound_is_refused_under_a_budget() -> None:
+    with FaultyServer([]) as server:
+        loose = client(server, Ledger(max_total_tokens=800), extra_body={"max_completion_tokens": None})
+        with pytest.raises(ConfigError, match=r"endpoints\.policy\.extra_body takes the limit"):
+            ask(loose, lambda asked: asked.chat(ASK))
+        assert not server.asked
