@@ -106,7 +106,7 @@ class OpenAIChatClient(BaseLLMClient):
                 timeout=timeout,
                 max_concurrency=64,  # the caller's threads are the bound
             )
-            self._client("teacher", 3, NEW_LIMIT)  # a missing key is found now
+            self._client("optimizer", 3, NEW_LIMIT)  # a missing key is found now
         except ValidationError as error:
             raise ConfigError(f"OpenAIChatClient({model!r}): {first_problem(error)}") from None
         except ConfigError as error:
@@ -135,7 +135,7 @@ class OpenAIChatClient(BaseLLMClient):
             BudgetError: the budget of the ledger in use is spent.
         """
         messages = [Message("system", system or ""), Message("user", user or "")]
-        role: Role = "policy" if stage == "rollout" else "teacher"
+        role: Role = "policy" if stage == "rollout" else "optimizer"
 
         def answer(limit_field: str) -> tuple[str, dict[str, Any]]:
             client = self._client(role, retries, limit_field)
