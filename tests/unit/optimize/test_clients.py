@@ -75,7 +75,7 @@ def test_a_request_that_comes_to_nothing_is_an_error_and_not_an_empty_answer() -
 def test_further_fields_are_sent_and_spending_is_recorded_under_a_budget() -> None:
     with FaultyServer(rate=0, answer=shout) as server:
         client = OpenAIChatClient("m", base_url=server.url)
-        with track_usage(None, EndpointsConfig(max_total_tokens=6)) as ledger:
+        with track_usage(None, EndpointsConfig(max_requests=2)) as ledger:
             client.chat(system="a b", user="c", stage="rollout", top_p=0.5)
             client.chat(system="a b", user="c", stage="merge")
             with pytest.raises(BudgetError, match="budget is spent"):
