@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         SimpleQAEnv,
         SkillEnv,
         SkillOptConfig,
+        SkillOptTrainer,
     )
     from skill_ttrl.rl.advantages import (
         compute_gae_advantage,
@@ -91,6 +92,7 @@ __all__ = [
     "SkillMerger",
     "SkillOps",
     "SkillOptConfig",
+    "SkillOptTrainer",
     "SkillTTRLConfig",
     "SkillTTRLTrainer",
     "Step",
@@ -131,6 +133,7 @@ _HOME = {
         "optimize.env": "SkillEnv",
         "optimize.options": "SkillOptConfig",
         "optimize.qa": "SimpleQAEnv",
+        "optimize.trainer": "SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
         "rl.advantages": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",

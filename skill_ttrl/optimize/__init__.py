@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         build_scheduler,
     )
     from skill_ttrl.optimize.scores import compute_score, skill_hash
+    from skill_ttrl.optimize.trainer import SkillOptTrainer
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "SimpleQAEnv",
     "SkillEnv",
     "SkillOptConfig",
+    "SkillOptTrainer",
     "apply_edit",
     "apply_edit_with_report",
     "apply_patch",
@@ -67,6 +69,7 @@ _HOME = {
         "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",
         "scores": "compute_score skill_hash",
+        "trainer": "SkillOptTrainer",
         "types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
     }.items()
     for name in names.split()

@@ -23,6 +23,10 @@ from skill_ttrl.types import derive_seed
 
 Item = Mapping[str, Any]
 """One task as plain JSON, with at least an `id`."""
+ONE_REQUEST = frozenset({"refused", "too_long", "malformed", "refusal", "filtered", "client", "failed"})
+"""Kinds of an `EndpointError` that are one request's own. After any other, such as a server that is gone, a run stops and can be
+continued; put down as a failure, the request would be left out for good.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,7 @@ class Calls:
         """Put all requests, several at once; one answer each, in order, None for one that came to nothing.
 
         Raises:
-            EndpointError: a request came to nothing, under `on_failure: stop`.
+            EndpointError: a request came to nothing, under `on_failure: stop`, or because the server serves nobody.
             BudgetError: the budget is spent; what was answered until then is kept.
         """
         keys = [
@@ -187,7 +191,7 @@ class Calls:
         try:
             reply = self.chat(request.system, request.user, max_tokens=request.max_tokens, stage=request.stage)
         except EndpointError as error:
-            if self.on_failure == "stop":
+            if self.on_failure == "stop" or error.kind not in ONE_REQUEST:
                 raise
             self.journal.put(key, {"stage": request.stage, "error": str(error)})
         else:

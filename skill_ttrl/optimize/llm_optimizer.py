@@ -108,9 +108,7 @@ class LLMOptimizer:
         if patch is None:
             view.fallbacks["merge"] += 1
             patch = concatenated(group)
-        for edit in patch.edits:
-            edit.merge_level = edit.merge_level or level
-        return patch
+        return replace(patch, edits=[replace(edit, merge_level=edit.merge_level or level) for edit in patch.edits])
 
     def _merger(self, view: StepView, stage: str, patches: Sequence[Patch], level: int) -> ChatRequest:
         shown = json.dumps([patch.to_dict() for patch in patches], ensure_ascii=False, indent=2)

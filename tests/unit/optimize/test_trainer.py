@@ -1,0 +1,389 @@
+"""SkillOptTrainer beside skillrl's on one scripted world: the same run, and what is better when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import skillrl
+
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
+from skill_ttrl.optimize import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
+
+RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")
+"""An analyst answers prose where `prose` is needed, a merger where `garble` is merged, a ranking where `mute` is ranked."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:  # a run has a hundred files; none of these tests cuts the power
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+def items(split: str, count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"{split}{n}",
+            "question": f"What of {split} {n}?",
+            "rule": RULES[n % len(RULES)],
+            "task_type": f"t{n % 2}",
+        }
+        for n in range(count)
+    ]
+
+
+class Colours(SkillEnv):
+    """An item is solved where the document names its rule."""
+
+    name = "colours"
+    task_types = ("t0", "t1")
+
+    def __init__(self, sizes: tuple[int, int, int] = (18, 9, 6)) -> None:
+        self.splits = {name: items(name, size) for name, size in zip(("train", "val", "test"), sizes, strict=True)}
+
+    def get_items(self, split: str) -> list[dict[str, Any]]:
+        return self.splits[split]
+
+    def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: BaseLLMClient) -> RolloutResult:
+        text, _ = target_client.chat(system=skill, user=item["question"], stage="rollout")
+        right = item["rule"] in text
+        return RolloutResult(
+            id=item["id"],
+            hard=int(right),
+            soft=1.0 if right else 0.25 * ("start" in text),
+            fail_reason="" if right else f"needs {item['rule']}",
+            task_type=item["task_type"],
+        )
+
+
+class TheirColours(Colours):
+    """The same for skillrl, which takes a result of any other type for a failure without a word."""
+
+    def rollout_one(self, **how: Any) -> Any:
+        return skillrl.RolloutResult.from_dict(super().rollout_one(**how).to_dict())
+
+
+class Scripted(BaseLLMClient):
+    """Target: repeats its instructions. Optimizer: names the rules that failed rollouts need."""
+
+    model = "scripted"
+
+    def __init__(self, dies_at: int | None = None) -> None:
+        self.calls: list[str] = []
+        self._dies_at = dies_at
+        self._lock = threading.Lock()
+
+    def chat(self, *, system: str, user: str, stage: str = "", **_: Any) -> tuple[str, dict[str, Any]]:
+        with self._lock:
+            if self._dies_at is not None and len(self.calls) >= self._dies_at:
+                raise BudgetError("stopped here")
+            self.calls.append(stage)
+        if stage == "rollout":
+            return system, {}
+        return self.answer(stage, user), {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+
+    def answer(self, stage: str, user: str) -> str:
+        if stage == "ranking":
+            places = [int(place) for place in re.findall(r"^\[(\d+)\] op=", user, re.MULTILINE)]
+            return "I like all." if "mute" in user else json.dumps({"selected_indices": places[::-1]})
+        if stage == "merge":
+            edits = [edit for patch in json.loads(user[user.index("[\n") :]) for edit in patch["edits"]]
+            unique = list({json.dumps(edit, sort_keys=True): edit for edit in edits}.values())
+            return "So many!" if "garble" in json.dumps(edits) else json.dumps({"reasoning": "m", "edits": unique})
+        needs = sorted(set(re.findall(r"needs (\w+)", user)))
+        edits = [{"op": "append", "content": f"Mind {name}."} for name in needs] or [
+            {"op": "insert_after", "target": "start", "content": "Go on."},
+            {"op": "delete", "target": "nowhere"},
+        ]
+        return "Hm." if "prose" in needs else json.dumps({"reasoning": "r", "edits": edits})
+
+
+def config_of(kind: Callable[..., Any], root: Path, **changes: Any) -> Any:
+    sizes = {"num_epochs": 2, "batch_size": 6, "minibatch_size": 2, "merge_batch_size": 2, "workers": 2}
+    return kind(**{**sizes, "out_root": str(root), "verbose": False, **changes})
+
+
+def ours(root: Path, *clients: Scripted, env: SkillEnv | None = None, **changes: Any) -> dict[str, Any]:
+    target, optimizer = clients if len(clients) == 2 else (*clients, *clients)
+    how = {name: changes.pop(name) for name in ("initial_skill", "prompt_overrides", "settings") if name in changes}
+    return SkillOptTrainer(
+        config=config_of(SkillOptConfig, root, **changes),
+        env=env or Colours(),
+        optimizer_client=optimizer,
+        target_client=target,
+        **{"initial_skill": "# Skill\nstart\n", **how},
+    ).train()
+
+
+def theirs(root: Path, *clients: Scripted, **changes: Any) -> Any:
+    target, optimizer = clients if len(clients) == 2 else (*clients, *clients)
+    return skillrl.SkillOptTrainer(
+        config=config_of(skillrl.SkillOptConfig, root, **changes),
+        env=TheirColours(),
+        optimizer_client=optimizer,
+        target_client=target,
+        initial_skill="# Skill\nstart\n",
+    ).train()
+
+
+def read(root: Path, name: str) -> Any:
+    return json.loads((root / name).read_text(encoding="utf-8"))
+
+
+def files(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+# --- the same run ---
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"gate_metric": "soft", "lr_scheduler": "linear", "edit_budget": 3, "min_edit_budget": 1},
+        {"gate_metric": "mixed", "failure_only": True, "workers": 1, "merge_batch_size": 8, "seed": 3},
+    ],
+)
+def test_a_whole_run_makes_the_same_edits_and_decisions(tmp_path: Path, changes: dict[str, Any]) -> None:
+    mine, there = tmp_path / "ours", tmp_path / "theirs"
+    clients, their_clients = (Scripted(), Scripted()), (Scripted(), Scripted())
+    summary, expected = ours(mine, *clients, **changes), theirs(there, *their_clients, **changes)
+    for name in files(there):
+        if name.endswith((".md", "results.json")):
+            assert (mine / name).read_bytes() == (there / name).read_bytes(), name
+    steps = sorted(path.name for path in (there / "steps").iterdir())
+    for step in steps:
+        for name in ("raw_patches", "edit_apply_report"):
+            if (there / "steps" / step / f"{name}.json").exists():
+                assert read(mine / "steps" / step, f"{name}.json") == read(there / "steps" / step, f"{name}.json")
+        for name in ("merged_patch", "ranked_patch"):
+            if (there / "steps" / step / f"{name}.json").exists():
+                edits = [read(root / "steps" / step, f"{name}.json")["edits"] for root in (mine, there)]
+                assert edits[0] == edits[1]
+    for row, wanted in zip(read(mine, "history.json"), read(there, "history.json"), strict=True):
+        other = {"timing", "wall_time_s", "gate_metric", "skill_len"}
+        assert {key: row[key] for key in wanted.keys() - other} == {key: wanted[key] for key in wanted.keys() - other}
+    timeless = expected.keys() - {"version", "config", "wall_time_s"}
+    assert {key: summary[key] for key in timeless} == {key: expected[key] for key in timeless}
+    assert files(there) <= files(mine)
+    assert clients[1].calls.count("ranking") == their_clients[1].calls.count("ranking")
+    assert sorted(clients[1].calls) == sorted(their_clients[1].calls)
+    assert {"accept_new_best"} < {row["action"] for row in read(mine, "history.json")}
+
+
+def test_without_a_patch_nothing_changes_and_neither_library_fails(tmp_path: Path) -> None:
+    class Prose(Scripted):
+        def answer(self, stage: str, user: str) -> str:
+            return ("I would rather not.", '{"edits": "none"}', '{"edits": [', "[]")[len(user) % 4]
+
+    summary, expected = ours(tmp_path / "ours", Prose()), theirs(tmp_path / "theirs", Prose())
+    assert summary["total_skips"] == expected["total_skips"] == 6
+    assert (
+        summary["fallbacks"] == {"analyst": 18} and (tmp_path / "ours/best_skill.md").read_text() == "# Skill\nstart\n"
+    )
+
+
+# --- resume ---
+
+
+def timeless(root: Path) -> dict[str, Any]:
+    """Everything in a run's folder but times, and the journal, whose lines stand in the order in which work was finished."""
+    found: dict[str, Any] = {}
+    for name in files(root) - {"journal.jsonl", "config.json", ".lock"}:
+        text = (root / name).read_text(encoding="utf-8")
+        found[name] = re.sub(r'"(\w+_s|out_root|workers|verbose)": [^,\n]+|"done": \d+', "", text)
+    return found
+
+
+def test_a_run_of_skillrl_that_was_stopped_repeats_every_step(tmp_path: Path) -> None:
+    """After a restart its counter stands at the last step and goes on from there, and skips what lies before it: nothing."""
+    dying, rest, again = Scripted(dies_at=60), Scripted(), Scripted()
+    with pytest.raises(BudgetError):
+        theirs(tmp_path, dying, workers=1)
+    assert [row["step"] for row in read(tmp_path, "history.json")] == [1, 2]
+    summary = theirs(tmp_path, rest, workers=1)
+    places = [(row["step"], row["epoch"], row["step_in_epoch"]) for row in read(tmp_path, "history.json")]
+    assert places[2:] == [(3, 1, 0), (4, 1, 1), (5, 1, 2), (6, 2, 0), (7, 2, 1), (8, 2, 2)]
+    assert summary["total_steps"] == 8
+    assert (
+        theirs(tmp_path, again, workers=1)["total_steps"] == 14 and len(again.calls) > 50
+    )  # a finished run, started again
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scripted]:
+    """A run of ours that was never stopped."""
+    root, client = tmp_path_factory.mktemp("whole"), Scripted()
+    ours(root, client, workers=1)
+    return root, client
+
+
+@pytest.mark.parametrize("dies_at", [0, 12, 16, 19, 119])
+def test_ours_goes_on_where_it_was(tmp_path: Path, whole: tuple[Path, Scripted], dies_at: int) -> None:
+    expected, client = whole
+    dying, rest, again = Scripted(dies_at), Scripted(), Scripted()
+    with pytest.raises(BudgetError):
+        ours(tmp_path, dying, workers=1)
+    ours(tmp_path, rest, workers=1)
+    assert timeless(tmp_path) == timeless(expected)
+    assert dying.calls + rest.calls == client.calls
+    ours(tmp_path, again, workers=3, verbose=True)  # a finished run, started again
+    assert again.calls == [] and timeless(tmp_path) == timeless(expected)
+
+
+def test_a_folder_is_continued_only_by_its_own_run(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:
+    root, _ = whole
+    before = timeless(root)
+    others: list[tuple[dict[str, Any], str]] = [
+        ({"edit_budget": 3}, "config.edit_budget 4 there, 3 here"),
+        ({"initial_skill": "else"}, "initial_skill"),
+        ({"env": Colours((18, 8, 6))}, "selection"),
+        ({"prompt_overrides": {"ranking": "mine"}}, "prompts"),
+        ({"settings": {"gate": {"early_stop": True}}}, "settings.gate"),
+    ]
+    for changes, said in others:
+        with pytest.raises(RunFolderError, match=said):
+            ours(root, Scripted(), **changes)
+    assert timeless(root) == before
+    theirs(tmp_path, Scripted(), num_epochs=1)
+    with pytest.raises(RunFolderError, match=r"holds a run of skillrl.*best_skill.md as initial_skill"):
+        ours(tmp_path, Scripted())
+
+
+# --- settings of ours, and bad input ---
+
+
+def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:
+    root, client = whole
+    saving = Scripted()
+    ours(tmp_path, saving, settings={"gate": {"early_stop": True, "chunk": 1}, "reuse_rollouts": True})
+    assert (tmp_path / "best_skill.md").read_bytes() == (root / "best_skill.md").read_bytes()
+    actions = [[row["action"] for row in read(each, "history.json")] for each in (root, tmp_path)]
+    assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
+
+
+def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> None:
+    summary = read(whole[0], "summary.json")
+    low, high = summary["test_hard_interval"]
+    assert low <= summary["test_hard"] <= high
+    assert summary["test_delta_hard_interval"][0] <= summary["test_delta_hard"]
+    assert summary["calls"]["analyst_error"]["prompt_tokens"] > 0 and summary["failed_rollouts"] == 0
+
+
+def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
+    heard: set[str] = set()
+
+    class Listening(Scripted):
+        def chat(self, *, system: str, stage: str = "", **how: Any) -> tuple[str, dict[str, Any]]:
+            heard.update([system] if stage == "analyst" else [])
+            return super().chat(system=system, stage=stage, **how)
+
+    text = "Costs $5, $$, ${x}.\n\n{}\n"
+    ours(tmp_path, Listening(), num_epochs=1, prompt_overrides={"analyst_error": text, "analyst_success": text})
+    assert heard == {text}
+    with pytest.raises(ConfigError, match=r"Unknown prompt 'analyst_eror'. Did you mean 'analyst_error'"):
+        ours(tmp_path, Scripted(), prompt_overrides={"analyst_eror": ""})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"gate": {"early": True}}, "gate.early"),
+        ({"edit_budget": 3}, "edit_budget: that is a key of SkillOptConfig"),
+        ({"max_document_tokens": 0}, "max_document_tokens"),
+    ],
+)
+def test_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ours(tmp_path, Scripted(), settings=settings)
+
+
+class Breaks(Colours):
+    """An environment with a fault in its rollouts."""
+
+    def __init__(self, fault: Callable[[dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._fault = fault
+
+    def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: BaseLLMClient) -> RolloutResult:
+        found = self._fault(item)
+        return found if found is not None else super().rollout_one(item=item, skill=skill, target_client=target_client)
+
+
+def raises(error: Exception, where: str = "") -> Callable[[dict[str, Any]], Any]:
+    def fault(item: dict[str, Any]) -> None:
+        if where in item["id"]:
+            raise error
+
+    return fault
+
+
+@pytest.mark.parametrize(
+    ("env", "error", "said"),
+    [
+        (Colours((0, 3, 3)), DataError, "no training items"),
+        (Colours((3, 0, 3)), DataError, "no selection items"),
+        (Breaks(raises(OSError("no such house"))), EnvError, "All 9 rollouts of Breaks failed.*OSError: no such house"),
+        (Breaks(raises(EndpointError("bad key", "unauthorized"), "val3")), EndpointError, "bad key"),
+        (Breaks(lambda item: "solved"), EnvError, "rollout_one gave for the item 'val-.*RolloutResult is needed"),
+        (Breaks(lambda item: {"id": "1", "hard": 0.5}), EnvError, "hard = 0.5; 1 for solved"),
+        (Breaks(lambda item: {"id": "1", "soft": 3}), EnvError, "soft = 3.0; partial credit is from 0 to 1"),
+        (Breaks(lambda item: RolloutResult("1", extras={"x": object()})), EnvError, "not JSON serializable"),
+    ],
+)
+def test_what_cannot_be_optimised_is_said(tmp_path: Path, env: SkillEnv, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        ours(tmp_path, Scripted(), env=env)
+
+
+def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SplitError, match=r"get_items.'valid'. raised KeyError.*selection_split"):
+        ours(tmp_path, Scripted(), selection_split="valid")
+
+
+def test_some_failed_rollouts_are_results_and_counted(tmp_path: Path) -> None:
+    """A request that the server refuses, and the user's own faults; items without an id, and with what JSON cannot hold."""
+    env = Breaks(raises(EndpointError("too long", "too_long"), "val3"))
+    env.splits["test"] = [
+        {"id": "", "question": "q", "rule": "red", "task_type": "t9", "image": object()} for _ in "ab"
+    ]
+    summary = ours(tmp_path, Scripted(), env=env, num_epochs=1)
+    assert (
+        read(tmp_path, "baseline_selection_eval/results.json")[3]["fail_reason"]
+        == "rollout_error: EndpointError: too long"
+    )
+    assert summary["failed_rollouts"] == 1 + summary["total_steps"]
+    assert read(tmp_path, "test_eval_best/buckets.json")["t9"]["total"] == 2
+
+
+@pytest.mark.parametrize("kind", ["raises", "reports", "nothing"])
+def test_a_client_that_fails_is_counted(tmp_path: Path, kind: str) -> None:
+    class Failing(Scripted):
+        def chat(self, *, stage: str = "", **how: Any) -> Any:
+            if stage == "rollout":
+                return super().chat(stage=stage, **how)
+            if kind == "raises":
+                raise ConnectionError("gone")
+            return ("", {"error": "gone", "calls": 0}) if kind == "reports" else None
+
+    summary = ours(tmp_path, Failing(), num_epochs=1)
+    assert summary["total_skips"] == 3 and summary["calls"]["analyst_error"]["failed"] == 9
+
+
+def test_a_server_that_is_gone_stops_the_run_which_then_continues(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:
+    class Away(Scripted):
+        def answer(self, stage: str, user: str) -> str:
+            raise EndpointError("nobody there", "unreachable")
+
+    with pytest.raises(EndpointError, match="nobody there"):
+        ours(tmp_path, Away(), workers=1)
+    ours(tmp_path, Scripted(), workers=1)
+    assert timeless(tmp_path) == timeless(whole[0])
