@@ -81,11 +81,14 @@ class ScriptedOptimizer:
         if garbled < PROSE:
             return "I would look at the failures again before I change anything."
         if "new instruction" in user:  # gepa's request: a document in a fence, not JSON
-            return f"Here it is.\n```\n{self._new_document(user, draws)}\n```"
+            document = self._rewritten(user.split("```")[1], user, draws)
+            return f"Here it is.\n```\n{document}\n```"
         answer = json.dumps(self._object(system, user, stage, draws), indent=1)
         return answer[: len(answer) // 2] if garbled < PROSE + BROKEN else answer
 
     def _object(self, system: str, user: str, stage: str, draws: Draws) -> dict[str, Any]:
+        if "skill_candidates" in system:
+            return {"reasoning": "anew", "skill_candidates": [{"title": "anew", "new_skill": self._candidate(user, stage, draws)}]}
         if stage.startswith("merge"):
             return {"reasoning": "merged", "edits": _merge(user, draws)}
         if stage.startswith("rank"):
@@ -158,8 +161,25 @@ class ScriptedOptimizer:
 
     # Whole documents and blocks
 
-    def _new_document(self, user: str, draws: Draws) -> str:
-        document = user.split("```")[1].strip("\n") + "\n"
+    def _candidate(self, user: str, stage: str, draws: Draws) -> str:
+        """An analyst's document, or for a merge the best supported value of each rule in several."""
+        if not stage.startswith("merge"):
+            return self._rewritten(_current_document(user), user, draws)
+        votes: dict[str, Counter[str]] = {}
+        others: dict[str, None] = {}
+        for text in (str(each.get("new_skill", "")) for each in _patches(user, "skill_candidates")):
+            for found in text.splitlines():
+                rule = _RULE.match(found)
+                if rule:
+                    votes.setdefault(rule[1], Counter())[rule[2].strip()] += 1
+                elif found.strip():
+                    others[found] = None
+        lines = [f"- {name}: {values.most_common(1)[0][0]}" for name, values in votes.items()]
+        return "\n".join(each for each in (*lines, *others) if next(draws) >= LOSES)
+
+    def _rewritten(self, document: str, user: str, draws: Draws) -> str:
+        document = re.sub(r"<!-- (\w+)_START -->.*?<!-- \1_END -->", "", document.replace("(empty)", ""), flags=re.DOTALL)
+        document = document.strip("\n") + "\n"
         for edit in self._right_or_wrong(user, document, draws, KNOWS_SUBTLE):
             if edit["op"] == "delete" or edit["op"] == "replace":
                 document = document.replace(edit["target"], edit.get("content", ""), 1)
@@ -173,7 +193,7 @@ class ScriptedOptimizer:
 
     def _guidance(self, user: str, draws: Draws) -> str:
         """The lines of the block so far, and one for each rule that the comparison names and the document lacks."""
-        before = re.search(r"## Previous Slow Update Guidance\n(.*?)(?=\n## )", user, re.DOTALL)
+        before = re.search(r"## Previous slow update guidance\n(.*?)(?=\n## )", user, re.DOTALL | re.IGNORECASE)
         lines = dict(_RULE.findall(before[1])) if before else {}
         document = _current_document(user)
         for edit in self._right_or_wrong(user, document, draws, SEES_SUBTLE):
@@ -194,19 +214,19 @@ def _rejected(user: str) -> set[tuple[str, str]]:
     listed: set[tuple[str, str]] = set()
     inside = False
     for each in user.splitlines():
-        if each.startswith("#") or not each.strip():
+        if each.startswith(("#", "- Step")) or not each.strip():
             inside = False
         if "rejected edits" in each.lower() or "of no help" in each.lower():
             inside = True
-        if inside:
-            listed.update((name, value.strip()) for name, value in _RULE.findall(each))
+        if inside and "delete" not in each:
+            listed.update((name, value.strip()) for name, value in _RULE.findall(each)[-1:])  # the content, not the target
     return listed
 
 
 def _memory(user: str) -> str:
     """What the optimiser tells itself: the lines under which items got worse."""
     document = dict(_RULE.findall(_current_document(user)))
-    regressions = re.search(r"Regress.*?(?=\n### |\Z)", user.split("## Longitudinal Comparison")[-1], re.DOTALL)
+    regressions = re.search(r"Regress.*?(?=\n### |\Z)", user.split("## The same tasks")[-1], re.DOTALL)
     named = {
         name.strip() for found in _REASON.findall(regressions[0] if regressions else "") for name in found.split(",")
     }
@@ -232,7 +252,7 @@ def _merge(user: str, draws: Draws) -> list[dict[str, Any]]:
     return [edit for edit in merged if next(draws) >= FORGETS]
 
 
-def _patches(user: str) -> list[dict[str, Any]]:
+def _patches(user: str, key: str = "edits") -> list[dict[str, Any]]:
     """The edits of all patches in a request, in order."""
     decoder = json.JSONDecoder()
     for match in re.finditer(r"^\[", user, re.MULTILINE):
@@ -241,7 +261,7 @@ def _patches(user: str) -> list[dict[str, Any]]:
         except ValueError:
             continue
         if isinstance(found, list) and found and isinstance(found[0], dict):
-            return [edit for patch in found for edit in patch.get("edits", []) if isinstance(edit, dict)]
+            return [edit for patch in found for edit in patch.get(key, []) if isinstance(edit, dict)]
     return []
 
 
