@@ -84,7 +84,9 @@ class Outcome:
     """Rollouts after which the best document was the optimum, to stay; None: never."""
 
 
-def one_run(engine: str, seed: int, config: Mapping[str, Any], *, budget: int | None = None, blind: bool = False) -> Outcome:
+def one_run(
+    engine: str, seed: int, config: Mapping[str, Any], *, budget: int | None = None, blind: bool = False
+) -> Outcome:
     """Optimise from an empty document, until the schedule or the budget of rollouts ends."""
 
     def within(done: int) -> None:
@@ -105,7 +107,10 @@ def one_run(engine: str, seed: int, config: Mapping[str, Any], *, budget: int | 
 
 def parts(seeds: Sequence[int]) -> str:
     """The table of the loop's parts."""
-    rows = ["| | score | less than with everything | optimum found | rollouts | requests |", "|---|---|---|---|---|---|"]
+    rows = [
+        "| | score | less than with everything | optimum found | rollouts | requests |",
+        "|---|---|---|---|---|---|",
+    ]
     base: list[Outcome] = []
     for name, config in PARTS.items():
         found = [one_run("skillopt", seed, config, blind=name.startswith("random")) for seed in seeds]

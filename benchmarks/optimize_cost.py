@@ -23,7 +23,8 @@ from typing import Any
 
 from skill_ttrl.intervals import repeats_interval
 
-sys.path[0] = str(Path(__file__).parents[1])  # this folder has a skillrl.py of its own
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(sys.path.pop(1))  # this folder, which has a skillrl.py of its own, comes last
 from skillrl import SkillOptConfig, SkillOptTrainer
 from skillrl.envs.base import SkillEnv
 from skillrl.llm.base import BaseLLMClient

@@ -88,7 +88,10 @@ class ScriptedOptimizer:
 
     def _object(self, system: str, user: str, stage: str, draws: Draws) -> dict[str, Any]:
         if "skill_candidates" in system:
-            return {"reasoning": "anew", "skill_candidates": [{"title": "anew", "new_skill": self._candidate(user, stage, draws)}]}
+            return {
+                "reasoning": "anew",
+                "skill_candidates": [{"title": "anew", "new_skill": self._candidate(user, stage, draws)}],
+            }
         if stage.startswith("merge"):
             return {"reasoning": "merged", "edits": _merge(user, draws)}
         if stage.startswith("rank"):
@@ -178,7 +181,9 @@ class ScriptedOptimizer:
         return "\n".join(each for each in (*lines, *others) if next(draws) >= LOSES)
 
     def _rewritten(self, document: str, user: str, draws: Draws) -> str:
-        document = re.sub(r"<!-- (\w+)_START -->.*?<!-- \1_END -->", "", document.replace("(empty)", ""), flags=re.DOTALL)
+        document = re.sub(
+            r"<!-- (\w+)_START -->.*?<!-- \1_END -->", "", document.replace("(empty)", ""), flags=re.DOTALL
+        )
         document = document.strip("\n") + "\n"
         for edit in self._right_or_wrong(user, document, draws, KNOWS_SUBTLE):
             if edit["op"] == "delete" or edit["op"] == "replace":
@@ -219,7 +224,9 @@ def _rejected(user: str) -> set[tuple[str, str]]:
         if "rejected edits" in each.lower() or "of no help" in each.lower():
             inside = True
         if inside and "delete" not in each:
-            listed.update((name, value.strip()) for name, value in _RULE.findall(each)[-1:])  # the content, not the target
+            listed.update(
+                (name, value.strip()) for name, value in _RULE.findall(each)[-1:]
+            )  # the content, not the target
     return listed
 
 

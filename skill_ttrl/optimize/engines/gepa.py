@@ -263,9 +263,8 @@ class _Adapter:
 
 def as_example(result: RolloutResult) -> dict[str, str]:
     """One rollout for gepa's prompt: escaped, and of bounded length."""
-    feedback = "Right." if result.hard else f"Wrong. {result.fail_reason}"
-    if result.reference_text:
-        feedback += f" Expected: {result.reference_text}"
+    expected = f"Expected: {result.reference_text}" if result.reference_text else ""
+    feedback = " ".join(filter(None, ["Right." if result.hard else "Wrong.", result.fail_reason, expected]))
     task, answer = result.question or result.task_description, result.predicted_answer or last_message(result)
     fields = {"Inputs": task, "Generated Outputs": answer, "Feedback": feedback}
     return {name: escape(clip(text, FIELD_CHARS)) for name, text in fields.items()}

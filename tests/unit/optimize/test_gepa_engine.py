@@ -1,0 +1,163 @@
+"""gepa as an engine: behind our gate, budget and journal; whatever the model answers."""
+
+from __future__ import annotations
+
+import builtins
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, MissingDependencyError
+from skill_ttrl.optimize.calls import Reply
+from skill_ttrl.optimize.engines import ENGINES
+from skill_ttrl.optimize.engines.gepa import as_example
+from skill_ttrl.optimize.scores import compute_score
+from skill_ttrl.optimize.types import RolloutResult
+from tests.rule_follower import OPTIMUM, ScriptedTarget, is_optimal
+from tests.rule_optimizer import ScriptedOptimizer
+from tests.rule_runs import RuleRun
+
+FEW: dict[str, Any] = {"engine_options": {"iterations": 4}, "test": False}
+
+
+def test_engines_are_known_by_name() -> None:
+    assert [*ENGINES] == ["gepa", "skillopt"]
+    with pytest.raises(ConfigError, match="gepa"):
+        ENGINES.get("gepah")
+
+
+def test_the_outcome_is_what_passed_our_gate() -> None:
+    run = RuleRun("gepa", 1, (20, 10, 6))
+    found = run(engine_options={"iterations": 12, "minibatch_size": 4})
+    assert len(found.rows) == 12 and found.rows[-1]["step"] == 12 and found.rows[5]["epoch"] == 2
+    accepted = [row for row in found.rows if str(row["action"]).startswith("accept")]
+    assert accepted and found.state.best_score == max(row["candidate_gate_score"] for row in accepted)
+    assert found.state.best_score > compute_score(found.first_evaluation.results)[0]
+    assert found.test_best is not None and len(found.test_best) == 6
+    assert {*run.calls.counts} == {"rollout", "selection", "gepa_reflect", "test"}
+    selections = [each for each in run.target.calls if each[1].startswith("val")]
+    assert len(selections) == len(set(selections)) and len(selections) % 10 == 0  # a document is evaluated once
+    same = RuleRun("gepa", 1, (20, 10, 6))(engine_options={"iterations": 12, "minibatch_size": 4})
+    assert same.state == found.state
+
+
+def test_a_gate_that_asks_for_more_than_there_is_keeps_the_first_document() -> None:
+    found = RuleRun("gepa", 1, (20, 10, 0))(gate={"min_effect": 0.99}, engine_options={"iterations": 8})
+    assert found.state.best == "" and found.state.best_step == 0
+
+
+@pytest.mark.parametrize("train", [1, 2, 4, 7])
+def test_a_minibatch_that_gepa_fills_up_with_repetitions_is_rolled_out_once(train: int) -> None:
+    run = RuleRun("gepa", 0, (train, 4, 0))
+    run(**FEW)
+    batches = [each for each in run.target.calls if each[1].startswith("train")]
+    assert len(batches) == len(set(batches))
+
+
+@pytest.mark.parametrize("limit", [5, 12, 14, 30])
+def test_a_spent_budget_ends_the_run_and_a_larger_one_goes_on(tmp_path: Any, limit: int) -> None:
+    whole = RuleRun("gepa", 2, (9, 8, 3))
+    expected = whole(engine_options={"iterations": 5})
+    first = RuleRun("gepa", 2, (9, 8, 3), tmp_path / "journal", target=ScriptedTarget(2, stop_at(limit)))
+    with pytest.raises(BudgetError):
+        first(engine_options={"iterations": 5})
+    assert first.rollouts == limit  # not one more
+    rest = RuleRun("gepa", 2, (9, 8, 3), tmp_path / "journal")
+    assert rest(engine_options={"iterations": 5}).state == expected.state
+    assert first.rollouts + rest.rollouts == whole.rollouts and first.requests + rest.requests == whole.requests
+
+
+def test_a_budget_that_ends_with_a_request_is_not_swallowed_by_gepa() -> None:
+    run = RuleRun("gepa", 2, (9, 8, 3), optimizer=ScriptedOptimizer(2, before=stop_at(2)))
+    with pytest.raises(BudgetError):
+        run(engine_options={"iterations": 9})
+    assert run.requests == 2 and len(run.trace.states) == 3  # the first document and two iterations
+
+
+def test_requests_without_an_answer_leave_their_iteration_out_and_are_not_put_twice() -> None:
+    class Deaf(ScriptedOptimizer):
+        def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+            super().__call__(system, user, max_tokens=max_tokens, stage=stage)
+            raise EndpointError("no answer", "malformed")
+
+    run = RuleRun("gepa", 0, (9, 4, 0), optimizer=Deaf())
+    found = run(**FEW)
+    assert [row["action"] for row in found.rows] == ["skip_no_patches"] * 4 and run.requests == 4
+    assert run.calls.counts["gepa_reflect"].failed == 4 and found.state.best == ""
+
+
+def test_a_document_over_its_bound_is_not_rolled_out() -> None:
+    def writer(*_: Any, **__: Any) -> Reply:
+        return Reply(f"```\n{OPTIMUM * 9}\n```")
+
+    run = RuleRun("gepa", 0, (9, 4, 0), optimizer=writer)
+    found = run(max_document_tokens=50, **FEW)
+    assert {row["action"] for row in found.rows} == {"reject_too_long"}
+    assert {document for document, *_ in run.target.calls} == {""}
+
+
+def test_reused_rollouts_are_not_paid_for() -> None:
+    run = RuleRun("gepa", 0, (6, 4, 0))
+    run(reuse_rollouts=True, engine_options={"iterations": 10}, test=False)
+    pairs = [(document, item) for document, item, _ in run.target.calls]
+    assert len(pairs) == len(set(pairs)) and run.calls.counts["rollout"].reused > 0
+
+
+def test_a_good_document_is_found_with_other_draws() -> None:
+    found = RuleRun("gepa", 4, (60, 40, 0))(epochs=5, engine_options={"candidate_selection": "current_best"})
+    assert is_optimal(found.state.best)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"minibatch": 3}, "minibatch_size"), ({"minibatch_size": 0}, "1 or more"), ({"iterations": 2.5}, "2.5")],
+)
+def test_wrong_options_are_named(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        RuleRun("gepa", 0, (6, 4, 0))(engine_options=options)
+
+
+def test_without_items_or_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(DataError, match="selection"):
+        RuleRun("gepa", 0, (6, 0, 0))()
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **kwargs: Any) -> Any:
+        if name.split(".")[0] == "gepa":
+            raise ImportError(name)
+        return real(name, *rest, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingDependencyError, match=r"skill-ttrl\[gepa\]"):
+        RuleRun("gepa", 0, (6, 4, 0))()
+
+
+def test_nothing_listens_and_nothing_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*_: Any) -> None:
+        raise AssertionError("a socket listens")
+
+    monkeypatch.setattr(socket.socket, "listen", refused)
+    RuleRun("gepa", 0, (6, 4, 0))(**FEW)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_rollouts_are_shown_escaped_and_cut() -> None:
+    shown = as_example(
+        RolloutResult("1", 0, question="q" * 9000, conversation=[{"role": "assistant", "content": "<skill id=1>"}])
+    )
+    assert len(shown["Inputs"]) < 2100 and "<skill" not in shown["Generated Outputs"] and shown["Feedback"] == "Wrong."
+    assert as_example(RolloutResult("1", 1, reference_text="7"))["Feedback"] == "Right. Expected: 7"
+
+
+def stop_at(limit: int) -> Callable[[int], None]:
+    """A budget of `limit` pieces of work."""
+
+    def within(done: int) -> None:
+        if done >= limit:
+            raise BudgetError("spent")
+
+    return within
