@@ -27,8 +27,9 @@ class DocumentSlot:
     """Where prompts show a document, and the document that they show."""
 
     templates: Templates
-    shown_as: Literal["system", "prompt"] = "system"
-    """`system`: behind the system message. `prompt`: before the task, in the first message of the user."""
+    shown_as: Literal["system", "prompt", "bank"] = "system"
+    """`system`: behind the system message. `prompt`: before the task, in the first message of the user. `bank`: nowhere; its parts are
+    skills."""
     text: str = ""
     """Empty: prompts show none."""
 
@@ -49,7 +50,7 @@ class DocumentSlot:
 
     def placed(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """The conversation with the document at its head."""
-        if not self.text.strip():
+        if not self.text.strip() or self.shown_as == "bank":
             return tuple(messages)
         first, *rest = messages
         if self.shown_as == "system":

@@ -38,7 +38,8 @@ FileFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, or `agentskills` (a folder with a SKILL.md for each "
+        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, `document` (a skill document: a skill for each section; `document-items`: for each item of a "
+        "list), or `agentskills` (a folder with a SKILL.md for each "
         "skill), or one of your own as `module:attribute`. Default: by the name and by what is there.",
     ),
 ]

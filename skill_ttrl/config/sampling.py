@@ -19,9 +19,10 @@ class AgentConfig(Section):
     document: str | None = None
     """A Markdown file whose text stands at the head of every prompt: a skill document. It counts toward `data.max_prompt_tokens`;
     None: prompts have none."""
-    document_as: Literal["system", "prompt"] = "system"
+    document_as: Literal["system", "prompt", "bank"] = "system"
     """Where the document stands. `system`: behind `system` in the system message. `prompt`: before the task in the user's message (template
-    `document`), for models whose chat template knows no system message."""
+    `document`), for models whose chat template knows no system message. `bank`: each of its sections is a skill of the bank that the run begins
+    with (`skills.bank: document:FILE`), shown and found as skills are."""
     document_revision: str | None = None
     """Digest of the document's text; recorded when it is read."""
     max_turns: int = Field(default=1, ge=1)

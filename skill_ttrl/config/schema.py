@@ -109,6 +109,9 @@ class SkillTTRLConfig(Section):
 
     @model_validator(mode="after")
     def _sections_fit_together(self, info: ValidationInfo) -> SkillTTRLConfig:
+        agent, skills = self.agent, self.skills
+        if agent.document is not None and agent.document_as == "bank" and skills is not None and skills.bank is None:
+            skills.bank = f"document:{agent.document}"
         if info.context != SECTIONS_ALONE and (problems := [*self._contradictions()]):
             raise ValueError("\n".join(problems))  # one line each: all of them are shown at once
         return self
@@ -117,6 +120,11 @@ class SkillTTRLConfig(Section):
         notes = self.skills is not None and self.skills.own_notes
         if notes and self.skills and (self.agent.max_turns < 2 or not self.skills.max_retrievals):
             yield "skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
+        document = None if self.agent.document_as != "bank" else self.agent.document
+        if document is not None and self.skills is None:
+            yield "agent.document_as=bank needs a skills section: the document is the bank that it describes"
+        elif document is not None and self.skills is not None and self.skills.bank != f"document:{document}":
+            yield f"agent.document_as=bank makes {document} the bank, and skills.bank names another one: {self.skills.bank}"
         if "distill" in self.phases and self.skills is None:
             yield "the phase distill needs a skills section: it is where the skills go"
         if self.evolve is not None and self.skills is None:

@@ -14,7 +14,7 @@ class SkillsConfig(Section):
     """The skill bank and how the agent uses it. Without this section a run has no skills."""
 
     bank: str | None = None
-    """What to begin with: a bank's folder, an exported JSON or JSONL file, or `family:operators`; None: an empty bank.
+    """What to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or `family:operators`; None: an empty bank.
     The run keeps a copy of its own, in its folder."""
     use: bool = True
     """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""

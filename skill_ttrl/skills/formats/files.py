@@ -2,7 +2,7 @@
 
 Reading is all or nothing: one bad record refuses the file, and the message says which. `json`, `jsonl`, `markdown` and
 `agentskills` hold everything that is known of a skill; `json` also what its bank began with. SkillRL's have no place for
-statistics, lineage and evidence, and hold everything of a file of theirs that was read.
+statistics, lineage and evidence, and hold everything of a file of theirs that was read; nor has a `document`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.skills.folder import is_bank, refusal
-from skill_ttrl.skills.formats import agentskills_read, markdown, ours, skillrl, skillrl_memory
+from skill_ttrl.skills.formats import agentskills_read, document, markdown, ours, skillrl, skillrl_memory
 from skill_ttrl.skills.formats.agentskills import FILE
 from skill_ttrl.skills.formats.format import FileFormat, FolderFormat
 from skill_ttrl.skills.formats.records import SPELLINGS, SkillFile, parsed
@@ -26,7 +26,16 @@ from skill_ttrl.storage.files import write_atomic, write_folder
 AGENTSKILLS = agentskills_read.AGENTSKILLS
 FORMATS: Mapping[str, FileFormat | FolderFormat] = {
     each.name: each
-    for each in (ours.JSON, ours.JSONL, skillrl.SKILLRL, skillrl_memory.MEMORIES, markdown.MARKDOWN, AGENTSKILLS)
+    for each in (
+        ours.JSON,
+        ours.JSONL,
+        skillrl.SKILLRL,
+        skillrl_memory.MEMORIES,
+        markdown.MARKDOWN,
+        document.DOCUMENT,
+        document.ITEMS,
+        AGENTSKILLS,
+    )
 }
 """Built-in formats by name; messages list them in this order."""
 FILE_FORMATS = [each for each in FORMATS.values() if isinstance(each, FileFormat)]

@@ -37,6 +37,7 @@ BANK = "bank"
 WRITER = "run"
 """Marks the updates that a run makes in its own bank (`BankUpdate.writer`)."""
 FAMILY = "family:"
+DOCUMENT = "document:"
 
 
 def open_run_bank(
@@ -147,14 +148,17 @@ def starting_skills(config: SkillsConfig) -> list[Skill]:
 
 
 def starting_file(config: SkillsConfig) -> SkillFile:
-    """What `skills.bank` names: a bank's folder, a file or a folder of skills, or a family's rules."""
+    """What `skills.bank` names: a bank's folder, a file or a folder of skills, a document, or a family's rules."""
     if config.bank is None:
         return SkillFile([])
     if config.bank.startswith(FAMILY):
         return SkillFile(bank_family(config.bank.removeprefix(FAMILY)))
-    path = Path(config.bank)
+    is_document = config.bank.startswith(DOCUMENT)
+    path = Path(config.bank.removeprefix(DOCUMENT))
     if not path.exists():
         raise SkillBankError(f"skills.bank: there is nothing at {path}. Give a bank's folder or an exported file.")
+    if is_document:
+        return read_file(path, "document")
     if path.is_dir() and not holds_skills(path):
         if RunFolder.exists(path):
             path = path / BANK

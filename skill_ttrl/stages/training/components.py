@@ -14,7 +14,12 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
+from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.formats.document import skills_of
 from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory
 
@@ -61,14 +66,25 @@ class RolloutWorker:
         return replace(self, agent=self.agent.with_bank(bank))
 
     def with_document(self, document: str) -> RolloutWorker:
-        """The same with another skill document at the head of its prompts; empty: without one.
+        """The same with another skill document at the head of its prompts, or as its bank (`agent.document_as`); empty: without one.
 
         Raises:
             DocumentError: it leaves a prompt no room for the task; says how long it may be.
         """
+        if self.config.agent.document_as == "bank":
+            return self.with_bank(self._as_bank(document))
         agent = self.agent.with_document(document)
         check_document(agent, self.backend, self.config.data.max_prompt_tokens)
         return replace(self, agent=agent)
+
+    def _as_bank(self, document: str) -> BankView:
+        """The skills of a document, searched as those of the present bank."""
+        assert self.config.skills is not None  # a rule of the config
+        snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
+        if self.agent.bank is not None:
+            return BankView(snapshot, self.agent.bank.retriever)
+        settings = replace(BankSettings.from_config(self.config.skills), index="memory", chroma_server=None)
+        return BankView(snapshot, make_retriever(settings))
 
     def generate_rollouts(
         self,

@@ -9,10 +9,11 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.document import document_revision, read_document
-from skill_ttrl.config import AgentConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.types import Message, Step
@@ -103,3 +104,22 @@ def test_a_file_that_is_no_document_or_another_one_is_refused(tmp_path: Path) ->
     with pytest.raises(DocumentError, match="has changed"):
         document_revision(AgentConfig(document=str(file), document_revision=pinned))
     assert document_revision(AgentConfig()) is None
+
+
+def test_it_can_be_the_bank(tmp_path: Path) -> None:
+    made = {**config(tmp_path).model_dump(), "skills": None}
+    made["agent"]["document_as"] = "bank"
+    with pytest.raises(ConfigError, match=r"agent\.document_as=bank needs a skills section"):
+        load_config(made)
+    made["skills"] = {"embedder": "hash", "bank": "family:operators"}
+    with pytest.raises(ConfigError, match=r"skills\.bank names another one: family:operators"):
+        load_config(made)
+    made["skills"]["bank"] = None
+    loaded = load_config(made)
+    assert loaded.skills is not None and loaded.skills.bank == f"document:{tmp_path}/rules.md"
+    assert [skill.id for skill in starting_skills(loaded.skills)] == ["document.preamble"]
+    backend = ScriptedBackend(["x"])
+    worker = RolloutWorker(loaded, backend, make_agent(loaded, backend), EnvPool(lambda: make_env("math")))
+    other = worker.with_document("## One\n\nx\n\n## Two\n\ny\n")
+    assert other.agent.bank is not None and list(other.agent.bank.snapshot.skills) == ["one", "two"]
+    assert "Rules" not in str(worker.agent.prompt(Scene("1+1?")).messages)

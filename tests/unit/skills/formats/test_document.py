@@ -1,0 +1,214 @@
+"""A document and a bank say the same: both ways, and an edit of one part is a change of one skill."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import SkillBankError
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.changes import normalize_skill
+from skill_ttrl.skills.formats.document import document_changes, document_of, skills_of
+from skill_ttrl.skills.formats.document_parts import Granularity
+from skill_ttrl.skills.formats.files import dump_skills, read_file
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Skill
+
+DOCUMENT = """# House rules
+
+Read the question twice.
+
+## Dates
+
+Write them as YYYY-MM-DD.
+
+```markdown
+## no heading
+```
+
+### Exceptions
+
+- None.
+
+## Lists
+
+- Sort them.
+- Part them by semicolons.
+
+  Never by commas.
+- Empty ones are NONE.
+
+## Dates
+
+\\## Another section of this name
+
+<!-- SLOW_UPDATE_START -->
+Keep answers short.
+
+## Not a section
+<!-- SLOW_UPDATE_END -->
+
+<!-- APPENDIX_START -->
+<!-- APPENDIX_END -->
+"""
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
+
+
+def snapshot(document: str, granularity: Granularity = "section") -> Snapshot:
+    bank = SkillBank()
+    update = document_changes(bank.snapshot(), document, granularity)
+    bank.apply(update.changes, origin=update.origin)
+    return bank.snapshot()
+
+
+def test_sections_and_regions_are_skills() -> None:
+    found = {skill.id: (skill.title, skill.text) for skill in skills_of(DOCUMENT)}
+    assert list(found) == [
+        *("document.preamble", "dates", "lists", "dates-2"),
+        *("document.slow_update", "document.appendix"),
+    ]
+    assert found["document.preamble"] == ("House rules", "# House rules\n\nRead the question twice.")
+    assert found["dates"][1].startswith("Write them") and found["dates"][1].endswith("### Exceptions\n\n- None.")
+    assert found["dates-2"] == ("Dates", "## Another section of this name")
+    assert found["document.slow_update"] == ("SLOW_UPDATE", "Keep answers short.\n\n## Not a section")
+    assert found["document.appendix"] == ("APPENDIX", "APPENDIX")
+    assert {skill.tier for skill in skills_of(DOCUMENT)} == {"general"}
+
+
+def test_items_of_a_list_are_skills() -> None:
+    found = [skill for skill in skills_of(DOCUMENT, "item") if skill.title == "Lists"]
+    assert [skill.text for skill in found] == [
+        *("Sort them.", "Part them by semicolons.\n\nNever by commas.", "Empty ones are NONE."),
+    ]
+    assert all(skill.id.startswith("lists.") for skill in found) and len({skill.id for skill in found}) == 3
+
+
+LINES = st.lists(st.sampled_from(["Look.", "- go", "  on", "", "### x", "\\## y", "a <!-- b -->", "1. z"]), max_size=5)
+FENCED = st.sampled_from(["", "\n\n```\n## in a fence\n```", "\n- ```\n  ## x\n  ```"])
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> str:
+    """Documents in normal form: one empty line between parts, items of a list without any."""
+    blocks = draw(st.lists(st.just("# Head\n\nText."), max_size=1))
+    for place in range(draw(st.integers(0, 4))):
+        heading = f"## {draw(st.sampled_from(['One', 'Zwei & drei', 'One', '数']))} {draw(st.sampled_from(['', place]))}".strip()
+        body = ("\n".join(draw(LINES)) + draw(FENCED)).strip("\n")
+        items = "\n".join(
+            f"- {item}" for item in draw(st.lists(st.sampled_from(["a", "b\n  c", "d\n\n  e"]), min_size=1))
+        )
+        blocks.append(f"{heading}\n\n{draw(st.sampled_from([body or 'x', items]))}")
+    names = draw(st.lists(st.sampled_from(["SLOW_UPDATE", "APPENDIX"]), unique=True))
+    blocks += [f"<!-- {name}_START -->\n## r\n<!-- {name}_END -->" for name in sorted(names, reverse=True)]
+    return "\n\n".join(blocks) + "\n" if blocks else ""
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@settings(max_examples=25, deadline=None)
+@given(document=documents())
+def test_a_document_in_normal_form_comes_back_as_it_was(granularity: Granularity, document: str) -> None:
+    assert document_of(snapshot(document, "section"), "section") == document
+    there = document_of(snapshot(document, granularity), granularity)
+    assert document_of(snapshot(there, granularity), granularity) == there
+    assert document_of(snapshot(DOCUMENT, granularity), granularity) == DOCUMENT
+
+
+TEXTS = st.one_of(
+    st.text(min_size=1, max_size=12),
+    st.text("`#- \n\r<>!~\\x\u2028", min_size=1, max_size=12),
+    st.sampled_from(
+        ["<!-- APPENDIX_START -->", "<!-- A_END -->", '<!-- skill: {"id": "x"} -->', "- a\n- b", "```", "## h"]
+    ),
+)
+SKILLS = st.builds(
+    Skill,
+    st.one_of(
+        st.sampled_from(["document.preamble", "document.slow_update", "document.appendix", "x", "x-2", "x.0123abcd"]),
+        st.from_regex(r"[a-z_]{1,4}", fullmatch=True),
+    ),
+    st.one_of(TEXTS, st.just("x")),
+    TEXTS.map(lambda text: text if text.strip() else text + "."),
+    st.one_of(st.just(""), TEXTS),
+    st.sampled_from(("general", "task", "mistake")),
+    st.one_of(st.just(""), TEXTS),
+)
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+@settings(max_examples=40, deadline=None)
+@given(skills=st.lists(SKILLS, max_size=5))
+def test_any_bank_comes_back_from_its_document(granularity: Granularity, skills: list[Skill]) -> None:
+    bank = Snapshot.of(1, map(normalize_skill, skills))
+    document = document_of(bank, granularity)
+    found = Snapshot.of(1, [normalize_skill(each) for each in skills_of(document, granularity, source="")])
+    assert dict(found.skills) == dict(bank.skills)
+    assert document_changes(bank, document, granularity).changes == ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.text("`#- \n<>!~\\xAST_RE", max_size=60))
+def test_any_text_is_a_document(text: str) -> None:
+    for granularity in GRANULARITIES:
+        assert document_of(snapshot(text, granularity), granularity) is not None
+
+
+@pytest.mark.parametrize("granularity", GRANULARITIES)
+def test_an_edit_of_one_part_replaces_one_skill(granularity: Granularity) -> None:
+    bank = SkillBank()
+    first = document_changes(bank.snapshot(), DOCUMENT, granularity)
+    bank.apply(first.changes, origin=first.origin, reason="optimize")
+    for skill in bank.snapshot():
+        bank.record_usage(skill.id, success=True, round=2)
+    before = bank.snapshot()
+    edited = DOCUMENT.replace("Sort them.", "Sort them by name.").replace("# House rules", "# Rules of the house")
+    update = document_changes(before, edited, granularity)
+    assert sorted(change.kind for change in update.changes) == ["replace", "replace"]
+    done = bank.apply(update.changes, origin=update.origin, reason="optimize")
+    now = bank.snapshot()
+    assert document_of(now, granularity) == edited and len(done.changes) == 2
+    for change in done.changes:
+        assert change.after is not None and change.after.version == 2 and change.after.stats.uses == 1
+        assert change.after.source == "optimize"
+    untouched = {skill.id for skill in before} - {change.before.id for change in done.changes if change.before}
+    assert all(now.get(name) == before.get(name) for name in untouched) and len(untouched) == len(before) - 2
+    bank.rollback(before.version)
+    assert document_of(bank.snapshot(), granularity) == DOCUMENT
+
+
+def test_parts_come_and_go_and_change_their_names() -> None:
+    before = snapshot("## One\n\nLook everywhere once.\n\n## Two\n\nGo straight on.\n")
+    update = document_changes(before, "## Three\n\nNew.\n\n## First\n\nLook everywhere once!\n")
+    assert [(change.kind, (change.before or change.after).id) for change in update.changes] == [  # type: ignore[union-attr]
+        *(("evict", "two"), ("add", "three"), ("replace", "one")),
+    ]
+    renamed = update.changes[-1].after
+    assert renamed is not None and (renamed.id, renamed.parents, renamed.version) == ("first", ("one",), 2)
+    moved = document_changes(before, "## Two\n\nGo straight on.\n\n## One\n\nLook everywhere once.\n")
+    assert moved.changes == ()
+    bank = SkillBank.from_snapshot(before)
+    bank.apply(moved.changes, origin=moved.origin)
+    assert document_of(bank.snapshot()).startswith("## Two")
+
+
+def test_a_part_that_is_too_long_is_refused() -> None:
+    with pytest.raises(SkillBankError, match=r"part 'Long' of the document has 10,001 characters"):
+        document_changes(Snapshot(), f"## Long\n\n{'x' * 10_001}\n")
+
+
+def test_marks_that_are_mangled_are_text() -> None:
+    whole = '## A\n<!-- skill: {"id": "a1", "tier": "mistake"} -->\n\nx\n'
+    assert (skills_of(whole)[0].id, skills_of(whole)[0].tier) == ("a1", "mistake")
+    for broken in ('{"id": "a b"}', '{"tier": "x"}', '{"uses": 3}', '{"id": 3}', '{"id": "a1"'):
+        found = skills_of(whole.replace('{"id": "a1", "tier": "mistake"}', broken))[0]
+        assert found.id == "a" and found.text.startswith("<!-- skill: ")
+
+
+def test_it_is_a_format_of_files(tmp_path_factory: pytest.TempPathFactory) -> None:
+    file = tmp_path_factory.mktemp("document") / "rules.md"
+    file.write_text(DOCUMENT, encoding="utf-8")
+    for name in ("document", "document-items"):
+        read = read_file(file, name)
+        assert dump_skills(Snapshot.of(1, read.skills, read.origin), name) == DOCUMENT
