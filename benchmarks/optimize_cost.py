@@ -1,12 +1,12 @@
 """Requests, rollouts and tokens of the text optimiser and of PyPI's skillrl 1.0.0 for the same schedule: docs/optimize-results.md.
 
-    python benchmarks/optimize_cost.py              # all schedules over 20 seeds (a minute on one core)
+    python benchmarks/optimize_cost.py              # all schedules over 100 seeds (five minutes on one core)
     python benchmarks/optimize_cost.py --seeds 4    # a look
 
 Both run the paper's schedule (4 epochs, batches of 40, minibatches of 8, edit budget 4 to 2 by a cosine, strict gate) on the same
 items with the same scripted models (tests/rule_follower.py, tests/rule_optimizer.py). The target is deterministic, as one that is
 sampled greedily: the same document on the same item has the same result. Tokens are a quarter of the characters. A difference is
-of means over seeds, with Student's interval. Needs the extra `test`.
+of means over seeds, with Student's interval. "Killed once" is killed after half of the steps and started again: the sums are of both. Needs the extra `test`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -36,12 +37,16 @@ from tests.rule_runs import SPLITS, RuleRun
 
 SCHEDULES = {"40 / 20 / 40": (40, 20, 40), "80 / 40 / 40": (80, 40, 40), "160 / 40 / 40": (160, 40, 40)}
 """Training, selection and test items: 4, 8 and 16 steps."""
+SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+"""1.0.0 has none of these."""
+JOINT: dict[str, Any] = {**SAME, "reuse_rollouts": True, "merge": "joint", "minibatches_per_request": 4}
 OURS: dict[str, dict[str, Any]] = {
-    "ours, nothing saved": {"gate": {"early_stop": False}},
-    "ours": {},
-    "ours, rollouts reused": {"reuse_rollouts": True},
-    "ours, rollouts reused, joint merge": {"reuse_rollouts": True, "merge": "joint"},
-    "ours, the same, failures only": {"reuse_rollouts": True, "merge": "joint", "failure_only": True},
+    "ours, nothing saved": {**SAME, "gate": {"early_stop": False}},
+    "ours, early stop": SAME,
+    "… and rollouts reused": {**SAME, "reuse_rollouts": True},
+    "… and a joint merge": {**SAME, "reuse_rollouts": True, "merge": "joint"},
+    "… and 4 minibatches a request": JOINT,
+    "… and failures only (another schedule)": {**JOINT, "failure_only": True},
 }
 STAGES = ("analysts", "merges", "ranking", "training", "selection", "test")
 UNSEEN = make_items(400, "unseen", seed=-1)
@@ -80,7 +85,8 @@ class TheirEnv(SkillEnv):  # type: ignore[misc]  # the package has no types
 
     name = "rules"
 
-    def __init__(self, seed: int, sizes: tuple[int, int, int]) -> None:
+    def __init__(self, seed: int, sizes: tuple[int, int, int], kill_at: int | None) -> None:
+        self.kill_at = kill_at
         self.splits = {name: make_items(count, name, seed=seed) for name, count in zip(SPLITS, sizes, strict=True)}
         self.seed, self.done = seed, Counter[str]()
 
@@ -94,6 +100,9 @@ class TheirEnv(SkillEnv):  # type: ignore[misc]  # the package has no types
         return self.splits[split]
 
     def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: object) -> TheirResult:
+        if self.kill_at is not None and item["id"].startswith("train") and self.done["train"] >= self.kill_at:
+            self.kill_at = None
+            raise KeyboardInterrupt
         self.done[str(item["id"]).split("-")[0]] += 1
         return TheirResult.from_dict(roll_out_one(skill, item, seed=self.seed).to_dict())
 
@@ -102,49 +111,68 @@ class TheirClient(BaseLLMClient):  # type: ignore[misc]
     """The scripted optimiser as skillrl asks one."""
 
     def __init__(self, model: ScriptedOptimizer) -> None:
-        self.scripted, self.tokens = model, 0
+        self.scripted = model
 
     def chat(self, *, system: str, user: str, max_completion_tokens: int = 0, stage: str = "", **_: Any) -> Any:
         reply = self.scripted(system, user, max_tokens=max_completion_tokens, stage=stage)
-        self.tokens += reply.prompt_tokens + reply.completion_tokens
         return reply.text, {}
 
 
-def theirs(seed: int, sizes: tuple[int, int, int]) -> Cost:
-    """skillrl 1.0.0."""
-    env, client = TheirEnv(seed, sizes), TheirClient(ScriptedOptimizer(seed=seed))
+def half(sizes: tuple[int, int, int]) -> int:
+    """Training rollouts of half of the steps: 4 epochs, each item once."""
+    return 2 * sizes[0]
+
+
+def theirs(seed: int, sizes: tuple[int, int, int], *, killed: bool = False) -> Cost:
+    """skillrl 1.0.0; `killed` after half of the steps, and started again."""
+    env = TheirEnv(seed, sizes, half(sizes) if killed else None)
+    client = TheirClient(ScriptedOptimizer(seed=seed))
     with tempfile.TemporaryDirectory() as folder:
         config = SkillOptConfig(out_root=folder, verbose=False, workers=1, seed=seed)
-        trainer = SkillOptTrainer(config=config, env=env, optimizer_client=client, target_client=client)
-        trainer.train()
+        for _ in range(2 if killed else 1):
+            trainer = SkillOptTrainer(config=config, env=env, optimizer_client=client, target_client=client)
+            with suppress(KeyboardInterrupt):
+                trainer.train()
     done = {"training": env.done["train"], "selection": env.done["val"], "test": env.done["test"]}
     stages = Counter(stage for stage, _, _ in client.scripted.calls)
     done |= {"analysts": stages["analyst"], "merges": stages["merge"], "ranking": stages["ranking"]}
-    return Cost(done, client.tokens, expected_score(trainer.best_skill, UNSEEN))
+    return Cost(done, client.scripted.tokens, expected_score(trainer.best_skill, UNSEEN))
 
 
-def ours(seed: int, sizes: tuple[int, int, int], config: dict[str, Any]) -> Cost:
-    """Ours."""
-    run = RuleRun(seed=seed, sizes=sizes, target=Greedy(seed=seed))
-    found = run(**config)
-    counts = run.calls.counts
-    names = {"training": "rollout", "selection": "selection", "test": "test", "ranking": "ranking"}
-    done = {stage: counts[name].done if name in counts else 0 for stage, name in names.items()}
-    done["analysts"] = sum(count.done for name, count in counts.items() if name.startswith("analyst"))
-    done["merges"] = sum(count.done for name, count in counts.items() if name.startswith("merge"))
-    tokens = sum(count.prompt_tokens + count.completion_tokens for count in counts.values())
-    return Cost(done, tokens, expected_score(found.state.best, UNSEEN))
+def ours(seed: int, sizes: tuple[int, int, int], config: dict[str, Any], *, killed: bool = False) -> Cost:
+    """Ours; `killed` after half of the steps, and started again."""
+    kills = [half(sizes)] if killed else []
+
+    def kill(_: int) -> None:
+        if kills and sum(item.startswith("train") for _, item, _ in target.calls) >= kills[0]:
+            kills.clear()
+            raise KeyboardInterrupt
+
+    target, model = Greedy(seed=seed, before=kill), ScriptedOptimizer(seed=seed)
+    with tempfile.TemporaryDirectory() as folder:
+        run = RuleRun(seed=seed, sizes=sizes, journal=Path(folder) / "journal", optimizer=model, target=target)
+        if killed:
+            with suppress(KeyboardInterrupt):
+                run(**config)
+        found = run(**config)
+    splits = Counter(item.split("-")[0] for _, item, _ in target.calls)
+    stages = Counter(stage.split("_")[0] for stage, _, _ in model.calls)
+    done = {"training": splits["train"], "selection": splits["val"], "test": splits["test"]}
+    done |= {"analysts": stages["analyst"], "merges": stages["merge"], "ranking": stages["ranking"]}
+    return Cost(done, model.tokens, expected_score(found.state.best, UNSEEN))
 
 
 def main() -> None:
     """Print one table a schedule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=int, default=100)
     seeds = range(parser.parse_args().seeds)
     for name, sizes in SCHEDULES.items():
         base = [theirs(seed, sizes) for seed in seeds]
         rows = {"skillrl 1.0.0": base}
         rows |= {arm: [ours(seed, sizes, config) for seed in seeds] for arm, config in OURS.items()}
+        rows["skillrl 1.0.0, killed once"] = [theirs(seed, sizes, killed=True) for seed in seeds]
+        rows["ours (4 minibatches a request), killed once"] = [ours(seed, sizes, JOINT, killed=True) for seed in seeds]
         print(f"\n{name} items, {len(seeds)} seeds\n")
         heads = (*STAGES, "requests", "evaluations", "rollouts", "tokens", "score", "score less skillrl's")
         print("| | " + " | ".join(heads) + " |\n|---|" + "---|" * len(heads))

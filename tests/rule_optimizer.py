@@ -6,7 +6,8 @@ first comparison was run:
 
 - For a rule that failures name, it believes in the right value with probability .6, otherwise in one of the wrong ones. Of the two
   subtle rules it does so with .25 from one batch of failures, and with .7 when it is shown the same items under two documents (the
-  slow update): some things are only seen over a longer time.
+  slow update): some things are only seen over a longer time. There it writes only of rules that fail under both documents, and
+  doubts what the present one says of them. (Its first version wrote of all failures shown; that was a mistake, changed once.)
 - If the document already says what it believes, it proposes nothing for the rule; otherwise it appends the line, or replaces the one
   that is there, be that right or wrong. Of two lines that contradict each other it deletes the one it does not believe in.
 - A value that the request lists as rejected before is believed in again only one time in five.
@@ -62,6 +63,8 @@ class ScriptedOptimizer:
     before: Callable[[int], None] | None = None
     calls: list[tuple[str, str, str]] = field(default_factory=list)
     """(stage, system, user) of each call in order."""
+    tokens: int = 0
+    """Of all requests and answers: a quarter of their characters."""
     first: int = 0
     """Number of the first call, for a model that another process has already asked."""
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -74,7 +77,10 @@ class ScriptedOptimizer:
             self.calls.append((stage, system, user))
         draws = uniforms("optimizer", self.seed, system, user, number if self.wavering else "")
         text = self._answer(system, user, stage, draws)
-        return Reply(text=text, prompt_tokens=(len(system) + len(user)) // 4, completion_tokens=len(text) // 4)
+        reply = Reply(text=text, prompt_tokens=(len(system) + len(user)) // 4, completion_tokens=len(text) // 4)
+        with self._lock:
+            self.tokens += reply.prompt_tokens + reply.completion_tokens
+        return reply
 
     def _answer(self, system: str, user: str, stage: str, draws: Draws) -> str:
         garbled = next(draws)
@@ -197,14 +203,14 @@ class ScriptedOptimizer:
         return "\n".join(each for each in document.splitlines() if not each.strip() or next(draws) >= LOSES)
 
     def _guidance(self, user: str, draws: Draws) -> str:
-        """The lines of the block so far, and one for each rule that the comparison names and the document lacks."""
+        """The lines of the block so far, and one for each rule that fails under both documents."""
         before = re.search(r"## Previous slow update guidance\n(.*?)(?=\n## )", user, re.DOTALL | re.IGNORECASE)
         lines = dict(_RULE.findall(before[1])) if before else {}
-        document = _current_document(user)
-        for edit in self._right_or_wrong(user, document, draws, SEES_SUBTLE):
-            found = _RULE.match(edit.get("content", ""))
-            if found:
-                lines[found[1]] = found[2]
+        said = set(_RULE.findall(_current_document(user)))
+        still = re.search(r"### Still failing.*?(?=\n### |\Z)", user, re.DOTALL)
+        for name in self._named(still[0] if still else "", draws):
+            if name in RULES:  # what the document says of it now did not help
+                lines[name] = self._believe(name, said, draws, SEES_SUBTLE)
         return "\n".join(line(name, value) for name, value in lines.items()) or "Nothing to add."
 
 
