@@ -16,6 +16,7 @@ from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.types import Message, first_problem
 
 AZURE_VERSION = "2024-12-01-preview"
@@ -139,9 +140,9 @@ class OpenAIChatClient(BaseLLMClient):
 
         def answer(limit_field: str) -> tuple[str, dict[str, Any]]:
             client = self._client(role, retries, limit_field)
-            reply = wait_for(
-                client.chat(messages, temperature=temperature, max_tokens=max_completion_tokens, extra=kwargs)
-            )
+            asking = client.chat(messages, temperature=temperature, max_tokens=max_completion_tokens, extra=kwargs)
+            with asked_in(stage or "other"):
+                reply = wait_for(asking)
             used = {"prompt_tokens": reply.usage.prompt, "completion_tokens": reply.usage.answer}
             total = {"total_tokens": reply.usage.prompt + reply.usage.answer}
             return reply.text.strip(), {**used, **total, "calls": 1, "stage": stage}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from skill_ttrl.answers.short import matches, token_f1
 from skill_ttrl.errors import SplitError, did_you_mean
 from skill_ttrl.optimize.clients import BaseLLMClient
 from skill_ttrl.optimize.env import SkillEnv
@@ -102,27 +103,3 @@ def references(answers: Any) -> list[str]:
     if answers is None or answers == "":
         return []
     return [str(each) for each in answers] if isinstance(answers, list | tuple) else [str(answers)]
-
-
-def matches(prediction: str, answers: Iterable[str]) -> bool:
-    """True if a reference answer stands in the prediction, ignoring case and spacing."""
-    said = _normalized(prediction)
-    return any(wanted and wanted in said for wanted in map(_normalized, answers))
-
-
-def token_f1(prediction: str, answers: Iterable[str]) -> float:
-    """Best F1 of a reference answer: different tokens in common over all tokens of each, as `skillrl` counts."""
-    said = _normalized(prediction).split()
-    return max((_f1(said, _normalized(answer).split()) for answer in answers), default=0.0)
-
-
-def _f1(said: list[str], wanted: list[str]) -> float:
-    common = len({*said} & {*wanted})
-    if not common:
-        return 0.0
-    precision, recall = common / len(said), common / len(wanted)
-    return 2 * precision * recall / (precision + recall)
-
-
-def _normalized(text: str) -> str:
-    return " ".join(text.lower().split())
