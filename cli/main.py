@@ -24,6 +24,7 @@ from skill_ttrl.cli.display.tables import diagnosis_view, inspection_view, reply
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.learn import distill, merge
+from skill_ttrl.cli.optimize import optimize
 from skill_ttrl.cli.options import AsJson
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
@@ -196,6 +197,7 @@ def export(
 app.command()(compare)
 app.command()(merge)
 app.command()(distill)
+app.command()(optimize)
 app.command()(vote)
 app.command()(serve)
 

@@ -36,7 +36,7 @@ BY_TYPE = "success/"
 """Begins the figures of single types of task: a line of their own, on a terminal, each as it was when it last came."""
 PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
-OVERALL = ("success", "score", "tokens/s", "cost")
+OVERALL = ("current", "best", "success", "score", "tokens/s", "cost")
 """Figures of such a line, where they come; else the first one that does."""
 
 
@@ -56,11 +56,14 @@ class RunView:
     """Draws a run while it goes: its phases, the part of the loop at work, speed and newest figures.
 
     Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step
-    out, and shows all figures that come. With `waits` nothing is drawn before a phase begins, and nothing stays.
+    out, and shows all figures that come; `parts` are shown in their place. With `waits` nothing is drawn before a phase begins, and nothing stays.
     """
 
-    def __init__(self, console: Console, title: str, *, loop: bool = True, waits: bool = False) -> None:
+    def __init__(
+        self, console: Console, title: str, *, loop: bool = True, parts: Sequence[str] = (), waits: bool = False
+    ) -> None:
         self._console = console
+        self._parts = parts
         self._waits = waits
         self._title = title
         self._with_loop = loop
@@ -94,7 +97,8 @@ class RunView:
     def __rich__(self) -> Panel:
         if not self._with_loop:
             figures = [Text(line, "dim")] if (line := self._figures_line()) else []
-            return Panel(Group(self._bars, *figures), title=Text(escape_terminal(self._title)))
+            parts = [self._loop(self._parts)] if self._parts else []
+            return Panel(Group(*parts, self._bars, *figures), title=Text(escape_terminal(self._title)))
         types = [Text(line, "dim")] if (line := self._types_line()) else []
         return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim"), *types), title=self._title)
 
@@ -139,9 +143,9 @@ class RunView:
         said = Text(escape_terminal(("Warning: " if warning else "") + text), "yellow" if warning else "")
         self._console.print(said, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
 
-    def _loop(self) -> Text:
+    def _loop(self, parts: Sequence[str] = ()) -> Text:
         line = Text()
-        names = ["cold start", *LOOP, *(["skills"] if "bank_skills" in self._figures else [])]
+        names = parts or ["cold start", *LOOP, *(["skills"] if "bank_skills" in self._figures else [])]
         at = "cold start" if self._phase == "cold start" else self._part
         for place, name in enumerate(names):
             if place:

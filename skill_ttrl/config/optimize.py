@@ -53,6 +53,8 @@ class OptimizeConfig(Section):
     yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""
+    prompts: str | None = None
+    """Folder with prompts of your own for the optimizer, by name (`analyst_error.md`, `ranking.md`, …); None: the shipped ones."""
     document: str | None = None
     """File with the first document; None: that of `agent.document`, else an empty one."""
     place: Literal["prompt", "bank"] = "prompt"

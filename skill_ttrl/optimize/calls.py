@@ -201,9 +201,11 @@ class Calls:
         """Do all of it, and raise the first error once what is on its way has ended: its answers are paid for."""
         with ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(work)))) as pool:
             futures = [pool.submit(copy_context().run, function, *arguments) for function, arguments in work]
-            wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                future.cancel()  # those that have not begun
+            try:
+                wait(futures, return_when=FIRST_EXCEPTION)
+            finally:  # also where a signal ends it
+                for future in futures:
+                    future.cancel()  # those that have not begun
         for future in futures:
             if not future.cancelled():
                 future.result()

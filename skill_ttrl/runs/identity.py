@@ -38,6 +38,7 @@ NO_EFFECT_ON_RESULTS = (
     "runtime.reshard_after_forward",
     "runtime.param_offload",
     "runtime.optimizer_offload",
+    "optimize.workers",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     "endpoints.max_requests",

@@ -102,7 +102,7 @@ class AppendLog(Locked):
         try:
             if identity_file.is_file():
                 self.identity = read_identity(identity_file, f"{path} holds {self.holds}")
-                _check_made_with(self.identity["made_with"], made_with, f"{path} holds {self.holds}", self.depends_on)
+                check_made_with(self.identity["made_with"], made_with, f"{path} holds {self.holds}", self.depends_on)
                 self.cut = cut_torn_line(file)
             elif file.is_file() and file.stat().st_size:
                 raise RunFolderError(
@@ -187,7 +187,18 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
     return found
 
 
-def _check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:
+def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:
+    """Check that what is there was made with the same things as what is made here.
+
+    Args:
+        there: `made_with` of the identity file.
+        here: the present one.
+        holds: begins the message: "/tmp/s holds samples".
+        depends_on: what has to be given again, in words.
+
+    Raises:
+        RunFolderError: it was not; names the differences.
+    """
     # Through JSON once, as what was written has gone: tuples are lists there.
     old, new = flatten(there), flatten(json.loads(json.dumps(here)))
     different = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]

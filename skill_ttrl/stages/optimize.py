@@ -1,0 +1,307 @@
+"""`skillttrl optimize`: train a skill document while all weights stay frozen (SkillOpt, arXiv 2605.23904).
+
+`prepare` finds who acts, on which tasks, and the first document; `optimize_run` runs the loop of `skill_ttrl.optimize` in a run folder,
+and `plan_run` predicts its work. A run that was stopped continues with the same call: it replays its journal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.agents.document import read_document
+from skill_ttrl.answers import persist_cache
+from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
+from skill_ttrl.config.load import read_source
+from skill_ttrl.errors import ConfigError, DocumentError
+from skill_ttrl.llm.backends import REMOTE, backend_facts
+from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
+from skill_ttrl.optimize.calls import Calls, ChatFn
+from skill_ttrl.optimize.engines import ENGINES
+from skill_ttrl.optimize.folder import FolderWatch
+from skill_ttrl.optimize.journal import JOURNAL, Journal
+from skill_ttrl.optimize.loop import check
+from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.record import OptimizeTask
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.runs.folder import VERDICTS, RunFolder
+from skill_ttrl.signals import StopSignal
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.optimizing.chat import EndpointChat
+from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, in_prompt
+from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, open_folder
+from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
+from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, find_tasks
+from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, Watches
+from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
+from skill_ttrl.stages.targets.rollouts import open_rollouts
+from skill_ttrl.storage.append_log import flatten
+from skill_ttrl.types import Task
+
+TASK_SECTIONS = ("name", "seed", "env", "data", "agent", "rollout", "endpoints", "eval", "skills", "optimize")
+"""Keys of a config that say something of a policy that was trained already; see `prepare`."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An optimisation before it begins."""
+
+    config: SkillTTRLConfig
+    """Resolved; `optimize` is set."""
+    target: EvalTarget
+    tasks: Mapping[str, Sequence[Task]]
+    """By role."""
+    document: str
+    """The first one."""
+    source: str | None = None
+    """Text of the config file that the user gave."""
+
+    @property
+    def options(self) -> OptimizeConfig:
+        """The section `optimize`."""
+        assert self.config.optimize is not None
+        return self.config.optimize
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder, where none is named."""
+        return Path("runs") / f"{self.config.name}-optimize"
+
+    @property
+    def templates(self) -> Templates:
+        """Prompts of the optimizer."""
+        return Templates(self.options.prompts, base="optimize")
+
+    def made_with(self) -> dict[str, Any]:
+        """What the results depend on beside the config."""
+        return {
+            "policy": self.target.fingerprint(),
+            "document": _digest(self.document),
+            "tasks": {role: _digest([each.id for each in tasks]) for role, tasks in self.tasks.items()},
+            "prompts": _digest({name: self.templates.get(name).template for name in _prompts()}),
+        }
+
+
+def prepare(
+    source: str | Path | Mapping[str, Any] | None = None,
+    *,
+    policy: str | Path | None = None,
+    document: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> Prepared:
+    """Find who acts, the tasks by role, and the first document. Nothing is loaded, sent or written.
+
+    Args:
+        source: a recipe, a config file or its content: the tasks, and for a plain model its prompts and lengths. For a run's policy its
+            keys override those of the run (`TASK_SECTIONS`).
+        policy: who acts: a run, a checkpoint, a model, `openai:MODEL` (see `resolve_target`). None: what the config names.
+        document: file with the first document; None: that of `optimize.document` or `agent.document`, else an empty one.
+        overrides: changes to the config, as for `--set`.
+        progress: told of what was chosen.
+
+    Raises:
+        ConfigError: nothing to act is named, or a name or a key is wrong.
+        DataError: a task has two roles, there are none, or the first document is over its token budget.
+        SkillTTRLError: no such policy; tasks cannot be read.
+    """
+    own = [] if document is None else [f"optimize.document={json.dumps(str(document))}"]
+    target, text = _find_target(source, policy, [*overrides, *own])
+    config = with_env_defaults(target.config)
+    config.optimize = config.optimize or OptimizeConfig()
+    config.optimize.document = config.optimize.document or config.agent.document
+    config.agent.document = config.agent.document_revision = None
+    ENGINES.get(config.optimize.engine)
+    OPTIMIZERS.get(config.optimize.optimizer)
+    place_of(config)
+    first = _first_document(config.optimize.document)
+    tasks = find_tasks(config, progress or SilentProgress())
+    items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
+    check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
+    found = Prepared(config, _with_config(target, config), tasks, first, text)
+    found.templates.render("analyst_error")
+    return found
+
+
+def optimize_run(
+    source: str | Path | Mapping[str, Any] | Prepared | None = None,
+    *,
+    policy: str | Path | None = None,
+    document: str | Path | None = None,
+    output: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    resume: Resume = "auto",
+    chat: ChatFn | None = None,
+    progress: Progress | None = None,
+) -> OptimizeSummary:
+    """Train a skill document on the tasks of a config, for a policy whose weights stay as they are.
+
+    Args:
+        source: see `prepare`; or what `prepare` gave.
+        policy: see `prepare`.
+        document: see `prepare`.
+        output: the run's folder; None: `runs/NAME-optimize`.
+        overrides: see `prepare`.
+        resume: `auto` continues a folder that holds this very optimisation; `never` refuses it.
+        chat: the optimizer's model; None: `endpoints.optimizer`.
+        progress: told of steps, stages and scores.
+
+    Raises:
+        RunFolderError: the folder is that of another run, or cannot be written.
+        BudgetError: the budget is spent; the same call continues.
+        EndpointError: a server cannot be reached or refuses; the same call continues.
+        Interrupted: a signal came; the same call continues.
+        SkillTTRLError: as for `prepare`, or the policy cannot be loaded.
+    """
+    progress = progress or SilentProgress()
+    if not isinstance(source, Prepared):
+        source = prepare(source, policy=policy, document=document, overrides=overrides, progress=progress)
+    run, path = source, Path(output) if output is not None else source.folder
+    with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
+        if (known := read_summary(path)) is not None:
+            progress.notice(f"{path} is finished already: nothing is done.")
+            return known
+        leaving = f"Stopped; what is finished is in {path}. {SAME}"
+        with StopSignal() as stop, stop.interruptible(leaving), annotate_budget_error(when_spent(leaving)):
+            return _run(run, folder, chat, progress)
+
+
+def plan_run(run: Prepared, *, success: float | None = None) -> Plan:
+    """Predict the work of an optimisation: rollouts, calls, tokens and cost. Nothing is loaded, sent or written.
+
+    Args:
+        run: see `prepare`.
+        success: share of rollouts that succeed, in [0, 1]; None: bounds over all outcomes.
+    """
+    return make_plan(run.config, run.tasks, run.document, run.templates, success=success, reuses=reuses(run.options))
+
+
+def place_of(config: SkillTTRLConfig) -> PlaceDocument:
+    """How the policy reads a document.
+
+    Raises:
+        ConfigError: as a bank, and the config has no skills section in use.
+    """
+    assert config.optimize is not None
+    if config.optimize.place == "prompt":
+        return in_prompt
+    raise ConfigError("optimize.place=bank is not there yet.")
+
+
+def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progress) -> OptimizeSummary:
+    """Open the policy and the optimizer's model, and run the loop."""
+    config, options = run.config, run.options
+    with ExitStack() as stack:
+        stack.enter_context(persist_cache(folder.path / VERDICTS))
+        ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
+        stack.enter_context(ledger.phase(PHASE))
+        opened = open_rollouts(
+            run.target,
+            {role: part for role, part in run.tasks.items() if part},
+            place_of(config),
+            progress,
+            temperature=options.temperature,
+            show_reference=options.show_reference,
+        )
+        rollouts, items = stack.enter_context(opened)
+        rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
+        if chat is None and (options.optimizer == REMOTE or config.endpoints.optimizer is not None):
+            chat = stack.enter_context(EndpointChat(config.endpoints))
+        calls = Calls(
+            chat,
+            rollouts,
+            Journal(folder.path / JOURNAL),
+            seed=config.seed,
+            reuse_rollouts=reuses(options),
+            on_failure=options.on_failure,
+            workers=options.workers,
+        )
+        if calls.journal.replayed:
+            progress.notice(
+                f"Continuing: {calls.journal.replayed:,} finished calls and rollouts are taken from the journal."
+            )
+        written = FolderWatch(folder.path)
+        task = OptimizeTask(items[TRAIN], items[SELECTION], items.get(TEST, ()), config.env.id)
+        watch = Watches([written, ProgressWatch(progress, ledger, calls.journal)])
+        engine = ENGINES.get(options.engine)
+        found = engine(task, run.document, options, calls, run.templates, seed=config.seed, watch=watch)
+        progress.finish(PHASE)
+        written.end(found)
+        ledger.settle()
+        counts = {role: len(part) for role, part in items.items()}
+        summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
+        folder.write_text(SUMMARY, json.dumps(asdict(summary), indent=2, ensure_ascii=False) + "\n")
+    return summary
+
+
+def reuses(options: OptimizeConfig) -> bool:
+    """True if an unchanged document is not rolled out on an item again."""
+    return options.temperature == 0 if options.reuse_rollouts is None else options.reuse_rollouts
+
+
+def _first_document(path: str | None) -> str:
+    try:
+        return "" if path is None else read_document(path)
+    except DocumentError as error:
+        raise DocumentError(str(error).replace("agent.document", "optimize.document", 1)) from None
+
+
+def _find_target(
+    source: str | Path | Mapping[str, Any] | None, policy: str | Path | None, overrides: Sequence[str]
+) -> tuple[EvalTarget, str | None]:
+    """The policy with its config, and the text of the user's config file."""
+    if source is None and policy is None:
+        raise ConfigError("Name a config, or who acts with --policy: a run, a checkpoint, a model or openai:MODEL.")
+    if policy is None and not isinstance(source, Mapping) and is_trained(Path(str(source))):
+        source, policy = None, source
+    text = None if source is None or isinstance(source, Mapping) else read_source(source)[1]
+    if policy is None:
+        policy = _policy_of(load_checked(source or {}, overrides))
+    if source is not None and is_trained(Path(str(policy))):
+        return resolve_target(policy, [*_stated(source), *overrides], use_bank=False), text
+    base = str(source) if isinstance(source, Path) else source
+    return resolve_target(policy, overrides, config=base, use_bank=False), text
+
+
+def _policy_of(config: SkillTTRLConfig) -> str:
+    return REMOTE if backend_facts(config).remote else config.model.path
+
+
+def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
+    """What a config states, as overrides of a run's.
+
+    Raises:
+        ConfigError: it states keys that a trained policy no longer takes.
+    """
+    data, _, where = read_source(source)
+    if foreign := sorted({*data} - {*TASK_SECTIONS}):
+        raise ConfigError(
+            f"{where} states {', '.join(foreign)}, but the policy is trained already. A config beside a run may state "
+            f"{', '.join(TASK_SECTIONS)}."
+        )
+    flat = flatten(data, lists=False)
+    return [f"{key}={json.dumps(value)}" for key, value in flat.items() if value != {}]
+
+
+def _with_config(target: EvalTarget, config: SkillTTRLConfig) -> EvalTarget:
+    return replace(target, config=config)
+
+
+def _prompts() -> list[str]:
+    """Names of the optimizer's prompts."""
+    entries = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize").iterdir()
+    return sorted(entry.name.removesuffix(".md") for entry in entries if entry.name.endswith(".md"))
+
+
+def _digest(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -1,0 +1,217 @@
+"""Tokens and cost of a planned optimisation: what is known beforehand, rendered; the rest as bounds. A token is taken for 4 characters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.prompt import PromptFormatter, estimate_tokens
+from skill_ttrl.config import EndpointConfig, OptimizeConfig, SkillTTRLConfig
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.optimize.llm_optimizer import EDIT_CHARS, RANKING_TOKENS
+from skill_ttrl.optimize.transcript import ROLLOUT_CHARS
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.stages.optimizing.plan import LLM, LOOP, NONE, Counted, Kind, Sizes, Span, count, exactly
+from skill_ttrl.types import Task
+
+CONTEXT_CHARS = 20_000
+"""Most characters taken for the further sections of a request: rejected edits, memory of the optimizer."""
+SHARES = 4
+"""Characters taken for a token."""
+JSON_OVERHEAD = 2
+"""Times a patch's own length that it may have as indented JSON."""
+ROLES = {"rollout": "train", "selection": "selection", "test": "test"}
+REQUESTS = {
+    "analyst": "analyst_request",
+    "merge_final": "merge_final_request",
+    "merge": "merge_patches_request",
+    "ranking": "ranking_request",
+}
+"""Begin the names of stages; the template of the request."""
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """Work of one kind."""
+
+    kind: Kind
+    stage: str
+    total: Span
+    a_step: Span | None = None
+    """None: it is no part of a step."""
+    prompt_tokens: Span | None = None
+    answer_tokens: Span | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an optimisation takes."""
+
+    name: str
+    epochs: int
+    steps: int
+    work: list[PlannedWork]
+    rollouts: Span
+    """In all."""
+    calls: Span
+    """Of the optimizer's model, in all; narrower than the sum over stages."""
+    cost: Span | None = None
+    """By the prices of the endpoints; None: nothing has a price."""
+    assumptions: list[str] = field(default_factory=list)
+
+
+def make_plan(
+    config: SkillTTRLConfig,
+    tasks: Mapping[str, Sequence[Task]],
+    document: str,
+    templates: Templates,
+    *,
+    success: float | None,
+    reuses: bool,
+) -> Plan:
+    """The plan of an optimisation. Nothing is loaded and nothing is sent.
+
+    Args:
+        config: resolved, with its section `optimize`.
+        tasks: by role.
+        document: the first one.
+        templates: the optimizer's prompts.
+        success: see `plan.count`.
+        reuses: see `plan.count`.
+    """
+    options = config.optimize
+    assert options is not None
+    sizes = Sizes(*(len(tasks.get(role, ())) for role in ("train", "selection", "test")))
+    counted = count(options, sizes, success, reuses=reuses)
+    longest = _longest(options, document, len(counted.steps))
+    known = options.engine == LOOP and options.optimizer == LLM
+    work = [
+        PlannedWork(
+            "rollouts", stage, total, _a_step(counted, stage), *_rollout_tokens(config, tasks, stage, total, longest)
+        )
+        for stage, total in counted.rollouts().items()
+    ]
+    for stage, total in counted.calls().items() if known else ():
+        work.append(
+            PlannedWork(
+                "calls",
+                stage,
+                total,
+                _a_step(counted, stage),
+                *_call_tokens(options, templates, document, stage, total, longest),
+            )
+        )
+    return Plan(
+        config.name,
+        options.epochs,
+        len(counted.steps),
+        work,
+        sum((each.total for each in work if each.kind == "rollouts"), NONE),
+        counted.all_calls() if known else NONE,
+        _cost(config, work),
+        _assumptions(config, options, success, reuses=reuses, known=known),
+    )
+
+
+def _a_step(counted: Counted, stage: str) -> Span | None:
+    """The work of one step: over all steps the least and the most."""
+    spans = [{**step.rollouts, **step.calls}.get(stage) for step in counted.steps]
+    there = [span for span in spans if span is not None]
+    return Span(min(span.least for span in there), max(span.most for span in there)) if there else None
+
+
+def _rollout_tokens(
+    config: SkillTTRLConfig, tasks: Mapping[str, Sequence[Task]], stage: str, total: Span, longest: int
+) -> tuple[Span, Span]:
+    """Tokens that the policy reads and writes."""
+    own, turns = tasks.get(ROLES[stage], ()), config.agent.max_turns
+    bare = [_prompt(config, task) for task in own]
+    known = [tokens for tokens in bare if tokens is not None]
+    bound = config.data.max_prompt_tokens
+    least = min(known, default=0) if len(known) == len(bare) else 0
+    most = min(bound, max(known, default=bound) + longest) if len(known) == len(bare) and turns == 1 else bound * turns
+    return total.times(Span(least, most)), total.times(Span(0, config.rollout.max_new_tokens * turns))
+
+
+def _prompt(config: SkillTTRLConfig, task: Task) -> int | None:
+    """Tokens of a task's first prompt without a document; None where it is not known beforehand."""
+    question = task.options.get("question")
+    if not isinstance(question, str) or config.agent.memory == "window":
+        return None
+    formatter = PromptFormatter.from_config(config.agent)
+    formatter = formatter.with_document(DocumentSlot(formatter.templates, config.agent.document_as))
+    return sum(estimate_tokens(message.content) for message in formatter.messages(question))
+
+
+def _call_tokens(
+    options: OptimizeConfig, templates: Templates, document: str, stage: str, total: Span, longest: int
+) -> tuple[Span, Span]:
+    """Tokens that the optimizer's model reads and writes."""
+    request = next(name for start, name in REQUESTS.items() if stage.startswith(start))
+    least = estimate_tokens(templates.render(stage)) + estimate_tokens(templates.get(request).template) // 2
+    answer = min(RANKING_TOKENS, options.max_answer_tokens) if stage == "ranking" else options.max_answer_tokens
+    patches = options.max_answer_tokens * JSON_OVERHEAD
+    shown = {
+        "analyst": options.minibatch_size * ROLLOUT_CHARS // SHARES,
+        "merge_final": 2 * patches,
+        "merge": options.merge_batch_size * patches,
+        "ranking": max(1, options.max_answer_tokens // 8) * EDIT_CHARS // SHARES,
+    }
+    part = next(tokens for start, tokens in shown.items() if stage.startswith(start))
+    rules = estimate_tokens(templates.render(stage)) + estimate_tokens(templates.get(request).template)
+    most = rules + longest + part + CONTEXT_CHARS // SHARES
+    return total.times(Span(least, most)), total.times(Span(0, answer))
+
+
+def _longest(options: OptimizeConfig, document: str, steps: int) -> int:
+    """Tokens that the document has at most."""
+    if options.max_document_tokens is not None:
+        return options.max_document_tokens
+    return math.ceil(len(document) / SHARES) + steps * options.max_answer_tokens
+
+
+def _cost(config: SkillTTRLConfig, work: Sequence[PlannedWork]) -> Span | None:
+    """The cost by the prices of the config; None where nothing has one."""
+    remote = backend_facts(config).remote
+    of = {"rollouts": config.endpoints.policy if remote else None, "calls": config.endpoints.optimizer}
+    priced = [(each, of[each.kind]) for each in work]
+    spans = [_priced(each, endpoint) for each, endpoint in priced if endpoint is not None and endpoint.priced]
+    return sum(spans, NONE) if spans else None
+
+
+def _priced(work: PlannedWork, endpoint: EndpointConfig) -> Span:
+    prompt, answer = work.prompt_tokens or NONE, work.answer_tokens or NONE
+    price_in, price_out = exactly((endpoint.price_in or 0.0) / 1e6), exactly((endpoint.price_out or 0.0) / 1e6)
+    return prompt.times(price_in) + answer.times(price_out)
+
+
+def _assumptions(
+    config: SkillTTRLConfig, options: OptimizeConfig, success: float | None, *, reuses: bool, known: bool
+) -> list[str]:
+    found = ["a token is taken for 4 characters; answers are counted from nothing to their limit"]
+    if success is None:
+        found.append(
+            "at least and at most: by how many rollouts succeed, which answers can be used and which candidates pass; one number with --success RATE"
+        )
+        if options.gate.use and options.gate.early_stop:
+            found.append(
+                "a candidate that cannot pass any more is rolled out on fewer selection tasks (optimize.gate.early_stop)"
+            )
+        if reuses:
+            found.append("rollouts of an unchanged document are not repeated in later epochs (optimize.reuse_rollouts)")
+    else:
+        found.append(
+            f"{success:.0%} of the rollouts succeed, no candidate passes, every evaluation is whole, no rollout is reused, and every answer is a patch of "
+            f"{options.edit_budget} edits"
+        )
+    if not known:
+        found.append(
+            f"calls of the engine {options.engine!r} with the optimizer {options.optimizer!r} are not predicted"
+        )
+    if options.max_document_tokens is None:
+        found.append(
+            "the document has no bound (optimize.max_document_tokens), so the most tokens are far above what is usual"
+        )
+    return found

@@ -1,0 +1,205 @@
+"""The outcome of an optimisation, as `summary.json` has it: scores with intervals, decisions, and work by stage.
+
+It is the same for a run that was stopped and continued as for one that never was.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import RunFolderError
+from skill_ttrl.intervals import mean_interval, paired_difference
+from skill_ttrl.optimize.calls import Calls, Counts
+from skill_ttrl.optimize.record import Optimized
+from skill_ttrl.optimize.scores import skill_hash
+from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.types import first_problem, from_json
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Mean success of a document on items, with its interval (Wilson)."""
+
+    hard: float
+    low: float
+    high: float
+    soft: float
+    """Mean partial credit."""
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Requests or rollouts of one stage, in all processes of a run together."""
+
+    asked: int
+    """By the loop."""
+    reused: int = 0
+    """Of those, answered by an earlier result of the run."""
+    failed: int = 0
+    """Of those, without an answer."""
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeSummary:
+    """What an optimisation achieved."""
+
+    name: str
+    seed: int
+    policy: str
+    environment: str
+    engine: str
+    optimizer: str
+    items: dict[str, int]
+    """Items by role."""
+    steps: int
+    actions: dict[str, int]
+    """Steps by what became of them: accept_new_best, accept, reject, …"""
+    best_step: int
+    """0: the first document is the best."""
+    best_hash: str
+    """Of the best document, as `history.json` has it."""
+    best_tokens: int
+    """A token is taken for 4 bytes."""
+    selection_first: Score
+    selection_best: float
+    """Under the gate's metric. The document was chosen by it, so it is optimistic."""
+    test_first: Score | None = None
+    """None: nothing was tested."""
+    test_best: Score | None = None
+    test_change: tuple[float, float, float] | None = None
+    """Best - first, paired over items: difference and interval."""
+    edits: dict[str, int] = field(default_factory=dict)
+    """Edits of all steps by status: applied, skipped, errors."""
+    abandoned: int = 0
+    """Evaluations that ended before all items, since the candidate could not pass any more."""
+    repeated: int = 0
+    """Candidates that had been evaluated before."""
+    fallbacks: dict[str, int] = field(default_factory=dict)
+    """Answers that could not be used, by stage; a rule stood in, or nothing did."""
+    work: dict[str, Work] = field(default_factory=dict)
+    """By stage."""
+    confidence: float = 0.95
+    usage: dict[str, Any] = field(default_factory=dict)
+    """What was asked of models behind addresses (`Ledger.report`)."""
+    schema_version: int = SCHEMA_VERSION
+
+
+def summarize(
+    found: Optimized,
+    config: SkillTTRLConfig,
+    calls: Calls,
+    *,
+    policy: str,
+    items: Mapping[str, int],
+    usage: Mapping[str, Any],
+) -> OptimizeSummary:
+    """The summary of a finished optimisation."""
+    asked, level, rows = config.optimize, config.eval.confidence, found.rows
+    assert asked is not None
+    first, best = found.test_first, found.test_best
+    change = None
+    if first and best:
+        change = paired_difference([each.hard for each in first], [each.hard for each in best], confidence=level)
+    return OptimizeSummary(
+        name=config.name,
+        seed=config.seed,
+        policy=policy,
+        environment=config.env.id,
+        engine=asked.engine,
+        optimizer=asked.optimizer,
+        items=dict(items),
+        steps=len(rows),
+        actions=dict(sorted(Counter(str(row["action"]) for row in rows).items())),
+        best_step=found.state.best_step,
+        best_hash=skill_hash(found.state.best),
+        best_tokens=-(-len(found.state.best.encode()) // 4),
+        selection_first=score_of(found.first_evaluation.results, level),
+        selection_best=found.state.best_score,
+        test_first=score_of(first, level) if first else None,
+        test_best=score_of(best, level) if best else None,
+        test_change=change,
+        edits=_sums(row.get("apply_report") for row in rows),
+        abandoned=sum(row.get("selection_whole") is False for row in rows),
+        repeated=sum(bool(row.get("selection_cached")) for row in rows),
+        fallbacks=_sums(row.get("fallbacks") for row in rows),
+        work={stage: _work(count) for stage, count in sorted(calls.counts.items())},
+        confidence=level,
+        usage=dict(usage),
+    )
+
+
+def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
+    """The score of results, with its interval."""
+    hard = [float(each.hard) for each in results]
+    low, high = mean_interval(hard, confidence=confidence)
+    return Score(sum(hard) / len(hard), low, high, sum(each.soft for each in results) / len(hard), len(hard))
+
+
+def read_summary(folder: Path) -> OptimizeSummary | None:
+    """The summary in a run's folder; None while it has not ended.
+
+    Raises:
+        RunFolderError: it cannot be read, or is none.
+    """
+    file = folder / "summary.json"
+    try:
+        return from_json(OptimizeSummary, file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValidationError) as error:
+        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise RunFolderError(f"{file} is no summary of an optimisation: {problem}.") from None
+
+
+def summary_lines(found: OptimizeSummary) -> list[str]:
+    """What is under the table of scores: decisions, work and spending, in sentences."""
+    from skill_ttrl.llm.openai.ledger import usage_lines
+
+    actions = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found.actions.items())
+    lines = [
+        f"{found.steps} steps: {actions}. Best document: step {found.best_step}, about {found.best_tokens:,} tokens."
+    ]
+    if found.test_change is not None:
+        change, low, high = found.test_change
+        lines.append(
+            f"Test, best - first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.items['test']} items."
+        )
+    if found.edits:
+        lines.append("Edits: " + ", ".join(f"{name} {count}" for name, count in found.edits.items()) + ".")
+    if found.abandoned or found.repeated:
+        lines.append(
+            f"Evaluations saved: {found.abandoned} ended early, {found.repeated} of candidates that were known; "
+            f"{sum(each.reused for each in found.work.values())} rollouts reused."
+        )
+    for stage, each in found.work.items():
+        failed = f", {each.failed} without an answer" if each.failed else ""
+        tokens = f"; {each.prompt_tokens:,} tokens in, {each.completion_tokens:,} out" if each.prompt_tokens else ""
+        reused = f", {each.reused} reused" if each.reused else ""
+        lines.append(f"{stage}: {each.asked}{reused}{failed}{tokens}.")
+    if found.fallbacks:
+        counts = ", ".join(f"{stage} {count}" for stage, count in found.fallbacks.items())
+        lines.append(f"Answers that could not be used: {counts}.")
+    return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(found.usage))]
+
+
+def _work(count: Counts) -> Work:
+    return Work(**{name: value for name, value in asdict(count).items() if name != "done"})
+
+
+def _sums(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for part in parts:
+        found.update(part or {})
+    return dict(sorted(found.items()))

@@ -1,0 +1,64 @@
+"""Two scripted models behind one server, for tests of `skillttrl optimize` only: a reader that follows the rules of a document, and an
+optimizer that finds the rules in what failed.
+
+The reader answers the questions of `family:formats`; its document is the system message. The optimizer knows every convention. It proposes
+the rules of the types of task that it is shown and that the document lacks; one request in seven gets prose and one in seven a JSON that breaks
+off. Both are functions of the request alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from skill_ttrl.data.formats import CONVENTIONS, Formats, Item
+
+_DOCUMENT = re.compile(r"## Document\n(.*?)\n\n", re.DOTALL)
+_TYPE = re.compile(r"^Task type: (\w+)", re.MULTILINE)
+
+
+@cache
+def questions() -> dict[str, Item]:
+    family = Formats()
+    return {item.question: item for split in ("train", "val", "test") for item in family.items(split)}
+
+
+def answer(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The `Answer` of a `FaultyServer`."""
+    messages = body["messages"]
+    system = messages[0]["content"] if messages[0]["role"] == "system" else ""
+    user = messages[-1]["content"]
+    found = next((item for question, item in questions().items() if question in user), None)
+    if "## Document" in user:
+        return optimizer(user)
+    return f"<answer>{found.answer(system)}</answer>" if found else "?"
+
+
+def clean(body: Mapping[str, Any], draw: random.Random) -> str:
+    """The same without garbage."""
+    user = body["messages"][-1]["content"]
+    return patch(user) if "## Document" in user else answer(body, draw)
+
+
+def optimizer(user: str) -> str:
+    garbled = zlib.crc32(user.encode()) % 7
+    if garbled == 0:
+        return "I am afraid that I cannot say more about this than that care is needed."
+    text = patch(user)
+    return text[: len(text) // 2] if garbled == 1 else text
+
+
+def patch(user: str) -> str:
+    if "Proposed edits" in user:
+        return json.dumps({"selected_indices": [0, 1]})
+    document = _DOCUMENT.search(user)
+    known = document.group(1) if document else ""
+    shown = {*_TYPE.findall(user)}
+    wanted = [each for each in CONVENTIONS if each.name in shown or each.rule in user]
+    edits = [{"op": "append", "content": f"- {each.rule}"} for each in wanted if not each.stated(known)]
+    return json.dumps({"reasoning": "rules that the failures miss", "edits": edits})

@@ -1,0 +1,153 @@
+"""`skillttrl optimize` through a really started server of OpenAI's protocol, behind which policy and optimizer answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.data.formats import CONVENTIONS
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, DocumentError, EndpointError, RunFolderError
+from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
+from skill_ttrl.stages.optimizing.summary import OptimizeSummary
+from tests import format_models
+from tests.faulty_server import FaultyServer
+
+SMALL: dict[str, Any] = {
+    "name": "forms",
+    "env": {"id": "qa", "train_tasks": 20, "eval_tasks": 6},
+    "rollout": {"backend": "openai", "max_new_tokens": 40},
+    "optimize": {"epochs": 2, "batch_size": 8, "minibatch_size": 4, "selection": {"tasks": 6}, "workers": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "of-no-use")
+
+
+def settings(url: str, **endpoints: Any) -> dict[str, Any]:
+    endpoint = {"model": "scripted", "base_url": url, "max_retries": 0, **endpoints}
+    return {**SMALL, "endpoints": {"policy": endpoint, "optimizer": endpoint}}
+
+
+def server(answer: Any = format_models.answer) -> FaultyServer:
+    return FaultyServer(faults=(), answer=answer)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What a run leaves but for times: documents, rollouts, edits, summary."""
+    names = (
+        "best_skill.md",
+        "current_skill.md",
+        "runtime_state.json",
+        "skills/*.md",
+        "steps/*/[!s]*.json",
+        "test_eval_*/*.json",
+    )
+    return {str(file.relative_to(folder)): file.read_bytes() for name in names for file in sorted(folder.glob(name))}
+
+
+def requests_of(found: OptimizeSummary) -> int:
+    return sum(each.asked - each.reused for each in found.work.values())
+
+
+def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> None:
+    with server() as there:
+        found = optimize_run(settings(there.url), output=tmp_path / "run")
+        assert there.delivered["answers"] == requests_of(found)
+        asked = len(there.asked)
+        again = optimize_run(settings(there.url), output=tmp_path / "run")  # finished: nothing is sent
+        assert again == found and len(there.asked) == asked
+    assert found.test_first is not None and found.test_best is not None and found.test_change is not None
+    assert found.test_first.hard == 0.0 and found.test_best.hard > 0.2
+    assert found.test_change[0] == found.test_best.hard and found.test_best.items == 6
+    assert found.fallbacks and found.actions["accept_new_best"] > 0
+    assert found.usage["requests"] == requests_of(found)
+    document = (tmp_path / "run/best_skill.md").read_text()
+    assert sum(each.stated(document) for each in CONVENTIONS) >= 2
+
+
+def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None:
+    one_by_one = {"max_concurrency": 1}
+    with server() as there:
+        whole = optimize_run(settings(there.url, **one_by_one), output=tmp_path / "whole")
+        paid = there.delivered["answers"]
+    process: list[subprocess.Popen[bytes]] = []
+    left = iter(range(paid // 2, -1, -1))
+
+    def kill(body: Mapping[str, Any], draw: random.Random) -> str:
+        if next(left, 1) == 0:
+            os.kill(process[0].pid, signal.SIGKILL)
+        return format_models.answer(body, draw)
+
+    with server(kill) as there:
+        config = tmp_path / "forms.json"
+        config.write_text(json.dumps(settings(there.url, **one_by_one)))
+        command = [
+            sys.executable,
+            "-m",
+            "skill_ttrl.cli.main",
+            "optimize",
+            str(config),
+            "--output",
+            str(tmp_path / "run"),
+        ]
+        process.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        assert process[0].wait(60) == -signal.SIGKILL
+        assert not (tmp_path / "run/summary.json").exists()
+        resumed = optimize_run(config, output=tmp_path / "run")
+        # The answer on its way at the kill may have been handed to a dead process.
+        assert paid <= there.delivered["answers"] <= paid + 1
+    assert files(tmp_path / "run") == files(tmp_path / "whole")
+    assert resumed.work == whole.work and resumed.actions == whole.actions
+
+
+def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with server(format_models.clean) as there:
+        good = settings(there.url)
+        for error, match, changes in (
+            (ConfigError, "Unknown engine 'gepaa'", ["optimize.engine=gepaa"]),
+            (ConfigError, "Unknown optimizer", ["optimize.optimizer=opnai"]),
+            (DocumentError, "cannot read nowhere.md", ["optimize.document=nowhere.md"]),
+            (DataError, "leaves none to train on", ["optimize.selection.tasks=20"]),
+            (DataError, "is also a training task", ["optimize.selection.tasks=null", "optimize.selection.split=train"]),
+            (ConfigError, "twice", ["optimize.selection.split=val"]),
+            (DataError, "too long", [f"optimize.document={__file__}", "optimize.max_document_tokens=20"]),
+            (EndpointError, "cannot be reached|unreachable", ["endpoints.policy.base_url=http://127.0.0.1:9/v1"]),
+        ):
+            with pytest.raises(error, match=match):
+                optimize_run(good, output=run, overrides=changes)
+            assert not list(run.glob("steps")) and not (run / "summary.json").exists(), match
+        there.asked.clear()
+        with pytest.raises(BudgetError, match=r"same command"):
+            optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=40"])
+        found = optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=4000"])
+        assert requests_of(found) == there.delivered["answers"]
+        with pytest.raises(RunFolderError, match=r"optimize\.batch_size 8 there, 4 here"):
+            optimize_run(good, output=tmp_path / "poor", overrides=["optimize.batch_size=4"])
+        with pytest.raises(RunFolderError, match="holds a run already"):
+            optimize_run(good, output=tmp_path / "poor", resume="never")
+
+
+def test_a_dry_run_sends_nothing_and_bounds_what_is_used(tmp_path: Path) -> None:
+    with server() as there:
+        prepared = prepare(settings(there.url, price_in=1.0, price_out=2.0))
+        planned = plan_run(prepared)
+        assert not there.asked
+        found = optimize_run(prepared, output=tmp_path / "run")
+    spans = {each.stage: each for each in planned.work}
+    for stage, work in found.work.items():
+        assert work.asked - work.reused in spans[stage].total, stage
+        tokens = spans[stage].prompt_tokens
+        assert tokens is not None and tokens.most >= work.prompt_tokens, stage
+    assert planned.cost is not None and found.usage["cost"] <= planned.cost.most
