@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,14 +13,34 @@ from rich.console import Console, Group, RenderableType
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import prints_aside, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.options import AsJson, set_option
+from skill_ttrl.cli.options import AsJson, refuse, set_option
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.distill import Distilled
     from skill_ttrl.stages.merge import MergeResult
+    from skill_ttrl.stages.training.bank_gate import TestChange
     from skill_ttrl.types import Skill
+
+GateWith = Annotated[
+    str | None,
+    typer.Option(
+        "--gate-with",
+        metavar="POLICY",
+        help="Put the change behind a gate: this policy (a run, checkpoint, model, `openai`) rolls out the bank before and after on training tasks "
+        "that its config holds out, and the change is applied if `skills.gate` accepts it.",
+    ),
+]
+GateTasks = Annotated[
+    int | None, typer.Option(min=1, help="Tasks of the gate. Default: the policy's `skills.gate.tasks`.")
+]
+GateSet = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gate-set", metavar="KEY=VALUE", help="Override one key of the policy's config, e.g. skills.gate.alpha=0.01."
+    ),
+]
 
 MAX_SKILL, MAX_CHANGE = 90, 60
 """Longest text of a skill in a cell in characters, in the tables of `distill` and of `merge`."""
@@ -53,6 +74,9 @@ def distill(
         ),
     ] = None,
     overrides: Annotated[list[str] | None, set_option("Override one key, e.g. distill.max_general=8.")] = None,
+    gate_with: GateWith = None,
+    gate_tasks: GateTasks = None,
+    gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
     """Learn skills from episodes: general principles, skills by type of task, mistakes to avoid.
@@ -64,8 +88,14 @@ def distill(
     from skill_ttrl.stages.distill import run
 
     title, asked = f"distill {trajectories}", _checked(config, overrides)
-    with prints_aside(), RunView(Console(stderr=True), title, loop=False, waits=True) as view:
-        found = run(trajectories, output, teacher=teacher, merge=merge, config=asked, progress=view)
+    if gate_with is not None and not merge:
+        refuse({"--gate-with": gate_with}, "tests a change of a bank that is there: it needs --merge")
+    with (
+        prints_aside(),
+        RunView(Console(stderr=True), title, loop=False, waits=True) as view,
+        _gate(gate_with, gate_tasks, gate_set) as gate,
+    ):
+        found = run(trajectories, output, teacher=teacher, merge=merge, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
 
@@ -96,14 +126,33 @@ def merge(
         ),
     ] = None,
     overrides: Annotated[list[str] | None, set_option("Override one key, e.g. endpoints.merger.model=NAME.")] = None,
+    gate_with: GateWith = None,
+    gate_tasks: GateTasks = None,
+    gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
     from skill_ttrl.stages.merge import run
 
     asked = _checked(config, overrides)
-    found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked)  # type: ignore[arg-type]  # `by` is checked there
+    with prints_aside(), _gate(gate_with, gate_tasks, gate_set) as gate:
+        found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked, gate=gate)  # type: ignore[arg-type]  # `by` is checked there
     show(found, as_json, merged_view, merged_lines)
+
+
+@contextmanager
+def _gate(policy: str | None, tasks: int | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
+    """The gate that is asked for; None where none is."""
+    if policy is None:
+        refuse(
+            {"--gate-tasks": tasks, "--gate-set": overrides or None}, "says how a gate decides: it needs --gate-with"
+        )
+        yield None
+        return
+    from skill_ttrl.stages.targets.gate import open_gate
+
+    with open_gate(policy, overrides or (), tasks=tasks) as test:
+        yield test
 
 
 def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLConfig | None:

@@ -21,17 +21,19 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
-from skill_ttrl.skills.admit import AdmissionRules, admit
+from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.similarity import embedding_similarity
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
+from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
@@ -63,6 +65,8 @@ class Distilled:
     """Search mode of the bank, with its embedder."""
     usage: Mapping[str, Any] = field(default_factory=dict)
     """Cost of language models (`Ledger.report`); empty without calls."""
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    """Decision of the gate (`bank_gate.outcome_record`); empty where nothing was tested."""
 
 
 def distill_into(
@@ -73,6 +77,7 @@ def distill_into(
     progress: Progress | None = None,
     *,
     round: int = 0,
+    gate: TestChange | None = None,
 ) -> Distilled:
     """Learn skills from episodes and put them into a bank, in one update or, where nothing new was found, none.
 
@@ -83,6 +88,7 @@ def distill_into(
         models: endpoint of the teacher `openai`.
         progress: gets a notice of what was left out.
         round: training step that the skills count from.
+        gate: test that the skills have to pass, else the bank stays as it is (`targets.gate.open_gate`); None: they are added.
 
     Raises:
         DataError: an episode is of a task that is not for training.
@@ -101,9 +107,13 @@ def distill_into(
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
+    tested = gate(bank.snapshot(), _planned(bank, admitted)) if gate is not None and new else None
+    if tested is not None:
+        notes.append(verdict(tested))
+        new = new if tested.decision.accept else []
     if new:
         bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
-    else:
+    elif tested is None:
         notes.append("Nothing new was found.")
     for note in notes:
         progress.notice(note)
@@ -117,7 +127,14 @@ def distill_into(
         requests=result.requests,
         failed=result.failed,
         version=now.version,
+        gate={} if tested is None else outcome_record(tested),
     )
+
+
+def _planned(bank: SkillBank, admitted: Admitted) -> Snapshot:
+    """The bank as it would be with these changes."""
+    now = bank.snapshot()
+    return now.changed(now.version + 1, bank.plan(admitted.changes).changes)
 
 
 def run(
@@ -128,6 +145,7 @@ def run(
     merge: bool = False,
     config: SkillTTRLConfig | None = None,
     progress: Progress | None = None,
+    gate: TestChange | None = None,
 ) -> Distilled:
     """Learn skills from a file of episodes and write a bank, whole or not at all.
 
@@ -139,6 +157,7 @@ def run(
         config: `distill` (how many skills), `endpoints.teacher` (the language model) and `skills.on_failure`. Of its `skills` section a new bank takes what is set there; apart from that it is
             as `SkillBank(path)` makes it, found by the built-in embedder (`hash`), which needs no download.
         progress: reports how far the reading is.
+        gate: with `merge`, the test that the skills have to pass (`distill_into`).
 
     Raises:
         DataError: the file cannot be read, holds no episode, a line of it is none, or nothing could be distilled for a new bank.
@@ -153,7 +172,8 @@ def run(
     with _bank_unchanged(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
         notices = _NoticeCollector()
         with ledger.phase(SOURCE):
-            found = distill_into(kept, read_with_progress(source, progress, notices), config, models_of(config))
+            episodes = read_with_progress(source, progress, notices)
+            found = distill_into(kept, episodes, config, models_of(config), gate=gate)
         if not merge and not found.skills:
             raise nothing_distilled(found, source, folder)
         by_vectors = kept.settings.retrieval_mode in ("embedding", "hybrid")

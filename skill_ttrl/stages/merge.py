@@ -16,7 +16,9 @@ from typing import Any, Literal
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
+from skill_ttrl.optimize.paired_gate import GateOutcome
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.merged import merged_samples
@@ -25,6 +27,7 @@ from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.inputs.merge_source import Samples, joined, read_samples
+from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import BankUpdate
 
@@ -49,6 +52,8 @@ class MergeResult:
     notes: tuple[str, ...] = ()
     usage: Mapping[str, Any] = field(default_factory=dict)
     """What was spent on language models (`Ledger.report`); empty where none was asked. A dry run asks too."""
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    """Decision of the gate (`bank_gate.outcome_record`); empty where nothing was tested. A dry run tests too."""
 
 
 def run(
@@ -60,6 +65,7 @@ def run(
     by: By = "step",
     merger: str | None = None,
     config: SkillTTRLConfig | None = None,
+    gate: TestChange | None = None,
 ) -> MergeResult:
     """Merge the operations of a source's winners into a bank.
 
@@ -74,6 +80,7 @@ def run(
         merger: name of the merger; None: the config's, else `heuristic`.
         config: language models (`endpoints`, `skills.extractor`, `skills.on_failure`), `skills.max_skills_per_problem`, and
             where prompts are (`agent.prompts`).
+        gate: test that the change has to pass, else nothing is merged (`targets.gate.open_gate`). Counts of uses alone are not tested.
 
     Raises:
         DataError: the source cannot be read; names the line.
@@ -81,21 +88,18 @@ def run(
         SkillBankError: the bank cannot be read or written.
         EndpointError, BudgetError: a language model gave no usable answer, or its budget is spent. Nothing was merged.
     """
-    if by not in ("step", "all"):
-        raise ConfigError(f"by is 'step' or 'all', found {by!r}.")
     config = config or SkillTTRLConfig()
-    rules = _rules(config, merger, extract)
-    notes: list[str] = []
-    samples = read_samples(Path(source), notes)
-    notes += _foreign_rollouts(samples, Path(source), config)
-    if by == "all":
-        samples = [joined(samples)]
+    rules, notes = _rules(config, merger, extract), list[str]()
+    samples = _read(Path(source), by, config, notes)
     with _open(Path(bank), dry_run) as kept, _unmerged(), track_usage(None, config.endpoints) as ledger:
         before, known = kept.snapshot(), merged_samples(kept.history())
         notes += _merged_before(samples, known, bank)
         samples = [part.without(known) for part in samples]
         with ledger.phase("merge"):
             updates, after, report = _plan(samples, before, rules, kept.settings.max_skills)
+        tested = gate(before, after) if gate is not None and content_changes(before, after) else None
+        if tested is not None and not tested.decision.accept:
+            updates, after = (), before
         for update in () if dry_run else updates:
             kept.apply(update)
     return MergeResult(
@@ -108,8 +112,9 @@ def run(
         version=after.version,
         updates=updates,
         report=report,
-        notes=(*notes, *_closing_notes(samples, updates, report)),
+        notes=(*notes, *_closing_notes(samples, updates, report, tested)),
         usage=ledger.report(),
+        gate={} if tested is None else outcome_record(tested),
     )
 
 
@@ -121,6 +126,15 @@ def _rules(config: SkillTTRLConfig, merger: str | None, extract: bool) -> MergeR
         make_extractor(skills.extractor, models=models) if extract else None,
         max_skills_per_problem=skills.max_skills_per_problem,
     )
+
+
+def _read(source: Path, by: By, config: SkillTTRLConfig, notes: list[str]) -> list[Samples]:
+    """The samples of a source, in as many parts as there will be updates."""
+    if by not in ("step", "all"):
+        raise ConfigError(f"by is 'step' or 'all', found {by!r}.")
+    samples = read_samples(source, notes)
+    notes += _foreign_rollouts(samples, source, config)
+    return [joined(samples)] if by == "all" else samples
 
 
 def _foreign_rollouts(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> list[str]:
@@ -146,11 +160,14 @@ def _plan(
     return tuple(copy.history()), copy.snapshot(), report
 
 
-def _closing_notes(samples: Sequence[Samples], updates: Sequence[BankUpdate], report: MergeReport) -> list[str]:
-    """Language models that failed, and why nothing was merged."""
+def _closing_notes(
+    samples: Sequence[Samples], updates: Sequence[BankUpdate], report: MergeReport, tested: GateOutcome | None
+) -> list[str]:
+    """Language models that failed, the gate's decision, and why nothing was merged."""
     trouble = report.trouble()
     notes = [trouble] if trouble else []
-    if not updates and any(part.groups for part in samples):
+    notes += [] if tested is None else [verdict(tested)]
+    if tested is None and not updates and any(part.groups for part in samples):
         notes.append(
             "Nothing to merge: no winner asked for a change of the bank, and none was given one of its skills."
         )

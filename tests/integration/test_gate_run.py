@@ -5,17 +5,20 @@ The environment is a small one of doors, the policy a random one that never writ
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages import train
+from skill_ttrl.stages import merge, train
+from skill_ttrl.stages.targets.gate import open_gate
 from skill_ttrl.stages.training.bank_gate import BankGate, decide_changes
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -23,6 +26,7 @@ from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_evolve_run import DOORS
 
 STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.checkpoint_every=3"]
+LAX_COMMAND = ["skills.gate={rule: not_worse, min_effect: 0.9, alpha: 0.2, rollouts_per_task: 1}"]
 LAX = ["skills.gate={tasks: 6, rollouts_per_task: 1, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}"]
 
 
@@ -124,6 +128,37 @@ def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
     train.run(load_config(doors, STRICT), tmp_path / "run", resume="auto")
     for name in ("gate.jsonl", "evolve.jsonl", "metrics.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (strict / name).read_bytes(), name
+
+
+def test_a_command_s_change_is_tested_by_the_run_s_policy_on_the_tasks_that_it_held_out(
+    strict: Path, tmp_path: Path
+) -> None:
+    """The policy opens no door, so that nothing is better; what passes is applied as without a gate."""
+    records = tmp_path / "records.jsonl"
+    responses = ["<skill_ops><generate>Open it.</generate></skill_ops><answer>2</answer>"] * 2
+    records.write_text(json.dumps({"id": "p1", "problem": "1+1?", "responses": responses}))
+    with open_gate(str(strict), ["skills.gate.rollouts_per_task=1"], tasks=5) as gate:
+        found = merge.run(records, tmp_path / "bank", gate=gate)
+    assert found.gate["of"] == 5 and not found.gate["accepted"] and not found.updates and found.skills_after == 0
+    assert any(note.startswith("The gate rejected the change of the bank on 5 of 5 tasks") for note in found.notes)
+    assert not (tmp_path / "bank").exists()
+    with open_gate(str(strict), LAX_COMMAND, tasks=5) as gate:
+        found = merge.run(records, tmp_path / "bank", gate=gate)
+        again = merge.run(records, tmp_path / "bank", gate=gate)
+    assert found.gate["accepted"] and found.skills_after == 1 and not again.gate
+
+
+def test_gate_options_without_a_gate_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for words, why in (
+        (["merge", "x", "--bank", "y", "--gate-tasks", "3"], "needs --gate-with"),
+        (["distill", "--trajectories", "x", "-o", "y", "--gate-with", "run"], "needs --merge"),
+    ):
+        monkeypatch.setattr("sys.argv", ["skillttrl", *words])
+        with pytest.raises(SystemExit) as leaving:
+            main()
+        assert leaving.value.code == 2 and why in " ".join(capsys.readouterr().err.split())
 
 
 MATH = [

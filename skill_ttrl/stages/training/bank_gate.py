@@ -7,7 +7,7 @@ the run's seed and the step, so a repeated step decides the same. Each decision 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +29,8 @@ from skill_ttrl.types import Change, Group, Task, derive_seed
 
 GATE_LOG = "gate.jsonl"
 """In a run's folder: each decision of the gate."""
+TestChange = Callable[[Snapshot, Snapshot], GateOutcome]
+"""Compares a bank before and after a change."""
 
 
 def rule_of(config: GateConfig) -> PairedRule:
@@ -45,7 +47,8 @@ class BankScorer:
     config: GateConfig
     rollouts: int = 0
     """Rollouts since `clear`."""
-    _known: dict[tuple[int, int, str], list[float | None]] = field(default_factory=dict)
+    _known: dict[tuple[int, int, str], tuple[Snapshot, list[float | None]]] = field(default_factory=dict)
+    """Scores by the identity of the version, the seed and the first task; each holds its version, so that no other gets its identity."""
 
     def __call__(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
         """See `optimize.paired_gate.ScoreFn`.
@@ -63,8 +66,8 @@ class BankScorer:
             groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
             refuse_failure(groups)
             self.rollouts += count * len(tasks)
-            self._known[key] = [task_score(group, self.config.metric) for group in groups]
-        return self._known[key]
+            self._known[key] = version.snapshot, [task_score(group, self.config.metric) for group in groups]
+        return self._known[key][1]
 
     def clear(self) -> None:
         """Forget the scores: the policy has changed."""
@@ -198,10 +201,20 @@ def _record(
 ) -> None:
     """Write a line of `gate.jsonl`, and say what was decided."""
     found = outcome.decision
-    record = {
-        "phase": "rl",
-        "step": step,
-        "kind": kind,
+    place = {"phase": "rl", "step": step, "kind": kind, "version": versions[0], "candidate": versions[1]}
+    record = place | outcome_record(outcome) | {"changes": [change_record(change) for change in changes]}
+    run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
+    done = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
+    run.progress.notice(
+        f"gate: after step {step + 1} {len(changes)} changes of the bank {done} on {found.n} of {outcome.tasks} tasks: "
+        f"{found.reason}."
+    )
+
+
+def outcome_record(outcome: GateOutcome) -> dict[str, Any]:
+    """A decision and its numbers, JSON-able."""
+    found = outcome.decision
+    return {
         "accepted": found.accept,
         "difference": found.difference,
         "low": found.interval[0],
@@ -213,16 +226,14 @@ def _record(
         "before": mean_score(outcome.before),
         "after": mean_score(outcome.after),
         "reason": found.reason,
-        "version": versions[0],
-        "candidate": versions[1],
-        "changes": [change_record(change) for change in changes],
     }
-    run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
-    verdict = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
-    run.progress.notice(
-        f"gate: after step {step + 1} {len(changes)} changes of the bank {verdict} on {found.n} of {outcome.tasks} tasks: "
-        f"{found.reason}."
-    )
+
+
+def verdict(outcome: GateOutcome) -> str:
+    """A decision in words."""
+    found = outcome.decision
+    word = "accepted" if found.accept else "rejected"
+    return f"The gate {word} the change of the bank on {found.n} of {outcome.tasks} tasks: {found.reason}."
 
 
 def mean_score(scores: Sequence[float | None]) -> float | None:
