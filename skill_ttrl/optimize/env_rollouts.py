@@ -56,7 +56,12 @@ class EnvRollouts:
             )
         named = {f"{split}-{place}": item for place, item in enumerate(found)}
         self._items |= named
-        return [{"id": name, "item": _plain(item)} for name, item in named.items()]
+        try:
+            return [{"id": name, "item": _plain(item)} for name, item in named.items()]
+        except (TypeError, ValueError) as error:  # a key that is no text, or an item that holds itself
+            raise EnvError(
+                f"{type(self.env).__name__}.get_items({split!r}) gives items that are no JSON: {error}"
+            ) from None
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.resources
 from collections.abc import Callable
 
 from skill_ttrl.config import OptimizeConfig
@@ -16,3 +17,10 @@ OptimizerFactory = Callable[[Calls, OptimizeConfig, Templates], Optimizer]
 OPTIMIZERS: Registry[OptimizerFactory] = Registry("optimizer", key="optimize.optimizer")
 OPTIMIZERS.register("openai")(LLMOptimizer)
 OPTIMIZERS.register("induce")(make_induction)
+
+
+def prompt_texts(templates: Templates) -> dict[str, str]:
+    """The texts of all prompts of an optimisation by name: a run's results depend on them."""
+    folder = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize")
+    names = sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
+    return {name: templates.get(name).template for name in names}

@@ -22,17 +22,17 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.clients import BaseLLMClient
+from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.env import SkillEnv
 from skill_ttrl.optimize.env_rollouts import RAISED, ClientChat, EnvRollouts
 from skill_ttrl.optimize.folder import FolderWatch, write_json
 from skill_ttrl.optimize.journal import JOURNAL, Journal
-from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.optimizers import prompt_texts
 from skill_ttrl.optimize.options import SkillOptConfig
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.prompts.templates import PLACES, Templates
 from skill_ttrl.storage.append_log import AppendLog
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import first_problem
@@ -79,8 +79,11 @@ class SkillOptTrainer:
         self.best_step = self.global_step = 0
         self.history: list[dict[str, Any]] = []
         self._config = section_of(config, self.settings)
-        verbatim = {name: text.replace("$", "$$") for name, text in self.prompt_overrides.items()}
-        self._templates = Templates(base="optimize", overrides=verbatim)
+        overrides = {
+            name: text if PLACES.get(name) else text.replace("$", "$$")  # a text without places is sent as it is
+            for name, text in self.prompt_overrides.items()
+        }
+        self._templates = Templates(base="optimize", overrides=overrides)
 
     def train(self) -> dict[str, Any]:
         """Run all steps, or those that are left in `out_root`, and return the summary.
@@ -106,8 +109,10 @@ class SkillOptTrainer:
                 self._config.workers,
             )
             watch = TrainerWatch(self, root)
-            optimizer = OPTIMIZERS.get(self._config.optimizer)(calls, self._config, self._templates)
-            found = optimize(task, self.initial_skill, self._config, calls, optimizer, seed=self.cfg.seed, watch=watch)
+            engine = ENGINES.get(self._config.engine)
+            found = engine(
+                task, self.initial_skill, self._config, calls, self._templates, seed=self.cfg.seed, watch=watch
+            )
             watch.end(found)
             write_buckets(root, found, self.env.get_task_types())
             summary = self._summary(found, calls, watch.failed, time.monotonic() - began)
@@ -122,6 +127,15 @@ class SkillOptTrainer:
     @contextmanager
     def _opened(self, root: Path, task: OptimizeTask) -> Iterator[Journal]:
         """The journal in the folder of the run, locked; what it was made with is that of now."""
+        with annotate_error(RunFolderError, "(--output is out_root here.)"):
+            folder = self._folder(root, task)
+        with folder:
+            journal = Journal(root / JOURNAL)
+            if journal.replayed:
+                self._say(f"continues the run in {root}: {journal.replayed} finished calls and rollouts are there")
+            yield journal
+
+    def _folder(self, root: Path, task: OptimizeTask) -> SkillOptFolder:
         with wrap_os_errors("create", root):
             root.mkdir(parents=True, exist_ok=True)
         if (root / "runtime_state.json").exists() and not (root / IDENTITY).exists():
@@ -135,15 +149,9 @@ class SkillOptTrainer:
             "initial_skill": skill_hash(self.initial_skill),
             "train": _digest(task.train),
             "selection": _digest(task.selection),
-            "prompts": _digest(self.prompt_overrides),
+            "prompts": _digest(prompt_texts(self._templates)),
         }
-        with annotate_error(RunFolderError, "(--output is out_root here.)"):
-            folder = SkillOptFolder(root, root / JOURNAL, root / IDENTITY, made_with)
-        with folder:
-            journal = Journal(root / JOURNAL)
-            if journal.replayed:
-                self._say(f"continues the run in {root}: {journal.replayed} finished calls and rollouts are there")
-            yield journal
+        return SkillOptFolder(root, root / JOURNAL, root / IDENTITY, made_with)
 
     def _summary(self, found: Optimized, calls: Calls, failed: int, seconds: float) -> dict[str, Any]:
         """The report, with skillrl's keys; intervals and calls are ours."""

@@ -270,6 +270,18 @@ def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whol
     assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
 
 
+def test_another_engine_trains_the_same_environment(tmp_path: Path) -> None:
+    pytest.importorskip("gepa")
+
+    class Writes(Scripted):
+        def answer(self, stage: str, user: str) -> str:
+            needs = sorted(set(re.findall(r"needs (\w+)", user)))
+            return "```\n" + "".join(f"Mind {name}.\n" for name in needs) + "```"
+
+    summary = ours(tmp_path, Writes(), num_epochs=1, settings={"engine": "gepa"})
+    assert summary["best_selection_score"] > 0 and "Mind" in (tmp_path / "best_skill.md").read_text()
+
+
 def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> None:
     summary = read(whole[0], "summary.json")
     low, high = summary["test_hard_interval"]
@@ -289,6 +301,8 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     text = "Costs $5, $$, ${x}.\n\n{}\n"
     ours(tmp_path, Listening(), num_epochs=1, prompt_overrides={"analyst_error": text, "analyst_success": text})
     assert heard == {text}
+    request = "Improve $document by $budget edits:\n$rollouts"
+    ours(tmp_path / "request", Scripted(), num_epochs=1, prompt_overrides={"analyst_request": request})
     with pytest.raises(ConfigError, match=r"Unknown prompt 'analyst_eror'. Did you mean 'analyst_error'"):
         ours(tmp_path, Scripted(), prompt_overrides={"analyst_eror": ""})
 
@@ -347,6 +361,23 @@ def test_what_cannot_be_optimised_is_said(tmp_path: Path, env: SkillEnv, error: 
 def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SplitError, match=r"get_items.'valid'. raised KeyError.*selection_split"):
         ours(tmp_path, Scripted(), selection_split="valid")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunFolderError, match=r"Cannot create .*--output is out_root here"):
+        ours(tmp_path / "file", Scripted())
+
+
+def test_an_environment_and_settings_of_skillrl_s_own_types_do_as_well(
+    tmp_path: Path, whole: tuple[Path, Scripted]
+) -> None:
+    client = Scripted()
+    SkillOptTrainer(
+        config=config_of(skillrl.SkillOptConfig, tmp_path),
+        env=TheirColours(),
+        optimizer_client=client,
+        target_client=client,
+        initial_skill="# Skill\nstart\n",
+    ).train()
+    assert timeless(tmp_path) == timeless(whole[0])
 
 
 def test_some_failed_rollouts_are_results_and_counted(tmp_path: Path) -> None:
