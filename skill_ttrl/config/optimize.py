@@ -5,12 +5,23 @@ Defaults are the paper's: 4 epochs, batches of 40 items, minibatches of 8, an ed
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from skill_ttrl.config.data import SourceConfig
 from skill_ttrl.config.section import Section
+
+UPDATE_MODE_ALIASES = {
+    **dict.fromkeys(("edits",), "patch"),
+    **dict.fromkeys(("rewrite", "suggestions", "rewrite_suggestions"), "rewrite_from_suggestions"),
+    **dict.fromkeys(("full_rewrite", "minibatch_full_rewrite", "skill_rewrite_minibatch"), "full_rewrite_minibatch"),
+}
+"""Further names of `optimize.update_mode`, as SkillOpt's."""
+
+
+def _mode_by_alias(name: Any) -> Any:
+    return UPDATE_MODE_ALIASES.get(name.strip().lower(), name) if isinstance(name, str) else name
 
 
 class OptimizeGateConfig(Section):
@@ -28,6 +39,32 @@ class OptimizeGateConfig(Section):
     """Stop evaluating a candidate once no result of the remaining items can make it pass. The decision is the same."""
     chunk: int = Field(default=8, ge=1)
     """Items rolled out between two such looks."""
+    semantic_density: float = Field(default=0.0, ge=0, le=1)
+    """Weight of a bonus for documents with many words such as MUST and NEVER (SkillOpt's own value is .05); 0: none."""
+
+
+class OptimizeSlowUpdateConfig(Section):
+    """The guidance block, rewritten at the end of each epoch but the first; edits of steps cannot touch it."""
+
+    use: bool | None = None
+    """Write the block; None: where the optimizer asks a language model."""
+    samples: int = Field(default=20, ge=1)
+    """Training items rolled out under the document of the last epoch and of this one."""
+    pair_policy: Literal["mixed", "changed", "unchanged"] = "mixed"
+    """Items that are shown: all, those whose success changed (looked for among further items), or the others."""
+    gate: bool = True
+    """Put the new block before the gate. False takes it unmeasured, as SkillOpt does; the last document is then measured at the end."""
+
+
+class OptimizeSkillAwareConfig(Section):
+    """Skill-aware reflection: defects are mended in the body, lapses of the agent become notes in the appendix."""
+
+    use: bool = False
+    """Ask analysts to tell the two apart."""
+    appendix_source: Literal["both", "failure_only"] = "both"
+    """Analysts whose notes are taken."""
+    consolidate_threshold: int = Field(default=0, ge=0)
+    """One call shortens the appendix where it has more notes than this; 0: never."""
 
 
 class OptimizeSelectionConfig(Section):
@@ -81,6 +118,20 @@ class OptimizeConfig(Section):
     """Most edits a step at the end."""
     lr_scheduler: Literal["constant", "linear", "cosine"] = "cosine"
     """How the edit budget falls."""
+    lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
+    """Who sets the edit budget of a step: the schedule, the optimizer's model, or nobody (all merged edits are applied)."""
+    update_mode: Annotated[
+        Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"], BeforeValidator(_mode_by_alias)
+    ] = "patch"
+    """What analysts propose: edits, suggestions from which one call writes the document anew, or whole documents."""
+    accumulation: int = Field(default=1, ge=1)
+    """Batches that are rolled out and reflected on before one update."""
+    step_buffer: bool = True
+    """Show failures and rejected edits of an epoch's steps to the optimizer in its later steps."""
+    meta_skill: bool | None = None
+    """Keep a memory of what helped, rewritten at the end of each epoch; None: where the optimizer asks a language model."""
+    slow_update: OptimizeSlowUpdateConfig = Field(default_factory=OptimizeSlowUpdateConfig)
+    skill_aware: OptimizeSkillAwareConfig = Field(default_factory=OptimizeSkillAwareConfig)
     failure_only: bool = False
     """Reflect on failures alone."""
     gate: OptimizeGateConfig = Field(default_factory=OptimizeGateConfig)
@@ -90,6 +141,8 @@ class OptimizeConfig(Section):
     """Longest document (a token is taken for 4 bytes); a longer candidate is rejected without an evaluation. None: no bound."""
     max_answer_tokens: int = Field(default=4096, ge=1)
     """Longest answer of an analyst or merger."""
+    max_rewrite_tokens: int = Field(default=16_384, ge=1)
+    """Longest answer that holds a whole document."""
     on_failure: Literal["skip", "stop"] = "skip"
     """After a call without a usable answer: leave its part out and count it, or stop."""
     workers: int = Field(default=8, ge=1)

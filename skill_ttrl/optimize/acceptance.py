@@ -25,11 +25,11 @@ def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | N
     if not gate.use or not gate.early_stop:
         return None
     total = len(current.scores)
-    threshold = sum(current.scores) / total + gate.min_effect if total else 0.0
+    threshold = sum(current.scores) / total + current.bonus + gate.min_effect if total else 0.0
 
     def hopeless(scores: Sequence[float], left: int) -> bool:
-        # Each remaining item gives 1 at most. The paired rule asks for more than the strict one, so this holds for it as well.
-        return (sum(scores) + left) / (len(scores) + left) <= threshold
+        # Each remaining item gives 1 at most, and the bonus its weight at most. The paired rule asks for more than the strict one.
+        return (sum(scores) + left) / (len(scores) + left) + gate.semantic_density <= threshold
 
     return hopeless
 
@@ -42,7 +42,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
         return Decision(
             False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
         )
-    before, after = _mean(current.scores), _mean(candidate.scores)
+    before, after = _mean(current.scores) + current.bonus, _mean(candidate.scores) + candidate.bonus
     accepted = after > before + gate.min_effect
     return Decision(accepted, f"{after:.4f} {'>' if accepted else '<='} {before + gate.min_effect:.4f}")
 

@@ -1,7 +1,8 @@
 """The folder of an optimisation, under the names of skillrl 1.0.0. All of it is a view: only the journal is read back.
 
 best_skill.md  current_skill.md  history.json  runtime_state.json
-skills/skill_v0003.md                     the document after step 3
+skills/skill_v0003.md                     the document after step 3, with what the end of its epoch added
+slow_update/epoch_02/ meta_skill/epoch_02/   comparison of the epochs 1 and 2, guidance and lessons from it
 steps/step_0003/                          rollouts, patches, candidate and edits of step 3
 baseline_selection_eval/ test_eval_baseline/ test_eval_best/
 """
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.optimize.epoch import EpochRecord
 from skill_ttrl.optimize.loop import Watch
 from skill_ttrl.optimize.record import Optimized, OptimizeState, StepRecord
 from skill_ttrl.optimize.scores import compute_score
@@ -59,8 +61,22 @@ class FolderWatch(Watch):
         write_json(self.folder / "history.json", self._rows)
         self._state(state)
 
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        """Write a comparison of two epochs, what was written from it, and the document behind it."""
+        name = f"epoch_{record.epoch:02d}"
+        write_json(
+            self.folder / "slow_update" / name / "comparison_pairs.json", [pair.to_dict() for pair in record.pairs]
+        )
+        write_json(self.folder / "slow_update" / name / "slow_result.json", record.row())
+        if record.meta_skill is not None:
+            result = {"epoch": record.epoch, "meta_skill_content": record.meta_skill}
+            write_json(self.folder / "meta_skill" / name / "meta_skill_result.json", result)
+        self._snapshot(record.step, state.current)
+        self._state(state)
+
     def end(self, outcome: Optimized) -> None:
-        """Write the test rollouts."""
+        """Write the last state and the test rollouts."""
+        self._state(outcome.state)
         for name, results in (("baseline", outcome.test_first), ("best", outcome.test_best)):
             if results is not None:
                 write_results(self.folder / f"test_eval_{name}", results)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,14 +16,15 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
 from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.replies import extract_json
-from skill_ttrl.optimize.transcript import show_rollouts
+from skill_ttrl.optimize.skill_aware import notes_in
+from skill_ttrl.optimize.transcript import describe_edit, show_rollouts
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.update_modes import MODES
+from skill_ttrl.optimize.writer import LLMWriter
 from skill_ttrl.prompts.templates import Templates
 
 Source = Literal["failure", "success"]
 RANKING_TOKENS = 2048
-EDIT_CHARS = 500
-"""Longest description of an edit that the ranking is shown."""
 
 
 @dataclass
@@ -40,17 +41,22 @@ class LLMOptimizer:
     config: OptimizeConfig
     templates: Templates = field(default_factory=Templates)
 
+    def __post_init__(self) -> None:
+        self.mode = MODES[self.config.update_mode]
+        self.writer = LLMWriter(self.calls, self.config, self.templates)
+        """Asks for what goes beyond the three stages."""
+
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
         jobs = minibatches(view.rollouts, self.config, view.seed)
         requests = [self._analyst(view, source, rollouts) for source, rollouts in jobs]
         found = []
         for (source, rollouts), answer in zip(jobs, self.calls.ask(requests), strict=True):
-            patch = read_patch(answer)
-            if patch is None:
+            raw = self._read_analyst(view, source, len(rollouts), answer)
+            if raw is None:
                 view.fallbacks["analyst"] += 1
             else:
-                found.append(signed(patch, source, len(rollouts), view.max_edits))
+                found.append(raw)
         return found
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
@@ -90,7 +96,24 @@ class LLMOptimizer:
             count=str(len(rollouts)),
             rollouts=show_rollouts(rollouts),
         )
-        return ChatRequest(stage, self._rules(stage), user, self.config.max_answer_tokens)
+        rules = self._rules(stage)
+        if self._takes_notes(source):
+            rules += "\n\n" + self.templates.render(stage.replace("analyst", "skill_aware"))
+        return ChatRequest(stage, rules, user, self._answer_tokens)
+
+    def _read_analyst(self, view: StepView, source: Source, count: int, answer: str | None) -> RawPatch | None:
+        """An analyst's patch, with its notes where these are asked for; an answer with notes alone is a patch without edits."""
+        found = extract_json(answer or "") or {}
+        patch, notes = self.mode.patch_in(found), notes_in(found) if self._takes_notes(source) else []
+        if patch is None and not notes:
+            return None
+        summary = [dict(each) for each in _listed(found.get("failure_summary")) if isinstance(each, Mapping)]
+        most = max(view.max_edits, 1) if self.mode.ranks else None
+        return RawPatch(signed(patch or Patch(), source, count, most), source, count, notes, summary)
+
+    def _takes_notes(self, source: Source) -> bool:
+        aware = self.config.skill_aware
+        return aware.use and self.mode.ranks and (source == "failure" or aware.appendix_source == "both")
 
     def _merge_levels(self, view: StepView, stage: str, patches: Sequence[Patch]) -> Patch:
         """Merge `merge_batch_size` patches at a time until one is left."""
@@ -104,7 +127,7 @@ class LLMOptimizer:
         return left[0] if left else Patch()
 
     def _merged(self, view: StepView, group: Sequence[Patch], answer: str | None, level: int) -> Patch:
-        patch = read_patch(answer)
+        patch = self.mode.read(answer)
         if patch is None:
             view.fallbacks["merge"] += 1
             patch = concatenated(group)
@@ -113,7 +136,7 @@ class LLMOptimizer:
     def _merger(self, view: StepView, stage: str, patches: Sequence[Patch], level: int) -> ChatRequest:
         shown = json.dumps([patch.to_dict() for patch in patches], ensure_ascii=False, indent=2)
         user = self._render("merge_patches_request", view, patches=shown, count=str(len(patches)), level=str(level))
-        return ChatRequest(stage, self._rules(stage), user, self.config.max_answer_tokens)
+        return ChatRequest(stage, self._rules(stage), user, self._answer_tokens)
 
     def _merge_final(self, view: StepView, failure: Patch, success: Patch) -> Patch:
         shown = json.dumps([failure.to_dict(), success.to_dict()], ensure_ascii=False, indent=2)
@@ -124,20 +147,25 @@ class LLMOptimizer:
             successes=str(len(success.edits)),
             patches=shown,
         )
-        request = ChatRequest("merge_final", self._rules("merge_final"), user, self.config.max_answer_tokens)
+        request = ChatRequest("merge_final", self._rules("merge_final"), user, self._answer_tokens)
         (answer,) = self.calls.ask([request])
-        patch = read_patch(answer)
+        patch = self.mode.read(answer)
         if patch is not None:
             return patch
         view.fallbacks["merge"] += 1
         return Patch([*failure.edits, *success.edits], "no usable merge: failures first, then successes")
 
     def _rules(self, stage: str) -> str:
-        return self.templates.render(stage)
+        return self.templates.render(f"{stage}{self.mode.suffix}")
+
+    @property
+    def _answer_tokens(self) -> int:
+        return self.config.max_answer_tokens if self.mode.ranks else self.config.max_rewrite_tokens
 
     def _render(self, template: str, view: StepView, **values: str) -> str:
-        context = "\n\n".join(f"## {heading}\n{text}" for heading, text in view.context.items() if text)
-        return self.templates.render(template, document=view.document or "(empty)", context=context, **values)
+        return self.templates.render(
+            template, document=view.document or "(empty)", context=view.show_context(), **values
+        )
 
 
 def minibatches(
@@ -153,25 +181,17 @@ def minibatches(
     return [(source, rows[start : start + size]) for source, rows in sources for start in range(0, len(rows), size)]
 
 
-def read_patch(answer: str | None) -> Patch | None:
-    """The patch in an answer; None where there is none."""
-    found = extract_json(answer or "")
-    if not found or not isinstance(found.get("edits"), list):
-        return None
-    return Patch.from_dict(found)
-
-
-def signed(patch: Patch, source: Source, count: int, max_edits: int) -> RawPatch:
-    """The first `max_edits` edits of an analyst's patch, with where they come from and how many rollouts stand behind them."""
+def signed(patch: Patch, source: Source, count: int, most: int | None) -> Patch:
+    """The first `most` edits of an analyst's patch, with where they come from and how many rollouts stand behind them."""
     edits = [
         replace(
             edit,
             support_count=count if edit.support_count is None else edit.support_count,
             source_type=edit.source_type or source,
         )
-        for edit in patch.edits[: max(max_edits, 1)]
+        for edit in patch.edits[:most]
     ]
-    return RawPatch(replace(patch, edits=edits), source, count)
+    return replace(patch, edits=edits)
 
 
 def concatenated(patches: Sequence[Patch]) -> Patch:
@@ -191,22 +211,9 @@ def by_support(edits: Sequence[Edit]) -> list[Edit]:
     return sorted(edits, key=lambda edit: (edit.source_type != "failure", -_number(edit.support_count)))
 
 
-def describe_edit(edit: Edit) -> str:
-    """One line that says what an edit does, cut where it is long."""
-    shown: dict[str, Callable[[], object]] = {
-        "target": lambda: repr(edit.target),
-        "content": lambda: repr(edit.content),
-        "support": lambda: edit.support_count,
-        "source": lambda: edit.source_type,
-    }
-    given = (edit.target, edit.content, edit.support_count is not None, edit.source_type)
-    parts = [
-        f"op={edit.op}",
-        *(f"{name}={show()}" for (name, show), has in zip(shown.items(), given, strict=True) if has),
-    ]
-    text = "  ".join(parts)
-    return text if len(text) <= EDIT_CHARS else f"{text[: EDIT_CHARS - 3].rstrip()}..."
-
-
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -13,18 +13,24 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.optimize.acceptance import cannot_pass, decide
+from skill_ttrl.optimize.buffer import StepNote, describe_rejected, failure_patterns
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.edits import apply_patch_with_report
+from skill_ttrl.optimize.comparison import sample_order
+from skill_ttrl.optimize.epoch import STAGE, EpochRecord, Features, look_back
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.rewrite import updated_document
 from skill_ttrl.optimize.schedule import build_scheduler
 from skill_ttrl.optimize.selection import Evaluation, Selection
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.skill_aware import add_notes, notes_of, set_notes
+from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.optimize.update_modes import MODES
+from skill_ttrl.optimize.writer import LLMWriter
 
 BYTES_PER_TOKEN = 4
 
@@ -44,6 +50,10 @@ class Watch(Protocol):
         """A step is finished. May raise to leave."""
         return
 
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        """Two epochs were compared, at the end of the later one."""
+        return
+
 
 class Silent(Watch):
     """Listens and does nothing."""
@@ -60,11 +70,19 @@ class Loop:
     selection: Selection
     seed: int
     watch: Watch
+    features: Features
+    writer: LLMWriter | None = None
+    """Asks for what goes beyond an optimizer's three stages; None where the optimizer asks no language model."""
+
+    @property
+    def step_size(self) -> int:
+        """Training items of a step."""
+        return self.config.batch_size * self.config.accumulation
 
     @property
     def steps_per_epoch(self) -> int:
-        """Batches of an epoch, the last one perhaps smaller."""
-        return math.ceil(len(self.task.train) / self.config.batch_size)
+        """Steps of an epoch, the last one perhaps with fewer items."""
+        return math.ceil(len(self.task.train) / self.step_size)
 
 
 def optimize(
@@ -92,7 +110,9 @@ def optimize(
         DataError: no training or selection items, or the first document is over its token budget.
         BudgetError, EndpointError, EnvError: see `Calls`; the same call continues the run.
     """
-    loop = Loop(task, config, calls, optimizer, Selection(task.selection, calls, config.gate), seed, watch or Silent())
+    writer: LLMWriter | None = getattr(optimizer, "writer", None)
+    selection, features = Selection(task.selection, calls, config.gate), Features.of(config, writer)
+    loop = Loop(task, config, calls, optimizer, selection, seed, watch or Silent(), features, writer)
     check(task, document, config)
     first = loop.selection.evaluate(document)
     score = loop.selection.score(first)
@@ -100,10 +120,12 @@ def optimize(
     loop.watch.begin(state, loop.steps_per_epoch * config.epochs)
     rows = []
     for epoch in range(1, config.epochs + 1):
-        for place, batch in enumerate(batches(task.train, config.batch_size, seed + 1000 * epoch)):
+        for place, batch in enumerate(batches(task.train, loop.step_size, seed + 1000 * epoch)):
             state, record = optimize_step(loop, state, batch, epoch, place)
             rows.append(record.row(state))
             loop.watch.step(record, state)
+        state = end_epoch(loop, state, epoch)
+    state = judge_last(loop, state)
     return Optimized(state, document, first, rows, *test_rollouts(task, config, calls, document, state.best))
 
 
@@ -120,37 +142,68 @@ def test_rollouts(
 def optimize_step(
     loop: Loop, state: OptimizeState, batch: Sequence[Item], epoch: int, place: int
 ) -> tuple[OptimizeState, StepRecord]:
-    """One step: from a batch of training items to the state behind it, and the record of what was made."""
-    step = state.step + 1
-    record = StepRecord(step, epoch, place, state.current)
-    state = replace(state, step=step)
-    with _stage(loop, record, "rollout"):
-        record.rollouts = loop.calls.roll_out("rollout", state.current, batch)
-    view = view_of(loop, state, record.rollouts, epoch)
+    """One step: from training items to the state behind it, and the record of what was made."""
+    state = replace(state, step=state.step + 1)
+    record = StepRecord(state.step, epoch, place, state.current)
+    view = view_of(loop, state, epoch)
     record.fallbacks = view.fallbacks
-    with _stage(loop, record, "reflect"):
-        record.raw_patches = loop.optimizer.reflect(view)
+    for start in range(0, len(batch), loop.config.batch_size):
+        with _stage(loop, record, "rollout"):
+            items = batch[start : start + loop.config.batch_size]
+            rollouts = loop.calls.roll_out("rollout", state.current, items)
+        with _stage(loop, record, "reflect"):
+            raw_patches = loop.optimizer.reflect(replace(view, rollouts=rollouts))
+        record.rollouts = [*record.rollouts, *rollouts]
+        record.raw_patches = [*record.raw_patches, *raw_patches]
+    view = replace(view, rollouts=record.rollouts)
+    state = improve(loop, state, view, record)
+    return remember(loop, state, record), record
+
+
+def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> OptimizeState:
+    """Aggregate, select, edit and gate what the analysts proposed; the state behind the decision."""
     if not record.raw_patches:
-        return state, record
+        return state
     with _stage(loop, record, "aggregate"):
         record.merged = loop.optimizer.merge(view, record.raw_patches)
     if not record.merged.edits:
-        return state, record
+        return state
     state = replace(state, updates=state.updates + 1)
     with _stage(loop, record, "select"):
-        record.edit_budget = edit_budget(loop, state.updates)
-        few = len(record.merged.edits) <= record.edit_budget
-        record.selected = record.merged if few else loop.optimizer.select(view, record.merged, record.edit_budget)
+        most = set_budget(loop, state, view, record)
+        few = len(record.merged.edits) <= most
+        record.selected = (
+            record.merged if few else loop.optimizer.select(view, record.merged, most) if most else Patch()
+        )
+    if not record.selected.edits:
+        record.action = "skip_no_budget"
+        return state
     with _stage(loop, record, "update"):
-        record.candidate, record.report = apply_patch_with_report(state.current, record.selected)
+        record.candidate, record.report = update(loop, view, record.selected)
+    if record.candidate is None:
+        record.action = "skip_no_rewrite"
+        return state
     with _stage(loop, record, "evaluate"):
-        state = judge(loop, state, record, record.candidate)
-    return state, record
+        return judge(loop, state, record, record.candidate)
 
 
-def view_of(loop: Loop, state: OptimizeState, rollouts: Sequence[RolloutResult], epoch: int) -> StepView:
-    """The facts that the optimizer may use in this step."""
-    return StepView(state.step, epoch, state.current, rollouts, loop.config.edit_budget, loop.seed + state.step)
+def view_of(loop: Loop, state: OptimizeState, epoch: int) -> StepView:
+    """The facts that the optimizer may use in this step; its rollouts are still to come."""
+    most, seed = loop.config.edit_budget, loop.seed + state.step
+    return StepView(state.step, epoch, state.current, (), most, seed, state.memory.context())
+
+
+def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> int:
+    """Most proposals of this step, put on record: by the schedule, by the model, or all there are."""
+    config, merged = loop.config, record.merged or Patch()
+    if config.lr_control_mode == "none" or not MODES[config.update_mode].ranks:
+        return len(merged.edits)
+    if config.lr_control_mode == "autonomous" and loop.writer is not None:
+        record.lr_decision = loop.writer.decide_budget(view, merged)
+        record.edit_budget = record.lr_decision.budget
+    else:
+        record.edit_budget = edit_budget(loop, state.updates)
+    return record.edit_budget
 
 
 def edit_budget(loop: Loop, update: int) -> int:
@@ -160,7 +213,89 @@ def edit_budget(loop: Loop, update: int) -> int:
     return build_scheduler(config.lr_scheduler, config.edit_budget, config.min_edit_budget, total).get_lr(update)
 
 
-def judge(loop: Loop, state: OptimizeState, record: StepRecord, candidate: str) -> OptimizeState:
+def update(loop: Loop, view: StepView, selected: Patch) -> tuple[str | None, list[dict[str, Any]]]:
+    """The document with the selected proposals carried out, and what became of each; None where none could be written."""
+
+    def rewrite() -> str | None:
+        return None if loop.writer is None else loop.writer.rewrite(view, selected)
+
+    return updated_document(view.document, selected, MODES[loop.config.update_mode], rewrite)
+
+
+def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
+    """The state with what later steps should know: notes on lapses in the document, failures and rejected edits in the memory."""
+    if loop.config.skill_aware.use:
+        state = add_lapses(loop, state, record)
+    if not loop.config.step_buffer:
+        return state
+    rejected = (
+        describe_rejected(record.selected.edits) if record.selected and record.action.startswith("reject") else ()
+    )
+    score = record.candidate_score
+    note = StepNote(
+        record.step,
+        record.action,
+        len(record.rollouts),
+        sum(not result.hard for result in record.rollouts),
+        failure_patterns(record.rollouts, record.raw_patches),
+        rejected,
+        None if score is None else (state.current_score, score),
+    )
+    return replace(state, memory=state.memory.with_note(note))
+
+
+def add_lapses(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
+    """The state with the analysts' notes in the appendix of the present document, whatever the gate said of the candidate."""
+    notes = [note for raw in record.raw_patches for note in raw.appendix_notes]
+    document, most = add_notes(state.current, notes), loop.config.skill_aware.consolidate_threshold
+    present = notes_of(document)
+    record.lapse_notes, record.added_notes = len(notes), len(present) - len(notes_of(state.current))
+    if 0 < most < len(present) and document != state.current and loop.writer is not None:
+        document = set_notes(document, loop.writer.consolidate(present, record.fallbacks) or present)
+    if too_long(document, loop.config) is not None:
+        record.fallbacks["appendix_too_long"] += 1
+        return state
+    return replace(state, current=document)
+
+
+def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> OptimizeState:
+    """Compare this epoch's document with the last's; the state with new guidance in the document and new lessons in the memory."""
+    memory, config, before = state.memory, loop.config, state.memory.epoch_document
+    if before is None or loop.writer is None or not loop.features.compares(epoch, config.epochs):
+        return replace(state, memory=memory.after_epoch(state.current, None))
+    record = EpochRecord(epoch, state.step, before, state.current)
+    loop.watch.enter(state.step, STAGE)
+    items = sample_order(loop.task.train, loop.seed, epoch)
+    look_back(record, memory, loop.features, loop.calls, config, items, loop.writer)
+    if record.candidate is not None and config.slow_update.gate:
+        state = judge(loop, state, record, record.candidate)
+    elif record.candidate is not None and (problem := too_long(record.candidate, config)) is not None:
+        record.action, record.reason = "reject_too_long", problem
+    elif record.candidate is not None:
+        record.action, record.reason = "force_accept", "taken without an evaluation"
+        state = replace(state, current=record.candidate)
+    state = replace(state, memory=memory.after_epoch(state.current, record.meta_skill))
+    loop.watch.epoch(record, state)
+    return state
+
+
+def judge_last(loop: Loop, state: OptimizeState) -> OptimizeState:
+    """Evaluate a last document that is not the best one: guidance and notes change it outside of the gate.
+
+    A document that was evaluated costs nothing here. It becomes the best one if it passes the gate against that and scores higher.
+    """
+    if state.current == state.best:
+        return state
+    gate, best = loop.config.gate, loop.selection.evaluate(state.best)
+    found = loop.selection.evaluate(state.current, cannot_pass(gate, best), against=best)
+    score = loop.selection.score(found)
+    if not found.whole or not decide(gate, best, found).accepted or score <= state.best_score:
+        return state
+    measured = replace(state, current_evaluation=found, current_score=score)
+    return replace(measured, best=state.current, best_score=score, best_step=state.step)
+
+
+def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, candidate: str) -> OptimizeState:
     """Put a candidate before the gate; the state behind it."""
     if (problem := too_long(candidate, loop.config)) is not None:
         record.action, record.reason = "reject_too_long", problem
@@ -227,4 +362,4 @@ def _stage(loop: Loop, record: StepRecord, name: str) -> Iterator[None]:
     loop.watch.enter(record.step, name)
     began = time.perf_counter()
     yield
-    record.seconds[name] = time.perf_counter() - began
+    record.seconds[name] = record.seconds.get(name, 0.0) + time.perf_counter() - began

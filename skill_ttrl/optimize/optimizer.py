@@ -33,6 +33,10 @@ class StepView:
     fallbacks: Counter[str] = field(default_factory=Counter)
     """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
 
+    def show_context(self) -> str:
+        """The further sections as one text."""
+        return "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
+
 
 class Optimizer(Protocol):
     """Proposes edits. Everything it draws at random comes from `view.seed`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from skill_ttrl.optimize.autonomous import BudgetDecision
 from skill_ttrl.optimize.calls import Item
+from skill_ttrl.optimize.memory import Memory
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.selection import Evaluation
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
@@ -39,6 +42,8 @@ class OptimizeState:
     """Steps behind it."""
     updates: int = 0
     """Of those, the ones that had edits to select from: the scheduler counts these."""
+    memory: Memory = field(default_factory=Memory)
+    """Notes on this epoch's steps and lessons of earlier epochs."""
 
 
 @dataclass
@@ -54,6 +59,9 @@ class StepRecord:
     raw_patches: Sequence[RawPatch] = ()
     merged: Patch | None = None
     edit_budget: int | None = None
+    """Most edits of this step; None where nothing bounds them."""
+    lr_decision: BudgetDecision | None = None
+    """The model's, under `lr_control_mode: autonomous`."""
     selected: Patch | None = None
     candidate: str | None = None
     report: Sequence[Mapping[str, Any]] = ()
@@ -62,11 +70,15 @@ class StepRecord:
     candidate_score: float | None = None
     """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
     action: str = "skip_no_patches"
-    """`accept_new_best`, `accept`, `reject`, `reject_too_long` or `skip_no_patches`."""
+    """`accept_new_best`, `accept`, `reject`, `reject_too_long`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`."""
     reason: str = ""
+    lapse_notes: int = 0
+    """Notes that analysts wrote on lapses of the agent."""
+    added_notes: int = 0
+    """Of those, the ones that the appendix did not have."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by stage."""
-    fallbacks: Mapping[str, int] = field(default_factory=dict)
+    fallbacks: Counter[str] = field(default_factory=Counter)
     """Stages in which no usable answer came, and a rule stood in."""
 
     def row(self, state: OptimizeState) -> dict[str, Any]:
@@ -105,6 +117,10 @@ class StepRecord:
                 "selection_cached": self.evaluation.cached,
                 "candidate_gate_score": self.candidate_score,
             }
+        if self.lr_decision is not None:
+            row["lr_decision"] = self.lr_decision.to_dict()
+        if self.lapse_notes:
+            row |= {"n_execution_lapse_notes": self.lapse_notes, "n_appendix_notes_added": self.added_notes}
         return row | {
             "action": self.action,
             "reason": self.reason,

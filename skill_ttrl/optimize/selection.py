@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item
+from skill_ttrl.optimize.density import density
 from skill_ttrl.optimize.gate import select_gate_score
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
@@ -31,6 +32,8 @@ class Evaluation:
     """Items of a whole evaluation."""
     cached: bool = False
     """True if it had been evaluated before."""
+    bonus: float = 0.0
+    """Added to the mean for the document's wording (`gate.semantic_density`)."""
 
     @property
     def whole(self) -> bool:
@@ -59,8 +62,9 @@ class Selection:
     """Results by document and place of the item."""
 
     def score(self, evaluation: Evaluation) -> float:
-        """Mean of an evaluation under the gate's metric."""
-        return select_gate_score(evaluation.hard, evaluation.soft, self.gate.metric, self.gate.mixed_weight)
+        """Mean of an evaluation under the gate's metric, with its bonus."""
+        mean = select_gate_score(evaluation.hard, evaluation.soft, self.gate.metric, self.gate.mixed_weight)
+        return mean + evaluation.bonus
 
     def evaluate(
         self, document: str, cannot_pass: CannotPass | None = None, *, against: Evaluation | None = None
@@ -84,7 +88,9 @@ class Selection:
             results = self.calls.roll_out("selection", document, [self.items[place] for place in chunk])
             found |= dict(zip(chunk, results, strict=True))
         results = [found[place] for place in sorted(found)]
-        return Evaluation(tuple(results), tuple(map(self._score, results)), len(self.items), len(found) == before > 0)
+        scores, cached = tuple(map(self._score, results)), len(found) == before > 0
+        bonus = self.gate.semantic_density * density(document) if self.gate.semantic_density else 0.0
+        return Evaluation(tuple(results), scores, len(self.items), cached, bonus)
 
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)

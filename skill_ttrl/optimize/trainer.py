@@ -40,6 +40,8 @@ from skill_ttrl.types import first_problem
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
 """Keys of the config that a continued run may change: no result depends on them."""
+DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+"""Settings of what skillrl 1.0.0 does not do."""
 
 
 class SkillOptTrainer:
@@ -247,7 +249,7 @@ class TrainerWatch(FolderWatch):
 def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeConfig:
     """The config section that means the same as `config`, with further `settings`.
 
-    A candidate is evaluated on all items, and nothing is reused, as in skillrl; `settings` can say otherwise.
+    A candidate is evaluated on all items, nothing is reused, and what skillrl 1.0.0 deferred is off; `settings` can say otherwise.
 
     Raises:
         ConfigError: a setting is unknown, cannot be used, or is a key of `config`.
@@ -271,7 +273,7 @@ def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeC
     given = settings.get("gate", {})
     merged = {**gate, **given} if isinstance(given, Mapping) else given
     try:
-        return OptimizeConfig.model_validate({"reuse_rollouts": False, **own, **settings, "gate": merged})
+        return OptimizeConfig.model_validate({**DEFERRED, **own, **settings, "gate": merged})
     except ValidationError as error:
         raise ConfigError(f"SkillOptTrainer(settings=...): {first_problem(error)}") from None
 

@@ -1,14 +1,16 @@
-"""Rollouts as an analyst reads them: text of others, escaped, between tags, of bounded length."""
+"""Rollouts and edits as a model reads them: text of others, escaped, between tags, of bounded length."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.types import Edit, RolloutResult
 from skill_ttrl.sanitize import escape, escape_terminal
 
 ROLLOUT_CHARS = 12_000
 MESSAGE_CHARS = 800
+EDIT_CHARS = 500
+"""Longest description of an edit."""
 FIELDS = (
     ("Task type", "task_type", 200),
     ("Task", "task_description", 1000),
@@ -43,6 +45,23 @@ def clip(text: str, most: int) -> str:
         return text
     half = max(most // 2 - 12, 0)
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out …]\n{text[len(text) - half :]}"
+
+
+def describe_edit(edit: Edit) -> str:
+    """One line that says what an edit does, cut where it is long."""
+    shown: dict[str, Callable[[], object]] = {
+        "target": lambda: repr(edit.target),
+        "content": lambda: repr(edit.content),
+        "support": lambda: edit.support_count,
+        "source": lambda: edit.source_type,
+    }
+    given = (edit.target, edit.content, edit.support_count is not None, edit.source_type)
+    parts = [
+        f"op={edit.op}",
+        *(f"{name}={show()}" for (name, show), has in zip(shown.items(), given, strict=True) if has),
+    ]
+    text = "  ".join(parts)
+    return text if len(text) <= EDIT_CHARS else f"{text[: EDIT_CHARS - 3].rstrip()}..."
 
 
 def _turn(message: object) -> str:

@@ -12,7 +12,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, cast
+from typing import Any, ClassVar, Literal, cast
 
 from skill_ttrl.errors import DataError
 from skill_ttrl.sanitize import replace_surrogates
@@ -27,6 +27,9 @@ EDIT_OPS: tuple[EditOp, ...] = ("append", "insert_after", "replace", "delete")
 @dataclass
 class Edit:
     """One change of the document."""
+
+    payload_key: ClassVar[str] = "edits"
+    """The list of a patch's JSON in which it stands; changes of another form (`update_modes.py`) have their own."""
 
     op: str
     """`append`, `insert_after`, `replace` or `delete`; anything else is skipped by the editor."""
@@ -90,7 +93,8 @@ class Patch:
     def to_dict(self) -> dict[str, Any]:
         """The patch as JSON."""
         details = {} if self.ranking_details is None else {"ranking_details": self.ranking_details}
-        return {"reasoning": self.reasoning, "edits": [edit.to_dict() for edit in self.edits], **details}
+        key = self.edits[0].payload_key if self.edits else Edit.payload_key
+        return {"reasoning": self.reasoning, key: [edit.to_dict() for edit in self.edits], **details}
 
 
 @dataclass
@@ -101,6 +105,10 @@ class RawPatch:
     source_type: SourceType = "failure"
     batch_size: int = 0
     """Rollouts that the analyst saw."""
+    appendix_notes: list[str] = field(default_factory=list)
+    """Reminders of rules that the agent did not follow (skill-aware reflection)."""
+    failure_summary: list[dict[str, Any]] = field(default_factory=list)
+    """Kinds of failures as the analyst named them: `failure_type`, `count`, `description`."""
 
     @classmethod
     def from_dict(cls, d: Any) -> RawPatch | None:
@@ -114,11 +122,17 @@ class RawPatch:
             patch=Patch.from_dict(inner),
             source_type="success" if d.get("source_type") == "success" else "failure",
             batch_size=_count(d.get("batch_size")) or 0,
+            appendix_notes=[note for note in _listed(d.get("appendix_notes") or []) if isinstance(note, str)],
+            failure_summary=[
+                dict(each) for each in _listed(d.get("failure_summary") or []) if isinstance(each, Mapping)
+            ],
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The patch with its metadata as JSON."""
-        return {"patch": self.patch.to_dict(), "source_type": self.source_type, "batch_size": self.batch_size}
+        """The patch with its metadata as JSON; what an analyst did not add is left out."""
+        own = {"patch": self.patch.to_dict(), "source_type": self.source_type, "batch_size": self.batch_size}
+        added = {"appendix_notes": self.appendix_notes, "failure_summary": self.failure_summary}
+        return {**own, **{name: value for name, value in added.items() if value}}
 
 
 @dataclass

@@ -16,6 +16,14 @@ from string import Template
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 
+OPTIMIZER_RULES = (
+    *("slow_update", "meta_skill", "lr_autonomous", "rewrite_skill", "ranking_rewrite"),
+    *("skill_aware_error", "skill_aware_success", "appendix_consolidate"),
+    *("analyst_error_rewrite", "analyst_success_rewrite", "analyst_error_full_rewrite", "analyst_success_full_rewrite"),
+    *("merge_failure_rewrite", "merge_success_rewrite", "merge_final_rewrite"),
+    *("merge_failure_full_rewrite", "merge_success_full_rewrite", "merge_final_full_rewrite"),
+)
+"""Instructions of the text optimiser's further calls; they have no places."""
 PLACES: Mapping[str, frozenset[str]] = {
     "skill": frozenset({"id", "title", "text", "when_to_apply", "tier"}),
     "skills": frozenset({"skills", "question"}),
@@ -54,6 +62,12 @@ PLACES: Mapping[str, frozenset[str]] = {
     "merge_final_request": frozenset({"document", "context", "failures", "successes", "patches"}),
     "ranking": frozenset(),
     "ranking_request": frozenset({"document", "context", "edits", "count", "budget"}),
+    **dict.fromkeys(OPTIMIZER_RULES, frozenset()),
+    "lr_autonomous_request": frozenset({"document", "context", "rollouts", "hard", "soft", "edits", "count"}),
+    "rewrite_skill_request": frozenset({"document", "context", "suggestions", "count"}),
+    "slow_update_request": frozenset({"previous_document", "document", "guidance", "comparison"}),
+    "meta_skill_request": frozenset({"previous_document", "document", "memory", "comparison"}),
+    "appendix_consolidate_request": frozenset({"notes", "count"}),
 }
 """The templates that are used by name, and the places each may have; any other is one for questions."""
 REQUIRED: Mapping[str, frozenset[str]] = {
@@ -79,6 +93,11 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "merge_patches_request": frozenset({"patches"}),
     "merge_final_request": frozenset({"patches"}),
     "ranking_request": frozenset({"edits", "budget"}),
+    "lr_autonomous_request": frozenset({"edits", "count"}),
+    "rewrite_skill_request": frozenset({"document", "suggestions"}),
+    "slow_update_request": frozenset({"document", "comparison"}),
+    "meta_skill_request": frozenset({"document", "comparison"}),
+    "appendix_consolidate_request": frozenset({"notes"}),
 }
 """Places that a template must have; one of `PLACES` that is not here needs none."""
 QUESTION = frozenset({"question"})

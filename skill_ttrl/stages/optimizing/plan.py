@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import product
 from typing import Literal
 
 from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.optimize.epoch import Features
 from skill_ttrl.optimize.schedule import edit_budget_at
 
 Kind = Literal["rollouts", "calls"]
@@ -79,20 +81,24 @@ class Counted:
     """Rollouts of the first document on the selection items."""
     after: Span
     """Rollouts of the test."""
+    ends: tuple[StepPlan, ...] = ()
+    """The work at the ends of epochs."""
+    last: Span = NONE
+    """Rollouts of the last document on the selection items, where it was changed outside of the gate."""
 
     def rollouts(self) -> dict[str, Span]:
         """In all, by what they are for."""
-        found = _sums(step.rollouts for step in self.steps)
-        found["selection"] = found.get("selection", NONE) + self.before
+        found = _sums(step.rollouts for step in (*self.steps, *self.ends))
+        found["selection"] = found.get("selection", NONE) + self.before + self.last
         return {**found, **({"test": self.after} if self.after.most else {})}
 
     def calls(self) -> dict[str, Span]:
         """In all, by stage."""
-        return _sums(step.calls for step in self.steps)
+        return _sums(step.calls for step in (*self.steps, *self.ends))
 
     def all_calls(self) -> Span:
         """In all."""
-        return sum((step.all_calls for step in self.steps), NONE)
+        return sum((step.all_calls for step in (*self.steps, *self.ends)), NONE)
 
 
 def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *, reuses: bool = False) -> Counted:
@@ -104,16 +110,15 @@ def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *,
         success: share of the rollouts of each step that succeed; None: any.
         reuses: an unchanged document is not rolled out on an item again.
     """
-    batches = [min(config.batch_size, sizes.train - start) for start in range(0, sizes.train, config.batch_size)]
+    batches = step_batches(config, sizes.train)
     total, updates = len(batches) * config.epochs, 0
     steps: list[StepPlan] = []
     for epoch in range(1, config.epochs + 1):
-        for size in batches:
-            known = success is not None
-            if success is not None:
-                ways = [_expected(config, size - round(success * size), size, updates + 1, total)]
-            else:
-                ways = _possible(config, size)
+        for parts in batches:
+            known, size = success is not None, sum(parts)
+            ways = (
+                _possible(config, parts) if success is None else [_expected(config, parts, success, updates + 1, total)]
+            )
             updates += bool(ways[0])
             evaluated = sizes.selection if any(ways) else 0
             rollouts = {
@@ -124,44 +129,117 @@ def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *,
             whole = _span(sum(way.values()) for way in ways)
             steps.append(StepPlan(len(steps) + 1, epoch, rollouts, calls, whole))
     tested = sizes.test if config.test else 0
-    return Counted(tuple(steps), exactly(sizes.selection), Span(tested, tested if success is not None else 2 * tested))
-
-
-def _expected(config: OptimizeConfig, failures: int, size: int, update: int, total: int) -> Counter[str]:
-    """Calls of a step with so many failures, where every answer is a patch of `edit_budget` edits."""
-    error, success = _analysts(config, failures, size)
-    found = Counter({"analyst_error": error, "analyst_success": success}) + _merges(config, error, success)
-    budget = edit_budget_at(
-        update, mode=config.lr_scheduler, max_lr=config.edit_budget, min_lr=config.min_edit_budget, total_steps=total
+    return Counted(
+        tuple(steps),
+        exactly(sizes.selection),
+        Span(tested, tested if success is not None else 2 * tested),
+        *epoch_ends(config, sizes, len(batches), known=success is not None, reuses=reuses),
     )
-    if error + success and budget < config.edit_budget:
-        found["ranking"] += 1
+
+
+def step_batches(config: OptimizeConfig, train: int) -> list[list[int]]:
+    """Sizes of the batches of each step of an epoch."""
+    found = []
+    for start in range(0, train, config.batch_size * config.accumulation):
+        end = min(train, start + config.batch_size * config.accumulation)
+        found.append([min(config.batch_size, end - place) for place in range(start, end, config.batch_size)])
+    return found
+
+
+def _expected(config: OptimizeConfig, parts: Sequence[int], success: float, update: int, total: int) -> Counter[str]:
+    """Calls of a step of which so many rollouts succeed, where every answer is a patch of `edit_budget` edits."""
+    error, right = _added(_analysts(config, size - round(success * size), size) for size in parts)
+    found = Counter({"analyst_error": error, "analyst_success": right}) + _merges(config, error, right)
+    if error + right:
+        found += _carried_out(config)
+        budget = edit_budget_at(
+            update,
+            mode=config.lr_scheduler,
+            max_lr=config.edit_budget,
+            min_lr=config.min_edit_budget,
+            total_steps=total,
+        )
+        found["ranking"] += _bounded(config) and config.lr_control_mode == "fixed" and budget < config.edit_budget
     return +found
 
 
 @lru_cache
-def _possible_of(size: int, text: str) -> tuple[Counter[str], ...]:
+def _possible_of(parts: tuple[int, ...], text: str) -> tuple[Counter[str], ...]:
     config = OptimizeConfig.model_validate_json(text)
     found: dict[tuple[tuple[str, int], ...], Counter[str]] = {}
-    for failures in range(size + 1):
-        error, success = _analysts(config, failures, size)
+    analysts = {(0, 0)}
+    for size in parts:
+        of_part = {_analysts(config, failures, size) for failures in range(size + 1)}
+        analysts = {_added(pair) for pair in product(analysts, of_part)}
+    shortens = config.skill_aware.use and config.skill_aware.consolidate_threshold > 0
+    for error, success in sorted(analysts):
         for patches in ((one, other) for one in range(error + 1) for other in range(success + 1)):
             way = Counter({"analyst_error": error, "analyst_success": success}) + _merges(config, *patches)
-            for ranked in (0, 1) if sum(patches) else (0,):
-                each = +(way + Counter({"ranking": ranked}))
-                found[tuple(sorted(each.items()))] = each
+            optional = [_carried_out(config)] if sum(patches) else []
+            optional += [Counter({"ranking": 1})] if sum(patches) and _bounded(config) else []
+            optional += [Counter({"appendix_consolidate": 1})] if shortens else []
+            for chosen in product((False, True), repeat=len(optional)):
+                each = sum((part for part, taken in zip(optional, chosen, strict=True) if taken), way)
+                found[tuple(sorted((+each).items()))] = +each
     return tuple(found.values())
 
 
-def _possible(config: OptimizeConfig, size: int) -> list[Counter[str]]:
+def _possible(config: OptimizeConfig, parts: Sequence[int]) -> list[Counter[str]]:
     """Calls of a step, for any number of failures and of answers that can be used."""
-    return list(_possible_of(size, config.model_dump_json()))
+    return list(_possible_of(tuple(parts), config.model_dump_json()))
+
+
+def _bounded(config: OptimizeConfig) -> bool:
+    """True if a step has an edit budget."""
+    return config.lr_control_mode != "none" and config.update_mode != "full_rewrite_minibatch"
+
+
+def _carried_out(config: OptimizeConfig) -> Counter[str]:
+    """Calls of a step that has proposals, besides merges and rankings."""
+    autonomous = config.lr_control_mode == "autonomous" and _bounded(config)
+    rewrites = config.update_mode == "rewrite_from_suggestions"
+    return +Counter({"lr_autonomous": int(autonomous), "rewrite_skill": int(rewrites)})
+
+
+def epoch_ends(
+    config: OptimizeConfig, sizes: Sizes, steps: int, *, known: bool, reuses: bool
+) -> tuple[tuple[StepPlan, ...], Span]:
+    """The work at the ends of epochs, and the selection rollouts of a last document that was changed outside of the gate.
+
+    Where the success is known no candidate passes: both documents are the same and rolled out once, and no item changes.
+    """
+    slow = config.slow_update
+    features = Features(*(use is None or use for use in (slow.use, config.meta_skill)))
+    samples = min(slow.samples, sizes.train)
+    most = sizes.train if slow.pair_policy == "changed" else samples
+    asks = Span(int(slow.pair_policy == "mixed" or (known and slow.pair_policy != "changed")), 1)
+    if known:
+        asks = exactly(asks.least)
+    ends = []
+    for epoch in range(2, config.epochs + 1):
+        if not features.compares(epoch, config.epochs):
+            continue
+        calls = {"slow_update": asks} if features.slow_update else {}
+        calls |= {"meta_skill": asks} if features.meta_skill and epoch < config.epochs else {}
+        compared = exactly(samples) if known else Span(0 if reuses else samples, 2 * most)
+        judged = sizes.selection if features.slow_update and slow.gate else 0
+        rollouts = {"comparison": compared, "selection": exactly(judged * asks.least) if known else Span(0, judged)}
+        ends.append(StepPlan(epoch * steps, epoch, rollouts, calls, sum(calls.values(), NONE)))
+    forced = bool(ends) and features.slow_update and not slow.gate
+    if known:
+        return tuple(ends), exactly(sizes.selection if forced and asks.least else 0)
+    return tuple(ends), Span(0, sizes.selection if forced or config.skill_aware.use else 0)
 
 
 def _analysts(config: OptimizeConfig, failures: int, size: int) -> tuple[int, int]:
     """Analysts of failures, and of successes."""
     successes = 0 if config.failure_only else size - failures
     return math.ceil(failures / config.minibatch_size), math.ceil(successes / config.minibatch_size)
+
+
+def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    ones, others = zip(*pairs, strict=True)
+    return sum(ones), sum(others)
 
 
 def _merges(config: OptimizeConfig, failure: int, success: int) -> Counter[str]:

@@ -10,8 +10,11 @@ from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter, estimate_tokens
 from skill_ttrl.config import EndpointConfig, OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.optimize.llm_optimizer import EDIT_CHARS, RANKING_TOKENS
-from skill_ttrl.optimize.transcript import ROLLOUT_CHARS
+from skill_ttrl.optimize.comparison import SHOWN_CHARS
+from skill_ttrl.optimize.llm_optimizer import RANKING_TOKENS
+from skill_ttrl.optimize.transcript import EDIT_CHARS, ROLLOUT_CHARS
+from skill_ttrl.optimize.update_modes import MODES
+from skill_ttrl.optimize.writer import DECISION_TOKENS
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.stages.optimizing.plan import LLM, LOOP, NONE, Counted, Kind, Sizes, Span, count, exactly
 from skill_ttrl.types import Task
@@ -22,12 +25,16 @@ SHARES = 4
 """Characters taken for a token."""
 JSON_OVERHEAD = 2
 """Times a patch's own length that it may have as indented JSON."""
-ROLES = {"rollout": "train", "selection": "selection", "test": "test"}
+ROLES = {"rollout": "train", "comparison": "train", "selection": "selection", "test": "test"}
 REQUESTS = {
     "analyst": "analyst_request",
     "merge_final": "merge_final_request",
     "merge": "merge_patches_request",
     "ranking": "ranking_request",
+    **{
+        name: f"{name}_request"
+        for name in ("lr_autonomous", "rewrite_skill", "slow_update", "meta_skill", "appendix_consolidate")
+    },
 }
 """Begin the names of stages; the template of the request."""
 
@@ -150,26 +157,49 @@ def _call_tokens(
 ) -> tuple[Span, Span]:
     """Tokens that the optimizer's model reads and writes."""
     request = next(name for start, name in REQUESTS.items() if stage.startswith(start))
-    least = estimate_tokens(templates.render(stage)) + estimate_tokens(templates.get(request).template) // 2
-    answer = min(RANKING_TOKENS, options.max_answer_tokens) if stage == "ranking" else options.max_answer_tokens
-    patches = options.max_answer_tokens * JSON_OVERHEAD
+    mode = MODES[options.update_mode]
+    name = f"{stage}{mode.suffix}" if stage.startswith(("analyst", "merge", "ranking")) else stage
+    rules = estimate_tokens(templates.render(name)) + estimate_tokens(templates.get(request).template)
+    least = estimate_tokens(templates.render(name)) + estimate_tokens(templates.get(request).template) // 2
+    patches = _answer(options, "merge") * JSON_OVERHEAD
+    edits = max(1, options.max_answer_tokens // 8) * EDIT_CHARS // SHARES
     shown = {
         "analyst": options.minibatch_size * ROLLOUT_CHARS // SHARES,
         "merge_final": 2 * patches,
         "merge": options.merge_batch_size * patches,
-        "ranking": max(1, options.max_answer_tokens // 8) * EDIT_CHARS // SHARES,
+        "ranking": edits,
+        "lr_autonomous": edits,
+        "rewrite_skill": patches,
+        "slow_update": longest + SHOWN_CHARS // SHARES,
+        "meta_skill": longest + SHOWN_CHARS // SHARES,
+        "appendix_consolidate": longest,
     }
     part = next(tokens for start, tokens in shown.items() if stage.startswith(start))
-    rules = estimate_tokens(templates.render(stage)) + estimate_tokens(templates.get(request).template)
-    most = rules + longest + part + CONTEXT_CHARS // SHARES
-    return total.times(Span(least, most)), total.times(Span(0, answer))
+    most = rules + _added_rules(options, templates, stage) + longest + part + CONTEXT_CHARS // SHARES
+    return total.times(Span(least, most)), total.times(Span(0, _answer(options, stage)))
+
+
+def _answer(options: OptimizeConfig, stage: str) -> int:
+    """Tokens of the longest answer."""
+    whole = not MODES[options.update_mode].ranks and stage.startswith(("analyst", "merge"))
+    if whole or stage == "rewrite_skill":
+        return options.max_rewrite_tokens
+    short = {"ranking": RANKING_TOKENS, "lr_autonomous": DECISION_TOKENS}
+    return min(short.get(stage, options.max_answer_tokens), options.max_answer_tokens)
+
+
+def _added_rules(options: OptimizeConfig, templates: Templates, stage: str) -> int:
+    """Tokens of the instructions that skill-aware reflection adds to an analyst's."""
+    aware = options.skill_aware.use and stage.startswith("analyst")
+    return estimate_tokens(templates.render(stage.replace("analyst", "skill_aware"))) if aware else 0
 
 
 def _longest(options: OptimizeConfig, document: str, steps: int) -> int:
     """Tokens that the document has at most."""
     if options.max_document_tokens is not None:
         return options.max_document_tokens
-    return math.ceil(len(document) / SHARES) + steps * options.max_answer_tokens
+    answer = options.max_answer_tokens if options.update_mode == "patch" else options.max_rewrite_tokens
+    return math.ceil(len(document) / SHARES) + (steps + options.epochs) * answer
 
 
 def _cost(config: SkillTTRLConfig, work: Sequence[PlannedWork]) -> Span | None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from skill_ttrl.llm.openai.ledger import Ledger
+from skill_ttrl.optimize.epoch import EpochRecord
 from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.loop import Watch
 from skill_ttrl.optimize.record import OptimizeState, StepRecord
@@ -35,6 +36,11 @@ class Watches(Watch):
         """See `Watch.step`."""
         for watch in self._watches:
             watch.step(record, state)
+
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        """See `Watch.epoch`."""
+        for watch in self._watches:
+            watch.epoch(record, state)
 
 
 class ProgressWatch(Watch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,14 @@ from skill_ttrl.stages.optimizing.plan import Counted, Sizes, count
 from tests.rule_optimizer import ScriptedOptimizer
 
 EXACT = {"gate": {"early_stop": False}, "reuse_rollouts": False}
+
+ANSWERS: dict[str, tuple[str, str | int]] = {
+    "slow_update": ("slow_update_content", "guidance"),
+    "meta_skill": ("meta_skill_content", "lessons"),
+    "rewrite_skill": ("new_skill", "a document"),
+    "lr_autonomous": ("learning_rate", 99),
+}
+"""Key and text of the answer, by stage."""
 
 
 class Succeeds:
@@ -50,8 +59,13 @@ class Fluent:
             number = self.count
         if stage == "ranking":
             return Reply(json.dumps({"selected_indices": [0, 1]}))
+        if stage in ANSWERS:
+            key, text = ANSWERS[stage]
+            return Reply(json.dumps({key: text if isinstance(text, int) else f"{text} {number}"}))
         edits = [{"op": "append", "content": f"- rule {number}.{place}"} for place in range(self.edits)]
-        return Reply(json.dumps({"reasoning": "", "edits": edits}))
+        suggestions = [{"type": "add_rule", "instruction": edit["content"]} for edit in edits]
+        candidates = [{"new_skill": f"- rule {number}"}]
+        return Reply(json.dumps({"edits": edits, "revise_suggestions": suggestions, "skill_candidates": candidates}))
 
 
 def used(config: OptimizeConfig, sizes: Sizes, target: object, chat: object) -> dict[str, int]:
@@ -77,6 +91,11 @@ def planned(counted: Counted) -> dict[str, float]:
         ({"failure_only": True, "batch_size": 10, "lr_scheduler": "constant"}, Sizes(30, 6, 2), 0.9),
         ({"failure_only": True, "batch_size": 10}, Sizes(30, 6, 2), 1.0),
         ({"batch_size": 50, "minibatch_size": 1, "merge_batch_size": 3}, Sizes(50, 4, 2), 0.0),
+        ({"epochs": 3, "slow_update": {"gate": False}, "accumulation": 2, "batch_size": 7}, Sizes(24, 4, 2), 0.4),
+        ({"epochs": 3, "slow_update": {"pair_policy": "changed"}, "lr_control_mode": "none"}, Sizes(24, 4), 0.4),
+        ({"meta_skill": False, "lr_control_mode": "autonomous", "batch_size": 10}, Sizes(20, 4), 0.4),
+        ({"update_mode": "suggestions", "slow_update": {"use": False}}, Sizes(20, 4), 0.4),
+        ({"update_mode": "full_rewrite", "slow_update": {"use": False}, "meta_skill": False}, Sizes(20, 4), 0.4),
     ],
 )
 def test_with_a_known_success_the_plan_is_exact(settings: dict[str, object], sizes: Sizes, success: float) -> None:
@@ -90,8 +109,16 @@ def test_with_a_known_success_the_plan_is_exact(settings: dict[str, object], siz
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("reuse", [False, True])
-def test_without_it_what_is_used_lies_within_the_bounds(seed: int, reuse: bool) -> None:
-    config = OptimizeConfig(epochs=2, batch_size=12, minibatch_size=3, merge_batch_size=2, reuse_rollouts=reuse)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"batch_size": 12},
+        {"batch_size": 5, "accumulation": 2, "slow_update": {"gate": False, "pair_policy": "changed", "samples": 4}},
+        {"batch_size": 12, "lr_control_mode": "autonomous", "skill_aware": {"use": True, "consolidate_threshold": 1}},
+    ],
+)
+def test_without_it_what_is_used_lies_within_the_bounds(seed: int, reuse: bool, settings: dict[str, Any]) -> None:
+    config = OptimizeConfig(epochs=3, minibatch_size=3, merge_batch_size=2, reuse_rollouts=reuse, **settings)
     sizes = Sizes(24, 10, 6)
     counted = count(config, sizes, reuses=reuse)
     found = used(config, sizes, Succeeds(0.2 + 0.3 * seed), ScriptedOptimizer(seed=seed, blind=True))

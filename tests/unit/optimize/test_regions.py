@@ -1,0 +1,120 @@
+"""Protected blocks: no document and no patch can change, open or close one."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.optimize.edits import apply_patch_with_report
+from skill_ttrl.optimize.regions import (
+    APPENDIX,
+    KINDS,
+    SLOW_UPDATE,
+    apply_patch_outside,
+    block,
+    normalize,
+    split,
+    strip_markers,
+    with_block,
+    with_body,
+)
+from skill_ttrl.optimize.types import Edit, Patch
+
+MARKERS = [f"<!-- {kind}_{side} -->" for kind in KINDS for side in ("START", "END")]
+PIECES = [*MARKERS, "<!-- SLOW_UPDATE_", "START -->", "<!-- ", "rule", "\n", "\n\n", " ", "- note"]
+
+texts = st.lists(st.sampled_from(PIECES), max_size=8).map("".join)
+plain = st.lists(st.sampled_from(["rule a", "rule b", "\n", "\n\n\n", "  ", "- x"]), max_size=6).map("".join)
+
+
+@st.composite
+def edits(draw: st.DrawFn, document: str) -> Edit:
+    start = draw(st.integers(0, len(document)))
+    target = draw(st.one_of(texts, st.just(document[start : start + draw(st.integers(0, 40))])))
+    return Edit(draw(st.sampled_from(["append", "insert_after", "replace", "delete", "?"])), draw(texts), target)
+
+
+def blocks_of(document: str) -> dict[str, str]:
+    found = {}
+    for kind in KINDS:
+        start, end = f"<!-- {kind}_START -->", f"<!-- {kind}_END -->"
+        assert document.count(start) == document.count(end) <= 1
+        if start in document:
+            found[kind] = document[document.index(start) : document.index(end) + len(end)]
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts, texts, texts, st.data())
+def test_no_patch_changes_a_block(body: str, guidance: str, notes: str, data: st.DataObject) -> None:
+    document = with_block(with_block(body, SLOW_UPDATE, guidance), APPENDIX, notes)
+    before = blocks_of(document)
+    assert before.keys() == {*KINDS}
+    patch = Patch(data.draw(st.lists(edits(document), max_size=4)))
+    after, reports = apply_patch_outside(document, patch)
+    assert blocks_of(after) == before
+    assert len(reports) == len(patch.edits)
+    assert not any(report["status"] in ("applied_append", "error") for report in reports)
+    assert blocks_of(with_body(after, data.draw(texts))) == before
+
+
+@settings(max_examples=100, deadline=None)
+@given(texts)
+def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -> None:
+    normal = normalize(document)
+    blocks_of(normal)
+    assert normalize(normal) == normal
+    assert split(normal).blocks == split(document).blocks
+    assert strip_markers("".join(document.split())) == strip_markers(strip_markers("".join(document.split())))
+
+
+@settings(max_examples=60, deadline=None)
+@given(plain, st.data())
+def test_without_markers_the_edits_are_those_of_the_editor(document: str, data: st.DataObject) -> None:
+    cleaned = [
+        Edit(edit.op, strip_markers(edit.content), edit.target)
+        for edit in data.draw(st.lists(edits(document), max_size=4))
+    ]
+    assert apply_patch_outside(document, Patch(cleaned)) == apply_patch_with_report(document, Patch(cleaned))
+    assert normalize(document) == document
+
+
+def test_an_edit_that_reaches_into_a_block_is_skipped() -> None:
+    document = with_block("Rule one.", SLOW_UPDATE, "Keep rule one.")
+    for target in ("Keep rule one.", "<!-- SLOW_UPDATE_START -->", "one.\n\n<!-- SLOW"):
+        after, (report,) = apply_patch_outside(document, {"edits": [{"op": "delete", "target": target}]})
+        assert after == document
+        assert report["status"] == "skipped_protected_region"
+
+
+def test_what_stands_in_the_body_too_is_changed_there() -> None:
+    document = with_block("Rule one.", SLOW_UPDATE, "Rule one.")
+    after, (report,) = apply_patch_outside(document, Patch([Edit("replace", "Rule two.", "Rule one.")]))
+    assert split(after).body.strip() == "Rule two."
+    assert block(after, SLOW_UPDATE) == "Rule one."
+    assert report["status"] == "applied_replace"
+
+
+def test_new_text_goes_before_the_blocks() -> None:
+    document = with_block("Rule one.\n", SLOW_UPDATE, "Guidance.")
+    after, reports = apply_patch_outside(
+        document, Patch([Edit("append", "Rule two."), Edit("insert_after", "Rule three.", "nowhere")])
+    )
+    assert after == (
+        "Rule one.\n\nRule two.\n\nRule three.\n\n<!-- SLOW_UPDATE_START -->\nGuidance.\n<!-- SLOW_UPDATE_END -->\n"
+    )
+    assert [report["status"] for report in reports] == [
+        "applied_append_before_protected_region",
+        "applied_insert_after_fallback_before_protected_region",
+    ]
+
+
+def test_blocks_anywhere_in_a_document_are_read_and_put_behind_it() -> None:
+    document = (
+        "<!-- APPENDIX_START -->\n- first\n<!-- APPENDIX_END -->\n# Title\n\n\n\nRule.\n"
+        "<!-- SLOW_UPDATE_START -->\nold\n<!-- SLOW_UPDATE_END -->\nLast rule."
+        "<!-- APPENDIX_START -->\n- second\n<!-- APPENDIX_END --><!-- SLOW_UPDATE_START -->"
+    )
+    sections = split(document)
+    assert sections.body == "# Title\n\n\n\nRule.\n\nLast rule."
+    assert sections.blocks == {APPENDIX: "- first\n- second", SLOW_UPDATE: "old"}
