@@ -24,6 +24,7 @@ from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_evolve_run import DOORS
+from tests.integration.test_kill_and_resume import harness
 
 STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.checkpoint_every=3"]
 LAX_COMMAND = ["skills.gate={rule: not_worse, min_effect: 0.9, alpha: 0.2, rollouts_per_task: 1}"]
@@ -128,6 +129,14 @@ def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
     train.run(load_config(doors, STRICT), tmp_path / "run", resume="auto")
     for name in ("gate.jsonl", "evolve.jsonl", "metrics.jsonl"):
         assert (tmp_path / "run" / name).read_bytes() == (strict / name).read_bytes(), name
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_it_decides_the_same(strict: Path, doors: Path, tmp_path: Path) -> None:
+    *kills, end = harness(doors, tmp_path / "killed", "kill", 8, 6, settings=STRICT)
+    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
+    for name in ("gate.jsonl", "evolve.jsonl", "metrics.jsonl"):
+        assert (tmp_path / "killed" / name).read_bytes() == (strict / name).read_bytes(), name
 
 
 def test_a_command_s_change_is_tested_by_the_run_s_policy_on_the_tasks_that_it_held_out(
