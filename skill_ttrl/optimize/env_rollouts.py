@@ -69,7 +69,7 @@ class EnvRollouts:
         """Roll out all items; see `calls.RollOutFn`. An error that one raises is a failed rollout.
 
         Raises:
-            BudgetError: the budget is spent; what is on its way is finished and kept.
+            BudgetError: the budget is spent; rollouts on their way are finished and saved.
             EndpointError: the target's model cannot be reached, or serves nobody.
             EnvError: every rollout raised an error, or one gave no result.
         """
@@ -94,7 +94,7 @@ class EnvRollouts:
             pool.shutdown(cancel_futures=True)  # waits for what is on its way: it is paid for
         if errors and not results:
             raise _nothing_works(self.env, errors)
-        for place, error in errors.items():  # kept only now: a run that nothing works in is to begin with them again
+        for place, error in errors.items():  # saved only now: a run in which nothing works is to begin with them again
             reason = f"{RAISED}{type(error).__name__}: {error}"
             item = self._items[str(items[place]["id"])]
             results[place] = RolloutResult(id=str(item.get("id", items[place]["id"])), fail_reason=reason)
@@ -116,7 +116,7 @@ class EnvRollouts:
         return self._checked(found, str(item["id"]))
 
     def _checked(self, found: Any, name: str) -> RolloutResult:
-        """What the environment gave, as it will be read from the disk.
+        """The result of the environment, as it will be read from the disk.
 
         Raises:
             EnvError: it is no result, or JSON cannot hold it.

@@ -112,7 +112,7 @@ class RawPatch:
 
     @classmethod
     def from_dict(cls, d: Any) -> RawPatch | None:
-        """Read an analyst's patch, with its metadata around it or beside it; None where there is none."""
+        """Read an analyst's patch, with its metadata around it or next to its keys; None where there is none."""
         if not isinstance(d, Mapping):
             return None
         inner = d.get("patch", d)
@@ -156,7 +156,7 @@ class RolloutResult:
     conversation: list[dict[str, Any]] = field(default_factory=list)
     """The messages, each with a `role` and a `content`."""
     extras: dict[str, Any] = field(default_factory=dict)
-    """What the environment adds; stands beside the other keys in JSON."""
+    """Further keys of the environment; in JSON they stand among the others."""
 
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> RolloutResult:
@@ -179,7 +179,7 @@ class RolloutResult:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The rollout as JSON; what is empty is left out, and `extras` stand beside the fields, which have precedence."""
+        """The rollout as JSON; what is empty is left out, and `extras` stand among the fields, which have precedence."""
         present = {name: getattr(self, name) for name in ("n_turns", *_TEXTS, "conversation") if getattr(self, name)}
         own = {"id": self.id, "hard": self.hard, "soft": self.soft, **present}
         return {**own, **{key: value for key, value in self.extras.items() if key not in own}}

@@ -1,4 +1,4 @@
-"""The chat client under skillrl's name, beside skillrl's own, against a really started server of the protocol."""
+"""The chat client under skillrl's name, and skillrl's own, against a really started server of the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SimpleQAEnv, SkillEnv and SkillOptConfig beside skillrl's."""
+"""SimpleQAEnv, SkillEnv and SkillOptConfig against skillrl's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SkillOptTrainer beside skillrl's on one scripted world: the same run, and what is better when it is stopped."""
+"""SkillOptTrainer and skillrl's on one scripted world: the same run, and exact resume where skillrl repeats steps."""
 
 from __future__ import annotations
 
