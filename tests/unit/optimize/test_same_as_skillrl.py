@@ -31,7 +31,7 @@ EDITS = st.fixed_dictionaries(
 # --- the editor ---
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=40)
 @given(TEXTS, st.lists(EDITS, max_size=4), st.booleans())
 def test_patches_give_the_same_document_and_reports(skill: str, edits: list[dict[str, Any]], typed: bool) -> None:
     patch: dict[str, Any] = {"edits": edits, "reasoning": "because"}
@@ -41,7 +41,7 @@ def test_patches_give_the_same_document_and_reports(skill: str, edits: list[dict
     assert ours.apply_patch(skill, patch) == theirs[0]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=40)
 @given(TEXTS, EDITS)
 def test_single_edits_give_the_same_document(skill: str, edit: dict[str, Any]) -> None:
     assert ours.apply_edit(skill, edit) == editor.apply_edit(skill, edit)
@@ -120,7 +120,7 @@ def test_half_characters_of_a_model_s_json_do_not_reach_the_document() -> None:
 # --- budgets ---
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(["constant", "linear", "cosine"]),
     st.integers(1, 20),
@@ -156,7 +156,7 @@ def test_an_unknown_schedule_names_the_closest() -> None:
 SCORES = st.sampled_from([-1.0, 0.0, 0.25, 0.3, 0.5, 0.75, 1.0])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(SCORES, SCORES, SCORES, SCORES, st.sampled_from(["hard", "soft", "mixed"]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_the_gate_decides_the_same(
     hard: float, soft: float, current: float, best: float, metric: str, weight: float
@@ -205,7 +205,7 @@ BITS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=80)
 @given(st.lists(BITS, max_size=6).map("".join))
 def test_the_same_json_is_found(text: str) -> None:
     assert repr(ours.extract_json(text)) == repr(utils.extract_json(text))
@@ -216,7 +216,7 @@ def test_an_answer_that_is_no_text_or_mostly_blanks() -> None:
     assert ours.extract_json("```" + " " * 200_000) is None  # skillrl's expression takes the square of the blanks
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1)), max_size=9))
 def test_scores_are_the_same_to_the_last_digit(pairs: list[tuple[int, float]]) -> None:
     rows = [{"hard": hard, "soft": soft} for hard, soft in pairs]
@@ -226,7 +226,7 @@ def test_scores_are_the_same_to_the_last_digit(pairs: list[tuple[int, float]]) -
 
 
 @given(st.text(max_size=20))
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_documents_have_the_same_hash(text: str) -> None:
     assert ours.skill_hash(text) == utils.skill_hash(text)
 
@@ -234,7 +234,7 @@ def test_documents_have_the_same_hash(text: str) -> None:
 # --- JSON ---
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(st.lists(EDITS, max_size=3), st.none() | st.just({"selected_indices": [0]}))
 def test_patches_round_trip_as_there(edits: list[dict[str, Any]], details: dict[str, Any] | None) -> None:
     raw = {

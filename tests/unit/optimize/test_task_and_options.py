@@ -39,7 +39,7 @@ ITEMS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(ITEMS, WORDS, WORDS)
 def test_questions_are_asked_and_scored_the_same(item: dict[str, Any], skill: str, answer: str) -> None:
     splits: dict[str, Any] = {"train_items": [item], "val_items": [], "test_items": []}
