@@ -30,7 +30,7 @@ Subject = Annotated[
     str | None,
     typer.Argument(
         metavar="SOURCE",
-        help="A run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`. "
+        help="A run, one checkpoint of it, a model's folder, a model of the hub, `openai:MODEL` for `endpoints.policy`, or `command:PROGRAM` for a program. "
         "None, with `--env`: a player without a model (`--agent`).",
     ),
 ]

@@ -97,7 +97,7 @@ def ask(
         str,
         typer.Argument(
             metavar="RUN",
-            help="A run folder, or one checkpoint of it; `openai` or `openai:MODEL` asks `endpoints.policy`.",
+            help="A run folder, or one checkpoint of it; `openai` or `openai:MODEL` asks `endpoints.policy`, `command:PROGRAM` a program.",
         ),
     ],
     question: Annotated[str, typer.Argument(help="A task in the words of the training data, e.g. 'Compute 47+38.'")],

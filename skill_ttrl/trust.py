@@ -64,6 +64,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"send the content of the environment variable {value} to the address of {section}"
             elif name == "cache":
                 found[key] = f"write files to the folder {value}"
+        elif key in ("command.argv", "command.env", "command.cwd"):
+            found[key] = _of_command(key, stated["command"])
         elif key == "model.trust_remote_code" and value:
             found[key] = "run Python code that comes with the model"
         elif key == "model.attn_implementation" and "/" in str(value):
@@ -78,6 +80,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = (
                 f"send prompts to your default openai address, or that of endpoints.policy, for the model {value[7:]}"
             )
+        elif key == "collect.agent" and str(value).startswith("command:"):
+            found[key] = f"run the program {value[8:].strip()}"
         elif key == "run.tracker" and value in _SENDING_TRACKERS:
             found[key] = f"send metrics to {value}, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT and not name.endswith("revision"):
@@ -181,6 +185,17 @@ def _of_text(key: str, value: str) -> dict[str, str]:
     if _IMPORT.fullmatch(value):
         return {key: f"import the Python code {value}"}
     return {key: f"talk to the server {value}"} if _ADDRESS.match(value) else {}
+
+
+def _of_command(key: str, command: Mapping[str, Any]) -> str:
+    argv = command.get("argv")
+    line = argv if isinstance(argv, str) else " ".join(map(str, argv or ()))
+    name = key.removeprefix("command.")
+    told = {
+        "env": f" with your environment variables {command.get('env')}",
+        "cwd": f" in the folder {command.get('cwd')}",
+    }
+    return f"run the program {line}{told.get(name, '')}"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

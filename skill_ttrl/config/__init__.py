@@ -1,5 +1,6 @@
 """The configuration of a run: one pydantic model a section, sparse YAML, defaults from the papers."""
 
+from skill_ttrl.config.command import CommandConfig, split_command
 from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.gate import GateConfig
@@ -27,6 +28,7 @@ __all__ = [
     "EMBEDDED",
     "AgentConfig",
     "CollectConfig",
+    "CommandConfig",
     "DataConfig",
     "DemonstrationsConfig",
     "DistillConfig",
@@ -63,5 +65,6 @@ __all__ = [
     "read_config_text",
     "recipe_names",
     "settings_digest",
+    "split_command",
     "verified_note",
 ]

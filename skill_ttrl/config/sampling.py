@@ -61,8 +61,8 @@ class RolloutConfig(Section):
     """Sampling."""
 
     backend: str = "hf"
-    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints.policy`; its weights stay as they are), or `module:attribute`
-    of your own (see `skill_ttrl.llm.backend`)."""
+    """`hf`, `vllm` (see the section `vllm`), `openai` (`endpoints.policy`; its weights stay as they are), `command` (a program, see
+    the section `command`), or `module:attribute` of your own (see `skill_ttrl.llm.backend`)."""
     n_votes_per_prompt: int = Field(default=64, ge=1)
     """Samples that vote (TTRL: 64)."""
     n_samples_per_prompt: int = Field(default=32, ge=1)

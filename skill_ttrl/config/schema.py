@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from skill_ttrl.config.command import CommandConfig
 from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
 from skill_ttrl.config.model import ModelConfig
@@ -84,6 +85,8 @@ class SkillTTRLConfig(Section):
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     vllm: VLLMConfig = Field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = Field(default_factory=EndpointsConfig)
+    command: CommandConfig | None = None
+    """The program that answers where `rollout.backend` is `command`; None: there is none."""
     vote: VoteConfig = Field(default_factory=VoteConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)

@@ -16,10 +16,13 @@ from skill_ttrl.registry import Registry
 
 REMOTE = "openai"
 """The backend that samples from a remote model, and the name of that model as a source."""
+COMMAND = "command"
+"""The backend that runs a program, and the name of that program as a source."""
 FACTS = {
     "hf": BackendFacts(is_learner=True, blocking=True),
     "vllm": BackendFacts(engine=True),
     REMOTE: BackendFacts(trainable=False, remote=True),
+    COMMAND: BackendFacts(trainable=False, remote=True),
 }
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
@@ -27,6 +30,11 @@ BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 def is_remote(source: object) -> bool:
     """True if `source` is the model behind `endpoints.policy`: `openai` or `openai:MODEL`."""
     return str(source).partition(":")[0] == REMOTE
+
+
+def is_command(source: object) -> bool:
+    """True if `source` is the program of `command.argv`: `command` or `command:PROGRAM ARGUMENTS`."""
+    return str(source).partition(":")[0] == COMMAND
 
 
 def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
@@ -55,7 +63,9 @@ def check_trainable(config: SkillTTRLConfig) -> None:
     facts = backend_facts(config)
     if not facts.trainable:
         why = (
-            "the weights behind an address stay as they are"
+            "nothing here changes what a program does"
+            if config.rollout.backend == COMMAND
+            else "the weights behind an address stay as they are"
             if facts.remote
             else "it does not follow the learner's weights"
         )
@@ -102,6 +112,13 @@ def _vllm(context: BackendContext) -> Backend:
     from skill_ttrl.llm.vllm.backend import VLLMBackend
 
     return VLLMBackend(context)
+
+
+@BACKENDS.register(COMMAND)
+def _command(context: BackendContext) -> Backend:
+    from skill_ttrl.llm.command.backend import CommandBackend
+
+    return CommandBackend(context)
 
 
 @BACKENDS.register(REMOTE)

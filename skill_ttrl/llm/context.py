@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from skill_ttrl.config import EndpointsConfig, ModelConfig, RolloutConfig, SkillTTRLConfig, VLLMConfig
+from skill_ttrl.config import CommandConfig, EndpointsConfig, ModelConfig, RolloutConfig, SkillTTRLConfig, VLLMConfig
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.models.load import LoadedModel
@@ -47,13 +47,14 @@ class BackendSettings:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
+    command: CommandConfig | None = None
     sequence_tokens: int = 0
     """Longest prompt and completion together that the config's limits add up to; see `longest_sequence`."""
 
     @classmethod
     def of(cls, config: SkillTTRLConfig) -> BackendSettings:
         """Take the settings from a config."""
-        return cls(config.rollout, config.vllm, config.endpoints, longest_sequence(config))
+        return cls(config.rollout, config.vllm, config.endpoints, config.command, longest_sequence(config))
 
 
 @dataclass(frozen=True)

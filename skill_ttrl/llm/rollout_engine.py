@@ -7,7 +7,7 @@ from functools import partial
 
 from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
-from skill_ttrl.llm.backends import backend_facts, make_backend
+from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.types import Message, derive_seed
 
@@ -38,7 +38,7 @@ class RolloutEngine:
 
         config = SkillTTRLConfig(model=ModelConfig(path=model_path))
         config.rollout.backend, config.rollout.max_new_tokens = engine, max_new_tokens
-        if backend_facts(config).remote:
+        if engine == REMOTE:
             config.endpoints.policy = EndpointConfig(model=model_path)
         load = partial(load_model, config.model, device=device, seed=seed)
         self.backend = make_backend(BackendContext.of(config, load, device))

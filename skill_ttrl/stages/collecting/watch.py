@@ -19,7 +19,7 @@ from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
-from skill_ttrl.llm.backends import REMOTE
+from skill_ttrl.llm.backends import REMOTE, is_command
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.info import admissible_actions, make_step, serializable_info, stated, text_of
 from skill_ttrl.rollout.scripted import play_episode
@@ -144,6 +144,8 @@ def find_player(name: str, env_id: str) -> Player | None:
         ConfigError: nothing has this name.
         EnvError: this environment has no expert.
     """
+    if is_command(name):
+        return None
     exists = Path(name).exists()
     if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
         return make_player(name, env_id)

@@ -20,7 +20,7 @@ import httpx
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.backends import REMOTE, backend_facts
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
@@ -198,7 +198,7 @@ def _names(models: list[dict[str, Any]]) -> str:
 def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
     """Which endpoints the config asks, and the setting that says so."""
     asked: dict[Role, str] = {}
-    if backend_facts(config).remote:
+    if config.rollout.backend == REMOTE:
         asked["policy"] = "rollout.backend"
     if config.skills is not None and config.skills.use:
         if config.skills.update == "merge" and config.skills.merger == "openai":
@@ -235,7 +235,7 @@ def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
             checks.append(Check(name, "warn", f"{escape_terminal(endpoint.model)}: set, but unused", advice))
         elif endpoint is not None:
             checks += tried(name, lambda endpoint=endpoint, role=role: _endpoint(endpoint, role))  # type: ignore[misc]
-    if asked and "rl" in config.phases and backend_facts(config).remote:
+    if "policy" in asked and "rl" in config.phases:
         advice = "Use it with evaluate, vote or ask; train with rollout.backend=hf or vllm."
         checks.append(Check("backend", "warn", "weights behind an address cannot be trained", advice))
     return checks

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
@@ -53,7 +53,8 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         *tried("endpoints", lambda: endpoint_checks(config)),
     ]
     if backend_facts(config).remote:
-        found = "none is loaded: rollout.backend=openai asks endpoints.policy"
+        asks = "runs command.argv" if config.rollout.backend == COMMAND else "asks endpoints.policy"
+        found = f"none is loaded: rollout.backend={config.rollout.backend} {asks}"
         return Diagnosis([*checks, Check("model", "ok", found)])
     model_config, model = _read_model(config)
     checks += [

@@ -14,7 +14,7 @@ from typing import Any
 from skill_ttrl.agents.players.scripted_agent import player_names
 from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
-from skill_ttrl.llm.backends import REMOTE, backend_facts
+from skill_ttrl.llm.backends import REMOTE, backend_facts, is_command
 from skill_ttrl.llm.models.model_config import load_model_config, published_config
 from skill_ttrl.rl.device import device_memory, gpus
 from skill_ttrl.rl.memory import read_shape
@@ -270,7 +270,7 @@ def _greedy_rollouts(config: SkillTTRLConfig) -> int:
 
 def _is_player(agent: str) -> bool:
     """True for a scripted agent; any other is a policy, which samples."""
-    return agent in player_names() or (":" in agent and not agent.startswith(REMOTE))
+    return agent in player_names() or (":" in agent and not agent.startswith(REMOTE) and not is_command(agent))
 
 
 def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLConfig) -> PhasePlan:

@@ -19,7 +19,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, current_ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
@@ -249,7 +249,9 @@ def _both(worker: RolloutWorker, problems: Mapping[str, Sequence[Task]]) -> Samp
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
     """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
     whole = config.model_dump(mode="json")
-    asked = {"endpoints": {"policy": endpoint_identity(config)}} if backend_facts(config).remote else {}
+    asked: dict[str, Any] = {"endpoints": {"policy": endpoint_identity(config)}} if backend_facts(config).remote else {}
+    if config.command is not None and config.rollout.backend == COMMAND:
+        asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}
     return (
         {name: whole[name] for name in KEPT}
         | asked

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_command
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
-from skill_ttrl.llm.backends import REMOTE, backend_facts, is_remote
+from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
@@ -116,6 +117,8 @@ class EvalTarget:
 
     def fingerprint(self) -> str:
         """Text that is the same for the same weights and no others; behind an address it is a name that others chose."""
+        if self.config.command is not None and self.config.rollout.backend == COMMAND:
+            return f"{COMMAND}:{shlex.join(self.config.command.argv)}"
         policy = self.config.endpoints.policy
         if self.remote and policy is not None:
             return f"{REMOTE}:{policy.model}"
@@ -139,7 +142,8 @@ def resolve_target(
 
     Args:
         source: a run folder (its newest checkpoint), a checkpoint, a model's folder in Hugging Face format, a model on the hub
-            (`owner/name`), or `openai` or `openai:MODEL` for the model behind `endpoints.policy`.
+            (`owner/name`), `openai` or `openai:MODEL` for the model behind `endpoints.policy`, or `command` or `command:PROGRAM
+            ARGUMENTS` for a program (section `command`).
         overrides: changes to the config.
         config: recipe, file or content of one with a plain model's template and lengths; None: the defaults. A run has its own.
         data: what it will be measured on (`EvalTarget.problems`): `data.eval…` of the overrides is about that.
@@ -155,6 +159,8 @@ def resolve_target(
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if is_remote(source):
         return _remote(str(source), now, config, tuple(overrides), use_bank)
+    if is_command(source):
+        return _command(str(source), now, config, tuple(overrides), use_bank)
     if is_trained(path):
         if config is not None:
             raise ConfigError(
@@ -184,13 +190,13 @@ def resolve_target(
 def find_asked(
     source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
 ) -> PolicySource:
-    """What `skillttrl ask` asks: a run, a checkpoint, or the model behind `endpoints.policy`.
+    """What `skillttrl ask` asks: a run, a checkpoint, the model behind `endpoints.policy`, or a program.
 
     Raises:
         ConfigError: a run is given another config.
         RunFolderError: `source` is none of these.
     """
-    if is_remote(source):
+    if is_remote(source) or is_command(source):
         found = resolve_target(source, overrides, config=config, use_bank=use_bank)
         return replace(found, config=with_env_defaults(found.config))
     if config is not None:
@@ -223,6 +229,27 @@ def _remote(
     return EvalTarget(
         asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
     )
+
+
+def _command(
+    source: str,
+    now: Sequence[str],
+    config: str | Mapping[str, Any] | None,
+    overrides: tuple[str, ...],
+    use_bank: bool,
+) -> EvalTarget:
+    base: str | Mapping[str, Any] = {} if config is None else config
+    line = source.partition(":")[2].strip()
+    own = [*([f"command.argv={json.dumps(split_command(line))}"] if line else []), f"rollout.backend={COMMAND}"]
+    asked = load_checked(base, [*now, *own])
+    asked.waits_for = None
+    if asked.command is None:
+        raise ConfigError(
+            f"{source} is the program of command.argv, and the config names none. Give '{COMMAND}:PROGRAM ARGUMENTS', or a --config that "
+            "has the section."
+        )
+    name = shlex.join(asked.command.argv)
+    return EvalTarget(name, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
 
 
 def _measured_on(*path: str) -> list[str]:
