@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.optimize.epoch import EpochRecord
-from skill_ttrl.optimize.loop import Watch
 from skill_ttrl.optimize.record import Optimized, OptimizeState, StepRecord
 from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 

@@ -6,9 +6,10 @@ from typing import Protocol
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.loop import Watch, optimize
+from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizers import OPTIMIZERS
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
+from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.optimize.epoch import EpochRecord
 from skill_ttrl.optimize.journal import Journal
-from skill_ttrl.optimize.loop import Watch
 from skill_ttrl.optimize.record import OptimizeState, StepRecord
+from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.progress import Progress
 
 PHASE = "optimize"
