@@ -1,4 +1,6 @@
-"""The folder of an optimisation, under the names of skillrl 1.0.0. All of it is a view: only the journal is read back.
+"""The folder of an optimisation, under the names of skillrl 1.0.0. All of it is a view: only the journal decides.
+
+A continued run replays its finished steps. Their files, with the times that the steps took, stay as they are.
 
 best_skill.md  current_skill.md  history.json  runtime_state.json
 skills/skill_v0003.md                     the document after step 3, with what the end of its epoch added
@@ -10,7 +12,7 @@ baseline_selection_eval/ test_eval_baseline/ test_eval_best/
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,15 @@ class FolderWatch(Watch):
 
     def __init__(self, folder: Path, *, snapshots: bool = True) -> None:
         self.folder, self._snapshots = folder, snapshots
-        self._rows: list[dict[str, Any]] = []
+        self.rows: list[dict[str, Any]] = []
+        """The steps so far, as in `history.json`."""
+        self._finished = 0
+        """Steps whose files were there at the beginning."""
 
     def begin(self, state: OptimizeState, steps: int) -> None:
         """Write the first document and its evaluation."""
+        finished = read_json(self.folder / "runtime_state.json").get("last_completed_step")
+        self._finished = finished if isinstance(finished, int) else 0
         self._snapshot(0, state.current)
         write_results(self.folder / "baseline_selection_eval", state.current_evaluation.results)
         self._state(state)
@@ -43,6 +50,11 @@ class FolderWatch(Watch):
     def step(self, record: StepRecord, state: OptimizeState) -> None:
         """Write a step and the state behind it."""
         step = self.folder / "steps" / f"step_{record.step:04d}"
+        row = record.row(state)
+        before = read_json(step / "step_record.json")
+        if _timeless(before) == _timeless(json.loads(json.dumps(row))):
+            self.rows.append(before)
+            return
         write_json(step / "rollout_results.json", [result.to_dict() for result in record.rollouts])
         write_json(step / "raw_patches.json", [raw.to_dict() for raw in record.raw_patches])
         if record.merged is not None:
@@ -54,11 +66,10 @@ class FolderWatch(Watch):
             write_json(step / "edit_apply_report.json", list(record.report))
         if record.evaluation is not None and not record.evaluation.cached:
             write_results(step / "selection_eval", record.evaluation.results)
-        row = record.row(state)
-        write_json(step / "step_record.json", row)
-        self._rows.append(row)
         self._snapshot(record.step, state.current)
-        write_json(self.folder / "history.json", self._rows)
+        write_json(step / "step_record.json", row)  # last: where it is, the step is whole
+        self.rows.append(row)
+        write_json(self.folder / "history.json", self.rows)
         self._state(state)
 
     def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
@@ -76,6 +87,7 @@ class FolderWatch(Watch):
 
     def end(self, outcome: Optimized) -> None:
         """Write the last state and the test rollouts."""
+        write_json(self.folder / "history.json", self.rows)
         self._state(outcome.state)
         for name, results in (("baseline", outcome.test_first), ("best", outcome.test_best)):
             if results is not None:
@@ -86,6 +98,8 @@ class FolderWatch(Watch):
             write_text(self.folder / "skills" / f"skill_v{step:04d}.md", document)
 
     def _state(self, state: OptimizeState) -> None:
+        if state.step < self._finished:
+            return  # replayed: what is there is newer
         write_text(self.folder / "current_skill.md", state.current)
         write_text(self.folder / "best_skill.md", state.best)
         written = {
@@ -115,7 +129,23 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text whole or not at all; its folder is made. Raises as `write_json`."""
+    """Write a text whole or not at all, unless it is there already; its folder is made. Raises as `write_json`."""
+    data = text.encode("utf-8", "replace")
     with wrap_os_errors("write", path):
+        if path.is_file() and path.read_bytes() == data:
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text.encode("utf-8", "replace"))
+        write_atomic(path, data)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """An object that `write_json` wrote; empty where there is none that can be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _timeless(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name != "timing"}

@@ -218,7 +218,7 @@ class TrainerWatch(FolderWatch):
     def step(self, record: StepRecord, state: OptimizeState) -> None:
         """Write a step, and say what it did."""
         super().step(record, state)
-        row = record.row(state)
+        row = self.rows[-1]
         self._trainer.history.append(row)
         self._take(state)
         self._count(record.rollouts)
