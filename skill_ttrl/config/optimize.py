@@ -33,14 +33,29 @@ class OptimizeGateConfig(Section):
     """Weight w of the soft score under `mixed`: (1 - w) hard + w soft."""
     use: bool = True
     """False accepts every candidate (the ablation)."""
+    rule: Literal["strict", "better", "not_worse"] = "strict"
+    """`strict`: a higher mean (the paper). `better`: significantly higher, by the paired test of docs/gate.md. `not_worse`: significantly
+    more than `min_effect` below."""
     min_effect: float = Field(default=0.0, ge=0, lt=1)
-    """Smallest gain of the mean that counts."""
+    """Smallest gain of the mean that counts; for `not_worse` the loss that is too much, above 0."""
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    """One-sided error of a decision under `better` and `not_worse`."""
+    rounds: int = Field(default=1, ge=1)
+    """Decisions that share `alpha`: each is made at `alpha / rounds`."""
     early_stop: bool = True
     """Stop evaluating a candidate once no result of the remaining items can make it pass. The decision is the same."""
     chunk: int = Field(default=8, ge=1)
     """Items rolled out between two such looks."""
     semantic_density: float = Field(default=0.0, ge=0, le=1)
-    """Weight of a bonus for documents with many words such as MUST and NEVER (SkillOpt's own value is .05); 0: none."""
+    """Weight of a bonus for documents with many words such as MUST and NEVER (SkillOpt's own value is .05); 0: none. For `strict`."""
+
+    @model_validator(mode="after")
+    def _rule_fits(self) -> OptimizeGateConfig:
+        if self.rule == "not_worse" and not self.min_effect:
+            raise ValueError("rule=not_worse needs a min_effect above 0: the loss that is too much")
+        if self.rule != "strict" and self.semantic_density:
+            raise ValueError("semantic_density needs rule=strict: a paired test compares scores of items alone")
+        return self
 
 
 class OptimizeSlowUpdateConfig(Section):
