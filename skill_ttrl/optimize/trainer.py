@@ -42,6 +42,14 @@ FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extra
 """Keys of the config that a continued run may change: no result depends on them."""
 DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
 """Settings of what skillrl 1.0.0 does not do."""
+COMMAND_ONLY = {
+    "document": "pass its text as initial_skill",
+    "selection": "name a split in SkillOptConfig.selection_split",
+    "place": "the environment puts the document where it belongs",
+    "temperature": "the target's client has one (default_temperature)",
+    "show_reference": "the environment decides by reference_text",
+}
+"""Keys of the config section that mean nothing here, and what to do in their place."""
 
 
 class SkillOptTrainer:
@@ -85,7 +93,7 @@ class SkillOptTrainer:
             name: text if PLACES.get(name) else text.replace("$", "$$")  # a text without places is sent as it is
             for name, text in self.prompt_overrides.items()
         }
-        self._templates = Templates(base="optimize", overrides=overrides)
+        self._templates = Templates(self._config.prompts, base="optimize", overrides=overrides)
 
     def train(self) -> dict[str, Any]:
         """Run all steps, or those that are left in `out_root`, and return the summary.
@@ -267,6 +275,9 @@ def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeC
         "workers": max(1, config.workers),
         "test": config.eval_test,
     }
+    if unused := sorted(COMMAND_ONLY.keys() & settings.keys()):
+        said = "; ".join(f"{key}: {COMMAND_ONLY[key]}" for key in unused)
+        raise ConfigError(f"settings has keys that only the command skillttrl optimize uses. {said}.")
     if twice := sorted(own.keys() & settings.keys()):
         raise ConfigError(f"settings has {', '.join(twice)}: that is a key of SkillOptConfig. Set it there.")
     gate = {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight, "early_stop": False}

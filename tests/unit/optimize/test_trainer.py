@@ -272,6 +272,20 @@ def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whol
     assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
 
 
+def test_what_skillrl_deferred_is_a_setting(tmp_path: Path) -> None:
+    class Remembers(Scripted):
+        def answer(self, stage: str, user: str) -> str:
+            known = {"slow_update": "slow_update_content", "meta_skill": "meta_skill_content"}
+            found = {"reasoning": "r", known.get(stage, ""): "Mind red."}
+            return json.dumps(found) if stage in known else super().answer(stage, user)
+
+    client = Remembers()
+    settings = {"step_buffer": True, "meta_skill": True, "slow_update": {"use": True, "samples": 4, "gate": False}}
+    ours(tmp_path, client, env=Colours((6, 4, 0)), num_epochs=3, settings=settings)
+    assert {"slow_update", "meta_skill"} <= set(client.calls)
+    assert "SLOW_UPDATE_START" in (tmp_path / "current_skill.md").read_text()
+
+
 def test_another_engine_trains_the_same_environment(tmp_path: Path) -> None:
     pytest.importorskip("gepa")
 
@@ -305,6 +319,10 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     assert heard == {text}
     request = "Improve $document by $budget edits:\n$rollouts"
     ours(tmp_path / "request", Scripted(), num_epochs=1, prompt_overrides={"analyst_request": request})
+    heard.clear()
+    (tmp_path / "analyst_error.md").write_text("From a folder.")
+    ours(tmp_path / "folder", Listening(), num_epochs=1, failure_only=True, settings={"prompts": str(tmp_path)})
+    assert heard == {"From a folder."}
     with pytest.raises(ConfigError, match=r"Unknown prompt 'analyst_eror'. Did you mean 'analyst_error'"):
         ours(tmp_path, Scripted(), prompt_overrides={"analyst_eror": ""})
 
@@ -314,6 +332,7 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     [
         ({"gate": {"early": True}}, "gate.early"),
         ({"edit_budget": 3}, "edit_budget: that is a key of SkillOptConfig"),
+        ({"document": "a.md", "place": "bank"}, "only the command skillttrl optimize uses. document: pass its text"),
         ({"max_document_tokens": 0}, "max_document_tokens"),
     ],
 )
