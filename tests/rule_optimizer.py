@@ -93,6 +93,9 @@ class ScriptedOptimizer:
         return answer[: len(answer) // 2] if garbled < PROSE + BROKEN else answer
 
     def _object(self, system: str, user: str, stage: str, draws: Draws) -> dict[str, Any]:
+        head, *several = re.split(r"^### Minibatch .*$", user, flags=re.MULTILINE)
+        if several:  # each by itself
+            return {"patches": [self._object(system, head + each, stage, draws) for each in several]}
         if "skill_candidates" in system:
             return {
                 "reasoning": "anew",

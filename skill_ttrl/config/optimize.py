@@ -123,6 +123,8 @@ class OptimizeConfig(Section):
     """Items rolled out a step."""
     minibatch_size: int = Field(default=8, ge=1)
     """Rollouts shown to one analyst."""
+    minibatches_per_request: int = Field(default=1, ge=1)
+    """Minibatches of one request, judged each by itself: fewer requests and tokens, where the model keeps them apart."""
     merge_batch_size: int = Field(default=8, ge=2)
     """Patches merged by one call."""
     merge: Literal["separate", "joint"] = "separate"

@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
+from skill_ttrl.optimize.joint_analysts import grouped, show_minibatches, split_answer
 from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.replies import extract_json
 from skill_ttrl.optimize.skill_aware import notes_in
-from skill_ttrl.optimize.transcript import describe_edit, show_rollouts
+from skill_ttrl.optimize.transcript import describe_edit
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
 from skill_ttrl.optimize.update_modes import MODES
 from skill_ttrl.optimize.writer import LLMWriter
@@ -48,15 +49,16 @@ class LLMOptimizer:
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
-        jobs = minibatches(view.rollouts, self.config, view.seed)
-        requests = [self._analyst(view, source, rollouts) for source, rollouts in jobs]
+        jobs = grouped(minibatches(view.rollouts, self.config, view.seed), self.config.minibatches_per_request)
+        answers = self.calls.ask([self._analyst(view, source, several) for source, several in jobs])
         found = []
-        for (source, rollouts), answer in zip(jobs, self.calls.ask(requests), strict=True):
-            raw = self._read_analyst(view, source, len(rollouts), answer)
-            if raw is None:
-                view.fallbacks["analyst"] += 1
-            else:
-                found.append(raw)
+        for (source, several), answer in zip(jobs, answers, strict=True):
+            for rollouts, part in zip(several, split_answer(answer, len(several)), strict=True):
+                raw = self._read_analyst(view, source, len(rollouts), part)
+                if raw is None:
+                    view.fallbacks["analyst"] += 1
+                else:
+                    found.append(raw)
         return found
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
@@ -86,20 +88,22 @@ class LLMOptimizer:
         view.fallbacks["ranking"] += 1
         return Patch(by_support(patch.edits)[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
-    def _analyst(self, view: StepView, source: Source, rollouts: Sequence[RolloutResult]) -> ChatRequest:
+    def _analyst(self, view: StepView, source: Source, several: Sequence[Sequence[RolloutResult]]) -> ChatRequest:
         stage = "analyst_error" if source == "failure" else "analyst_success"
         user = self._render(
             "analyst_request",
             view,
             budget=str(view.max_edits),
             outcome="failed" if source == "failure" else "succeeded",
-            count=str(len(rollouts)),
-            rollouts=show_rollouts(rollouts),
+            count=str(sum(map(len, several))),
+            rollouts=show_minibatches(several),
         )
         rules = self._rules(stage)
         if self._takes_notes(source):
             rules += "\n\n" + self.templates.render(stage.replace("analyst", "skill_aware"))
-        return ChatRequest(stage, rules, user, self._answer_tokens)
+        if len(several) > 1:
+            rules += "\n\n" + self.templates.render("analyst_joint")
+        return ChatRequest(stage, rules, user, self._answer_tokens * len(several))
 
     def _read_analyst(self, view: StepView, source: Source, count: int, answer: str | None) -> RawPatch | None:
         """An analyst's patch, with its notes where these are asked for; an answer with notes alone is a patch without edits."""

@@ -54,6 +54,7 @@ PLACES: Mapping[str, frozenset[str]] = {
     "evolve_request": frozenset({"skills", "episodes"}),
     "analyst_error": frozenset(),
     "analyst_success": frozenset(),
+    "analyst_joint": frozenset(),
     "analyst_request": frozenset({"document", "context", "budget", "outcome", "count", "rollouts"}),
     "merge_failure": frozenset(),
     "merge_success": frozenset(),

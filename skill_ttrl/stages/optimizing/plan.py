@@ -21,6 +21,8 @@ from skill_ttrl.optimize.schedule import edit_budget_at
 Kind = Literal["rollouts", "calls"]
 LOOP, LLM = "skillopt", "openai"
 """The engine and the optimizer whose work is known beforehand."""
+ANALYSTS = ("analyst_error", "analyst_success")
+"""Stages of the analysts of failures and of successes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +150,8 @@ def step_batches(config: OptimizeConfig, train: int) -> list[list[int]]:
 
 def _expected(config: OptimizeConfig, parts: Sequence[int], success: float, update: int, total: int) -> Counter[str]:
     """Calls of a step of which so many rollouts succeed, where every answer is a patch of `edit_budget` edits."""
-    error, right = _added(_analysts(config, size - round(success * size), size) for size in parts)
-    found = Counter({"analyst_error": error, "analyst_success": right}) + _merges(config, error, right)
+    error, right, *asked = _added(_analysts(config, size - round(success * size), size) for size in parts)
+    found = Counter(dict(zip(ANALYSTS, asked, strict=True))) + _merges(config, error, right)
     if error + right:
         found += _carried_out(config)
         budget = edit_budget_at(
@@ -167,14 +169,14 @@ def _expected(config: OptimizeConfig, parts: Sequence[int], success: float, upda
 def _possible_of(parts: tuple[int, ...], text: str) -> tuple[Counter[str], ...]:
     config = OptimizeConfig.model_validate_json(text)
     found: dict[tuple[tuple[str, int], ...], Counter[str]] = {}
-    analysts = {(0, 0)}
+    analysts: set[tuple[int, ...]] = {(0, 0, 0, 0)}
     for size in parts:
         of_part = {_analysts(config, failures, size) for failures in range(size + 1)}
         analysts = {_added(pair) for pair in product(analysts, of_part)}
     shortens = config.skill_aware.use and config.skill_aware.consolidate_threshold > 0
-    for error, success in sorted(analysts):
+    for error, success, *asked in sorted(analysts):
         for patches in ((one, other) for one in range(error + 1) for other in range(success + 1)):
-            way = Counter({"analyst_error": error, "analyst_success": success}) + _merges(config, *patches)
+            way = Counter(dict(zip(ANALYSTS, asked, strict=True))) + _merges(config, *patches)
             optional = [_carried_out(config)] if sum(patches) else []
             optional += [Counter({"ranking": 1})] if sum(patches) and _bounded(config) else []
             optional += [Counter({"appendix_consolidate": 1})] if shortens else []
@@ -231,15 +233,15 @@ def epoch_ends(
     return tuple(ends), Span(0, sizes.selection if forced or config.skill_aware.use else 0)
 
 
-def _analysts(config: OptimizeConfig, failures: int, size: int) -> tuple[int, int]:
-    """Analysts of failures, and of successes."""
+def _analysts(config: OptimizeConfig, failures: int, size: int) -> tuple[int, ...]:
+    """Minibatches of failures and of successes, then the requests for each."""
     successes = 0 if config.failure_only else size - failures
-    return math.ceil(failures / config.minibatch_size), math.ceil(successes / config.minibatch_size)
+    minibatches = [math.ceil(count / config.minibatch_size) for count in (failures, successes)]
+    return (*minibatches, *(math.ceil(count / config.minibatches_per_request) for count in minibatches))
 
 
-def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    ones, others = zip(*pairs, strict=True)
-    return sum(ones), sum(others)
+def _added(rows: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    return tuple(map(sum, zip(*rows, strict=True)))
 
 
 def _merges(config: OptimizeConfig, failure: int, success: int) -> Counter[str]:

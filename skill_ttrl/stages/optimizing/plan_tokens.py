@@ -164,7 +164,7 @@ def _call_tokens(
     patches = _answer(options, "merge") * JSON_OVERHEAD
     edits = max(1, options.max_answer_tokens // 8) * EDIT_CHARS // SHARES
     shown = {
-        "analyst": options.minibatch_size * ROLLOUT_CHARS // SHARES,
+        "analyst": options.minibatches_per_request * options.minibatch_size * ROLLOUT_CHARS // SHARES,
         "merge_final": 2 * patches,
         "merge": options.merge_batch_size * patches,
         "ranking": edits,
@@ -181,17 +181,19 @@ def _call_tokens(
 
 def _answer(options: OptimizeConfig, stage: str) -> int:
     """Tokens of the longest answer."""
+    several = options.minibatches_per_request if stage.startswith("analyst") else 1
     whole = not MODES[options.update_mode].ranks and stage.startswith(("analyst", "merge"))
     if whole or stage == "rewrite_skill":
-        return options.max_rewrite_tokens
+        return options.max_rewrite_tokens * several
     short = {"ranking": RANKING_TOKENS, "lr_autonomous": DECISION_TOKENS}
-    return min(short.get(stage, options.max_answer_tokens), options.max_answer_tokens)
+    return min(short.get(stage, options.max_answer_tokens), options.max_answer_tokens) * several
 
 
 def _added_rules(options: OptimizeConfig, templates: Templates, stage: str) -> int:
-    """Tokens of the instructions that skill-aware reflection adds to an analyst's."""
-    aware = options.skill_aware.use and stage.startswith("analyst")
-    return estimate_tokens(templates.render(stage.replace("analyst", "skill_aware"))) if aware else 0
+    """Tokens of the instructions that are added to an analyst's: of skill-aware reflection, and of several minibatches."""
+    added = [stage.replace("analyst", "skill_aware")] if options.skill_aware.use else []
+    added += ["analyst_joint"] if options.minibatches_per_request > 1 else []
+    return sum(estimate_tokens(templates.render(name)) for name in added) if stage.startswith("analyst") else 0
 
 
 def _longest(options: OptimizeConfig, document: str, steps: int) -> int:

@@ -65,7 +65,9 @@ class Fluent:
         edits = [{"op": "append", "content": f"- rule {number}.{place}"} for place in range(self.edits)]
         suggestions = [{"type": "add_rule", "instruction": edit["content"]} for edit in edits]
         candidates = [{"new_skill": f"- rule {number}"}]
-        return Reply(json.dumps({"edits": edits, "revise_suggestions": suggestions, "skill_candidates": candidates}))
+        patch = {"edits": edits, "revise_suggestions": suggestions, "skill_candidates": candidates}
+        minibatches = user.count("### Minibatch ")
+        return Reply(json.dumps({"patches": [patch] * minibatches} if minibatches else patch))
 
 
 def used(config: OptimizeConfig, sizes: Sizes, target: object, chat: object) -> dict[str, int]:
@@ -94,6 +96,7 @@ def planned(counted: Counted) -> dict[str, float]:
         ({"epochs": 3, "slow_update": {"gate": False}, "accumulation": 2, "batch_size": 7}, Sizes(24, 4, 2), 0.4),
         ({"epochs": 3, "slow_update": {"pair_policy": "changed"}, "lr_control_mode": "none"}, Sizes(24, 4), 0.4),
         ({"meta_skill": False, "lr_control_mode": "autonomous", "batch_size": 10}, Sizes(20, 4), 0.4),
+        ({"minibatch_size": 2, "minibatches_per_request": 3, "batch_size": 20}, Sizes(40, 4), 0.3),
         ({"update_mode": "suggestions", "slow_update": {"use": False}}, Sizes(20, 4), 0.4),
         ({"update_mode": "full_rewrite", "slow_update": {"use": False}, "meta_skill": False}, Sizes(20, 4), 0.4),
     ],
@@ -112,7 +115,7 @@ def test_with_a_known_success_the_plan_is_exact(settings: dict[str, object], siz
 @pytest.mark.parametrize(
     "settings",
     [
-        {"batch_size": 12},
+        {"batch_size": 12, "minibatches_per_request": 2},
         {"batch_size": 5, "accumulation": 2, "slow_update": {"gate": False, "pair_policy": "changed", "samples": 4}},
         {"batch_size": 12, "lr_control_mode": "autonomous", "skill_aware": {"use": True, "consolidate_threshold": 1}},
     ],

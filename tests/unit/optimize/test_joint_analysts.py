@@ -1,0 +1,84 @@
+"""Several minibatches in one request: the same minibatches, a patch each, and an answer that leaves some out is counted."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from skill_ttrl.optimize.calls import Reply
+from skill_ttrl.optimize.joint_analysts import grouped, show_minibatches, split_answer
+from skill_ttrl.optimize.types import RolloutResult
+from tests.rule_optimizer import ScriptedOptimizer
+from tests.rule_runs import RuleRun
+
+ONE: dict[str, Any] = {"epochs": 1, "batch_size": 40, "minibatch_size": 4, "test": False}
+
+
+def rollouts(*names: str) -> list[RolloutResult]:
+    return [RolloutResult(name) for name in names]
+
+
+def test_neighbours_of_one_outcome_go_together() -> None:
+    a, b, c, d = (rollouts(name) for name in "abcd")
+    jobs = grouped([("failure", a), ("failure", b), ("failure", c), ("success", d)], 2)
+    assert jobs == [("failure", [a, b]), ("failure", [c]), ("success", [d])]
+    assert [len(several) for _, several in grouped([("failure", a)] * 3, 1)] == [1, 1, 1]
+
+
+def test_one_minibatch_is_shown_as_ever_and_several_under_headings() -> None:
+    assert "Minibatch" not in show_minibatches([rollouts("a", "b")])
+    shown = show_minibatches([rollouts("a", "b"), rollouts("c")])
+    assert shown.startswith("### Minibatch 1 (2 rollouts)\n<rollout id") and "### Minibatch 2 (1 rollouts)\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        ('{"patches": [{"edits": []}, {"edits": [1]}]}', ['{"edits": []}', '{"edits": [1]}', None]),
+        ('{"patches": [{"a": 1}, "b", {"c": 2}, {"d": 3}]}', ['{"a": 1}', None, '{"c": 2}']),
+        ('{"edits": []}', ['{"edits": []}', None, None]),
+        ('{"patches": 7}', [None, None, None]),
+        ("prose", [None, None, None]),
+        (None, [None, None, None]),
+    ],
+)
+def test_an_answer_is_split_and_what_is_missing_is_none(answer: str | None, parts: list[str | None]) -> None:
+    assert split_answer(answer, 3) == parts
+    assert split_answer(answer, 1) == [answer]
+
+
+def test_fewer_requests_for_the_same_minibatches() -> None:
+    class Keen(ScriptedOptimizer):
+        """Names the numbers of the minibatches that it sees."""
+
+        def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+            super().__call__(system, user, max_tokens=max_tokens, stage=stage)
+            count = max(1, user.count("### Minibatch "))
+            assert max_tokens == 4096 * count or not stage.startswith("analyst")
+            assert ('"patches"' in system) == (count > 1)
+            patches = [{"edits": [{"op": "append", "content": f"{stage} {n}"}]} for n in range(count)]
+            return Reply(json.dumps({"patches": patches} if count > 1 else patches[0]))
+
+    analysts, patches = {}, {}
+    for several in (1, 3, 100):
+        run = RuleRun(seed=2, sizes=(40, 8, 0), optimizer=Keen())
+        found = run(**ONE, minibatches_per_request=several)
+        analysts[several] = sum(stage.startswith("analyst") for stage, *_ in run.optimizer.calls)  # type: ignore[union-attr]
+        patches[several] = (found.rows[0]["n_failure_patches"], found.rows[0]["n_success_patches"])
+        assert not found.rows[0]["fallbacks"].get("analyst")
+    assert patches[1] == patches[3] == patches[100] and sum(patches[1]) == analysts[1]
+    assert analysts[3] == sum(math.ceil(count / 3) for count in patches[1])
+    assert analysts[100] == sum(count > 0 for count in patches[1])
+
+
+def test_minibatches_without_a_patch_are_counted() -> None:
+    def lazy(*_: Any, stage: str, **__: Any) -> Reply:
+        return Reply(json.dumps({"edits": [], "selected_indices": []}))  # of the first minibatch alone
+
+    found = RuleRun(seed=2, sizes=(40, 8, 0), optimizer=lazy)(**ONE, minibatches_per_request=100, failure_only=True)
+    failures = round(40 * (1 - found.rows[0]["rollout_hard"]))
+    assert found.rows[0]["n_failure_patches"] == 1
+    assert found.rows[0]["fallbacks"]["analyst"] == math.ceil(failures / 4) - 1
