@@ -16,7 +16,7 @@ from functools import cache
 
 OUR_TAGS = (
     *("think", "answer", "action", "skill", "skills", "skill_ops", "generate", "retrieve", "evolve", "solution"),
-    *("problem", "episode", "shown", "done"),
+    *("problem", "episode", "shown", "done", "rollout"),
 )
 """Tags that mean something to this framework."""
 CONTROL_TAGS = (

@@ -8,7 +8,7 @@ from typing import Any
 
 from skill_ttrl.optimize.replies import extract_json
 
-_INTEGER = re.compile(r"[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
+_INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
 
 
 @dataclass(frozen=True, slots=True)

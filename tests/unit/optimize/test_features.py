@@ -1,0 +1,341 @@
+"""The features beyond the six stages in whole runs: each changes the run in the way that it promises, and a killed run goes on exactly."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.optimize.calls import Calls, Item, Reply
+from skill_ttrl.optimize.epoch import EpochRecord
+from skill_ttrl.optimize.folder import FolderWatch
+from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.optimizer import StepView
+from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.regions import SLOW_UPDATE, block, split
+from skill_ttrl.optimize.skill_aware import notes_of
+from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.watch import Silent
+from skill_ttrl.prompts.templates import Templates
+
+RULES = ("red", "green", "blue", "grey")
+OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+ALL: dict[str, Any] = {
+    "epochs": 3,
+    "accumulation": 2,
+    "batch_size": 3,
+    "lr_control_mode": "autonomous",
+    "slow_update": {"samples": 4, "pair_policy": "changed"},
+    "skill_aware": {"use": True, "consolidate_threshold": 2},
+    "gate": {"chunk": 2, "semantic_density": 0.05},
+}
+
+
+def some(split: str, count: int) -> list[Item]:
+    return [{"id": f"{split}-{place}", "rule": RULES[place % len(RULES)]} for place in range(count)]
+
+
+TASK = OptimizeTask(some("train", 12), some("val", 4), some("test", 4), name="colours")
+
+
+class Killed(BaseException):
+    """Ends a run at once."""
+
+
+class World:
+    """A scripted target that succeeds where the document names an item's rule, and a scripted model.
+
+    Args:
+        answers: by stage: an answer, or a function from the request to one.
+        limit: pieces of work before it kills the run.
+        first: requests that another process has made before.
+    """
+
+    def __init__(self, limit: int | None = None, first: int = 0, **answers: Any) -> None:
+        self.requests: list[tuple[str, str, str]] = []
+        self.rollouts: list[tuple[str, str]] = []
+        self.answers, self._limit, self._first = answers, limit, first
+
+    def work(self) -> None:
+        if self._limit is not None and len(self.requests) + len(self.rollouts) >= self._limit:
+            raise Killed
+
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
+    ) -> list[RolloutResult]:
+        results = []
+        for place, item in enumerate(items):
+            self.work()
+            self.rollouts.append((document, str(item["id"])))
+            right = str(item["rule"]) in document
+            results.append(
+                RolloutResult(str(item["id"]), int(right), float(right), fail_reason="" if right else item["rule"])
+            )
+            on_result(place, results[-1])
+        return results
+
+    def chat(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+        self.work()
+        self.requests.append((stage, system, user))
+        given = self.answers.get(stage, lambda user: self.default(stage, user))
+        answer = given(user) if callable(given) else given
+        return Reply(answer if isinstance(answer, str) else json.dumps(answer), 10, 5)
+
+    def default(self, stage: str, user: str) -> dict[str, Any]:
+        """Edits that name what failed; a merge that drops doubles; guidance, memory and notes with their number."""
+        edits = [{"op": "append", "content": name} for name in sorted(set(re.findall(r"of the failure: (\w+)", user)))]
+        if stage.startswith("merge"):
+            edits = [edit for patch in json.loads(user[user.index("[\n") :]) for edit in patch.get("edits", [])]
+            edits = list({edit["content"]: edit for edit in edits}.values())
+        number = self._first + len(self.requests)
+        return {
+            "edits": edits,
+            "skill_candidates": [{"new_skill": " ".join(rule for rule in RULES if rule in user)}],
+            "selected_indices": [0, 1, 2, 3],
+            "learning_rate": 1,
+            "slow_update_content": f"guidance {number}",
+            "meta_skill_content": f"lesson {number}",
+            "appendix_notes": [f"mind rule {number}"],
+        }
+
+    def of(self, stage: str) -> list[str]:
+        """Requests of a stage."""
+        return [user for each, _, user in self.requests if each == stage]
+
+
+class Watching(Silent):
+    """Keeps the records."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.epochs: list[EpochRecord] = []
+        self.states: list[OptimizeState] = []
+
+    def step(self, record: StepRecord, state: OptimizeState) -> None:
+        self.steps.append(record)
+        self.states.append(state)
+
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        self.epochs.append(record)
+
+
+def run(
+    world: World, document: str = "", journal: Path | None = None, **settings: Any
+) -> tuple[Optimized, Watching, Calls]:
+    config = OptimizeConfig.model_validate({"epochs": 2, "batch_size": 6, "minibatch_size": 2, **settings})
+    calls = Calls(world.chat, world, Journal(journal), seed=1, workers=1)
+    watch = Watching()
+    found = optimize(
+        TASK, document, config, calls, LLMOptimizer(calls, config, Templates(base="optimize")), seed=1, watch=watch
+    )
+    return found, watch, calls
+
+
+def useless(user: str) -> dict[str, Any]:
+    return {"edits": [{"op": "append", "content": f"noise {len(user)}"}]}
+
+
+def test_accumulated_batches_make_one_update() -> None:
+    world = World()
+    _, watch, calls = run(world, **OFF, epochs=1, batch_size=3, accumulation=2)
+    assert len(watch.steps) == 2 and calls.counts["rollout"].done == 12
+    first = [user for user in world.of("analyst_error") if "train" in user][:4]
+    named = [len(re.findall("<rollout", user)) for user in first]
+    assert named == [2, 1, 2, 1]  # minibatches do not cross batches
+    assert len(watch.steps[0].rollouts) == 6 and len(watch.steps[0].raw_patches) == 4
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_rejected_edits_of_the_epoch_are_shown_to_later_steps(on: bool) -> None:
+    world = World(analyst_error=useless, analyst_success=useless)
+    _, watch, _ = run(world, **{**OFF, "step_buffer": on})
+    assert {record.action for record in watch.steps} == {"reject"}
+    shown = ["rejected edits" in user for user in world.of("analyst_error")]
+    assert shown == [False] * 3 + [on] * 3 + [False] * 3 + [on] * 3  # the second step of each of two epochs
+    assert any("noise" in user and "rejected edits" in user for user in world.of("merge_failure")) is on
+
+
+def test_lessons_of_an_epoch_are_shown_to_the_optimizer_and_never_to_the_agent() -> None:
+    world = World()
+    _, _, calls = run(world, **{**OFF, "meta_skill": True, "epochs": 4})
+    assert calls.counts["meta_skill"].done == 2  # not after the first epoch, not after the last
+    assert len([user for user in world.of("meta_skill") if "lesson" in user]) == 1
+    lessons = [stage for stage, _, user in world.requests if "What earlier epochs taught" in user]
+    assert {"analyst_success"} <= set(lessons) and not any("lesson" in document for document, _ in world.rollouts)
+
+
+def test_guidance_is_taken_unmeasured_or_behind_the_gate() -> None:
+    def guided(gate: bool, text: str) -> tuple[Optimized, Watching, Calls]:
+        world = World(analyst_error=useless, slow_update={"slow_update_content": text})
+        return run(world, **{**OFF, "slow_update": {"use": True, "gate": gate}})
+
+    found, watch, _ = guided(True, "nothing of use")
+    assert [record.action for record in watch.epochs] == ["reject"] and block(found.state.current, SLOW_UPDATE) == ""
+    found, watch, calls = guided(False, "nothing of use")
+    assert [record.action for record in watch.epochs] == ["force_accept"]
+    assert block(found.state.current, SLOW_UPDATE) == "nothing of use" and found.state.best == ""
+    assert calls.counts["comparison"].done == 12  # the document had not changed: rolled out once
+    for gate in (True, False):
+        found, watch, _ = guided(gate, "red and green")
+        assert block(found.state.best, SLOW_UPDATE) == "red and green" and found.state.best_score == 0.5
+
+
+def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
+    edit = {"op": "replace", "target": "be brief", "content": "be long"}
+    world = World(analyst_success={"edits": [edit]}, slow_update={"slow_update_content": "be brief"})
+    settings = {**OFF, "slow_update": {"use": True, "gate": False}, "epochs": 3}
+    found, watch, _ = run(world, "red green blue grey", **settings)
+    assert block(found.state.current, SLOW_UPDATE) == "be brief"
+    statuses = [[report["status"] for report in record.report] for record in watch.steps]
+    assert statuses[0] == ["skipped_replace_target_not_found"] and statuses[-1] == ["skipped_protected_region"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "applied", "fallbacks"),
+    [({"learning_rate": 2}, 2, 0), ({"learning_rate": 99}, 4, 0), ("All of them!", 0, 2)],
+)
+def test_the_model_sets_the_edit_budget(answer: Any, applied: int, fallbacks: int) -> None:
+    world = World(
+        lr_autonomous=answer, merge_failure=lambda _: {"edits": [{"op": "append", "content": c} for c in RULES]}
+    )
+    found, watch, _ = run(world, **OFF, lr_control_mode="autonomous", epochs=1)
+    assert len(watch.steps[0].report) == watch.steps[0].edit_budget == applied
+    assert sum(row["fallbacks"].get("lr_autonomous", 0) for row in found.rows) == fallbacks
+    assert found.rows[0]["lr_decision"]["learning_rate"] == applied
+    if not applied:
+        assert found.state.best == "" and watch.steps[0].action == "skip_no_budget"
+        assert not world.of("ranking")
+
+
+def test_without_a_budget_all_merged_edits_are_applied() -> None:
+    world = World(merge_failure=lambda _: {"edits": [{"op": "append", "content": c} for c in (*RULES, "x", "y")]})
+    _, watch, _ = run(world, **OFF, lr_control_mode="none", epochs=1)
+    assert len(watch.steps[0].report) == 6 and watch.steps[0].edit_budget is None and not world.of("ranking")
+
+
+def test_suggestions_are_carried_out_by_one_call() -> None:
+    def suggest(user: str) -> dict[str, Any]:
+        named = sorted(set(re.findall(r"of the failure: (\w+)|name (\w+)", user)))
+        return {"revise_suggestions": [{"type": "add_rule", "instruction": f"name {a or b}"} for a, b in named]}
+
+    def write(user: str) -> dict[str, Any]:
+        return {"new_skill": "# Rules\n" + " ".join(re.findall(r'"name (\w+)"', user))}
+
+    world = World(
+        analyst_error=suggest, merge_failure=suggest, merge_final=suggest, analyst_success=suggest, rewrite_skill=write
+    )
+    found, watch, calls = run(world, **OFF, update_mode="rewrite_from_suggestions")
+    assert found.state.best.startswith("# Rules\n") and found.state.best_score == 1.0
+    assert calls.counts["rewrite_skill"].done == sum(record.candidate is not None for record in watch.steps)
+    assert any("revise_suggestions" in system for stage, system, _ in world.requests if stage == "analyst_error")
+    assert watch.steps[0].merged is not None and "revise_suggestions" in watch.steps[0].merged.to_dict()
+    world = World(analyst_error=suggest, merge_failure=suggest, rewrite_skill="A new document, as prose.")
+    found, watch, _ = run(world, **OFF, update_mode="rewrite_from_suggestions", epochs=1)
+    assert {record.action for record in watch.steps} == {"skip_no_rewrite"}
+    assert found.rows[0]["fallbacks"]["rewrite_skill"] == 1
+
+
+def test_whole_documents_are_merged_into_one() -> None:
+    def write(user: str) -> dict[str, Any]:
+        return {"skill_candidates": [{"title": "t", "new_skill": " ".join(rule for rule in RULES if rule in user)}]}
+
+    world = World(analyst_error=write, analyst_success=write, merge_failure=write, merge_final=write)
+    found, watch, _ = run(
+        world, "<!-- APPENDIX_START -->\n- note\n<!-- APPENDIX_END -->", **OFF, update_mode="full_rewrite"
+    )
+    assert found.state.best_score == 1.0 and notes_of(found.state.best) == ["note"]
+    assert split(found.state.best).body.split() == list(RULES)
+    assert not world.of("ranking") and watch.steps[0].edit_budget is None
+
+
+def test_lapses_become_notes_whatever_the_gate_says() -> None:
+    lapse = {"edits": [], "appendix_notes": ["Follow the red rule.", "follow  the red rule", "Mind the blue one."]}
+    world = World(analyst_error=lapse, analyst_success={"edits": [], "appendix_notes": ["from a success"]})
+    found, watch, _ = run(world, **OFF, skill_aware={"use": True, "appendix_source": "failure_only"}, epochs=1)
+    assert watch.steps[0].action == "skip_no_patches"
+    assert notes_of(found.state.current) == ["Follow the red rule.", "Mind the blue one."]
+    assert found.rows[0]["n_appendix_notes_added"] == 2 and found.rows[1]["n_appendix_notes_added"] == 0
+    asked = {stage: "appendix_notes" in system for stage, system, _ in world.requests}
+    assert asked == {"analyst_error": True, "analyst_success": False}
+    assert found.state.best_score == 0.5  # the notes name two rules, and the last document is measured
+
+
+def test_many_notes_are_shortened_by_one_call() -> None:
+    world = World(
+        analyst_error=lambda user: {"edits": [], "appendix_notes": [f"note {len(user)}", "another"]},
+        appendix_consolidate={"appendix_notes": ["both"]},
+    )
+    found, _, calls = run(world, **OFF, skill_aware={"use": True, "consolidate_threshold": 1}, epochs=1)
+    assert calls.counts["appendix_consolidate"].done == 2 and notes_of(found.state.current) == ["both"]
+
+
+@pytest.mark.parametrize("settings", [ALL, {**ALL, "update_mode": "full_rewrite", "lr_control_mode": "none"}])
+def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Path, settings: dict[str, Any]) -> None:
+    whole = World()
+    expected, _, _ = run(whole, journal=tmp_path / "whole", **settings)
+    lines = (tmp_path / "whole").read_bytes()
+    total = len(whole.requests) + len(whole.rollouts)
+    stages = {stage for stage, _, _ in whole.requests}
+    if "update_mode" not in settings:
+        assert stages >= {
+            "slow_update",
+            "meta_skill",
+            "lr_autonomous",
+            "ranking",
+            "appendix_consolidate",
+            "merge_failure",
+        }
+    for limit in range(3, total, max(1, total // 6)):
+        path = tmp_path / str(limit)
+        dying = World(limit)
+        with pytest.raises(Killed):
+            run(dying, journal=path, **settings)
+        rest = World(first=len(dying.requests))
+        found, _, _ = run(rest, journal=path, **settings)
+        assert path.read_bytes() == lines  # the same calls, the same answers, none twice
+        assert (found.state, found.test_best) == (expected.state, expected.test_best)
+        assert dying.requests + rest.requests == whole.requests and dying.rollouts + rest.rollouts == whole.rollouts
+
+
+def test_the_folder_shows_what_the_end_of_an_epoch_made(tmp_path: Path) -> None:
+    world, config = World(), OptimizeConfig(epochs=3, batch_size=12)
+    calls = Calls(world.chat, world, seed=1, workers=1)
+    watch = FolderWatch(tmp_path)
+    optimizer = LLMOptimizer(calls, config, Templates(base="optimize"))
+    watch.end(optimize(TASK, "", config, calls, optimizer, seed=1, watch=watch))
+    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert {
+        f"slow_update/epoch_0{n}/{name}.json" for n in (2, 3) for name in ("slow_result", "comparison_pairs")
+    } <= names
+    assert (
+        "meta_skill/epoch_02/meta_skill_result.json" in names
+        and "meta_skill/epoch_03/meta_skill_result.json" not in names
+    )
+
+
+def test_an_optimizer_without_a_model_has_the_loop_without_these_features() -> None:
+    class Own:
+        def reflect(self, view: StepView) -> list[RawPatch]:
+            return []
+
+        def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
+            return Patch()
+
+        def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
+            return patch
+
+    world = World()
+    calls = Calls(None, world, seed=1)
+    found = optimize(TASK, "red", OptimizeConfig(epochs=3, batch_size=6), calls, Own())
+    assert found.state.best == "red" and "comparison" not in calls.counts
+    config = OptimizeConfig.model_validate({"slow_update": {"use": True}})
+    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.use asks a language model"):
+        optimize(TASK, "red", config, Calls(None, world), Own())
