@@ -213,6 +213,8 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
             asked["embeddings"] = "skills.embedder"
     if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == "openai":
         asked["teacher"] = "demonstrations.thought"
+    if config.optimize is not None and config.optimize.optimizer == "openai":
+        asked["optimizer"] = "optimize.optimizer"
     return asked
 
 

@@ -16,9 +16,16 @@ from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.openai.budget import Spend
 from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.llm.openai.metered import CountedRequest
+from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import endpoint_chat, metered
 from skill_ttrl.optimize.clients import BaseLLMClient
+from skill_ttrl.optimize.env_rollouts import ClientChat
+from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.prompts.templates import Templates
 from tests.faulty_server import FaultyServer
+from tests.unit.optimize.test_loop import CONFIG, TASK, World, run
 
 
 def optimizer(server: FaultyServer, **budget: Any) -> EndpointsConfig:
@@ -83,6 +90,30 @@ def test_what_a_client_does_not_say_is_estimated_and_a_failure_is_a_request() ->
     totals = ledger.totals()
     assert (totals.requests, totals.failed, totals.tokens, totals.unpriced) == (2, 1, 3, 1)
     Ledger().hold()  # no budget: nothing is reserved
+
+
+def test_an_optimisation_stops_before_it_exceeds_its_budget_and_goes_on_with_more(tmp_path: Path) -> None:
+    class Client(BaseLLMClient):
+        def chat(self, *, system: str, user: str, **how: Any) -> tuple[str, dict[str, Any]]:
+            return world.answer(user, str(how["stage"])), {"prompt_tokens": len(user) // 4, "completion_tokens": 40}
+
+    world, whole = World(), World()
+    said: list[str] = []
+    ended: list[int] = []
+    run(whole)
+    for budget in (2, 5, 9, 99):
+        ledger = Ledger(tmp_path / "usage.jsonl", max_requests=budget)
+        calls = Calls(ClientChat(metered(Client(), ledger)), world, Journal(tmp_path / "journal.jsonl"), seed=1)
+        optimizer = LLMOptimizer(calls, CONFIG, Templates(base="optimize"))
+        try:
+            found = optimize(TASK, "", CONFIG, calls, optimizer, seed=1)
+            break
+        except BudgetError as error:
+            said.append(str(error))
+            ended.append(ledger.totals().attempts)
+    assert ended == [2, 5, 9] and "endpoints.max_requests=9" in said[-1] and found.state.best_score == 1.0
+    assert ledger.totals().attempts == whole.requests == ledger.totals().requests  # nothing was paid for twice
+    assert {"analyst", "merge"} <= set(ledger.report()["by"])
 
 
 async def _ask(ledger: Ledger) -> None:
