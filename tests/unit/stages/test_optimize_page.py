@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, RunFolderError
-from skill_ttrl.optimize.folder import FolderWatch
+from skill_ttrl.optimize.folder import write_results
 from skill_ttrl.stages.reports.document_diff import diff_documents
 from skill_ttrl.stages.reports.optimize_history import read_history
 from skill_ttrl.stages.reports.optimize_page import optimize_html, score_chart, write_optimize_html
@@ -53,7 +53,8 @@ class Page(HTMLParser):
 
 def test_the_page_tells_the_history_and_its_numbers_are_those_of_the_folder(tmp_path: Path) -> None:
     found, _ = run(World(), tmp_path)
-    FolderWatch(tmp_path).end(found)
+    for name, results in (("baseline", found.test_first), ("best", found.test_best)):
+        write_results(tmp_path / f"test_eval_{name}", results or ())
     page = Page(write_optimize_html(tmp_path).read_text())
     history = read_history(tmp_path)
     assert [step.number for step in history.steps] == [1, 2, 3, 4] and history.best == found.state.best
