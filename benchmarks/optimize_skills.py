@@ -82,15 +82,12 @@ class RandomEdits(InductionOptimizer):
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """As induction, without knowledge of what the document holds."""
-        found = super().reflect(replace(view, document=""))
+        found, written = super().reflect(replace(view, document="")), view.document.split("\n")
         for edit in found[0].patch.edits if found else ():
-            present = [
-                place
-                for place, line in enumerate(view.document.split("\n"))
-                if line.startswith(edit.content.split()[0])
-            ]
+            line = edit.content.split("\n")[-1]
+            present = [each for each in written if each.split(" ")[0] == line.split(" ")[0]]
             if present:
-                edit.op, edit.target = "replace", view.document.split("\n")[present[0]]
+                edit.op, edit.target, edit.content = "replace", present[0], line
         return found
 
 

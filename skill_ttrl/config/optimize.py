@@ -107,6 +107,9 @@ class OptimizeConfig(Section):
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""
     prompts: str | None = None
     """Folder with prompts of your own for the optimizer, by name (`analyst_error.md`, `ranking.md`, …); None: the shipped ones."""
+    every: int | None = Field(default=None, ge=1)
+    """For `skillttrl train`: steps of the rl phase between two text edits of the run's own skill bank, by one step of this loop each; None:
+    the text of the bank is not edited."""
     document: str | None = None
     """File with the first document; None: that of `agent.document`, else an empty one."""
     place: Literal["prompt", "bank"] = "prompt"

@@ -3,16 +3,16 @@
 A grammar says which lines a document may hold about a subject and which answer each line gives to a question. Every rollout excludes
 lines: with a true answer, those that give another one; without, a failure excludes the lines that give its answer, and a success those
 that give another one. For each subject with failures one of the lines that nothing excludes is proposed, drawn by the step's seed, so
-that after a rejected step another one comes. The grammar is knowledge of the form
+that after a rejected step another one comes. Each subject has a section of the document, which as a bank is one skill. The grammar is knowledge of the form
 of rules, not of the rules.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -93,6 +93,18 @@ class InductionOptimizer:
         edits = sorted(patch.edits, key=lambda edit: -(edit.support_count or 0))
         return Patch(edits[:max_edits], f"{patch.reasoning}; {max_edits} with the most failures")
 
+    def state_dict(self) -> dict[str, Any]:
+        """The evidence as JSON, for a checkpoint of a run that also trains weights."""
+        wrong = {name: {q: sorted(each) for q, each in known.wrong.items()} for name, known in self.evidence.items()}
+        return {"right": {name: known.right for name, known in self.evidence.items()}, "wrong": wrong}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up the evidence of `state_dict`."""
+        self.evidence = {
+            name: Evidence(dict(right), {question: {*answers} for question, answers in state["wrong"][name].items()})
+            for name, right in state["right"].items()
+        }
+
     def _reflect(self, view: StepView) -> list[RawPatch]:
         failures: dict[str, int] = {}
         for rollout in view.rollouts:
@@ -115,7 +127,8 @@ class InductionOptimizer:
         if not possible or any(written[place] in possible for place in present):
             return []
         line = random.Random(derive_seed(view.seed, "line", subject)).choice(possible)
-        edit = replace_line(view.document, present[0], line) if present else Edit("append", line)
+        heading = " ".join(subject.split())
+        edit = replace_line(view.document, present[0], line) if present else Edit("append", f"## {heading}\n\n{line}")
         edit.support_count, edit.source_type = failures, "failure"
         return [edit]
 

@@ -49,6 +49,7 @@ APPEND_FILES = (
     "eval_samples.jsonl",
     "evolve.jsonl",
     "gate.jsonl",
+    "optimize.jsonl",
 )
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""

@@ -13,6 +13,7 @@ from typing import Any
 from skill_ttrl.errors import SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import BANK_OFF
+from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.training.bank_gate import decide_changes
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
 from skill_ttrl.stages.training.metrics import (
@@ -37,13 +38,13 @@ ALL_SKIPPED = "Every prompt was skipped"
 """Begins the warning of a step without a vote to learn from, which a run gives once."""
 
 
-def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) -> None:
+def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, text: BankText | None = None) -> None:
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
     backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
-    state = RLState.restore(run, evolution)
+    state = RLState.restore(run, evolution, text)
     prepare_first_step(run, state)
 
     for step in remaining_steps(run, state):
@@ -54,7 +55,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
         groups, votes, chosen = found.groups, found.votes, found.chosen
         if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
             with clock("skills"):
-                found.metrics |= change_bank(run, state, groups, step)
+                found.metrics |= change_bank(run, state, text, groups, step)
         with clock("update"):
             backend.rest()  # gives its memory to the learner, until `sync`
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
@@ -63,7 +64,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
             metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=found.baselines, **how)
         if bank and state.gate is None:
             with clock("skills"):
-                metrics |= change_bank(run, state, groups, step)
+                metrics |= change_bank(run, state, text, groups, step)
         with clock("record"):
             metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
             metrics |= step_metrics(run, state, groups, votes, chosen)
@@ -86,10 +87,12 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None) ->
         run.evaluate(BANK_OFF, use_bank=False)
 
 
-def change_bank(run: Run, state: RLState, groups: Sequence[Group], step: int) -> dict[str, float]:
+def change_bank(
+    run: Run, state: RLState, text: BankText | None, groups: Sequence[Group], step: int
+) -> dict[str, float]:
     """Let a step change the bank, and return the metrics of it.
 
-    Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved. With a gate
+    Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved, texts edited. With a gate
     they are collected, and applied once it accepts them.
     """
     bank = run.components.bank
@@ -98,6 +101,7 @@ def change_bank(run: Run, state: RLState, groups: Sequence[Group], step: int) ->
     metrics = skill_metrics(groups)
     metrics |= bank.learn(groups, step, run.warn, evolves=state.evolution is not None)
     metrics |= evolve(run, state.evolution, groups, step, metrics)
+    metrics |= edit_text(run, text, groups, step)
     return metrics | decide_changes(run, state.gate, state.evolution, step)
 
 

@@ -26,6 +26,7 @@ from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.advice import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
+from skill_ttrl.stages.optimizing.bank_text import BankText, make_bank_text
 from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
@@ -135,6 +136,7 @@ class Prepared:
     components: TrainingComponents
     meter: Meter
     evolution: Evolver | None = None
+    text: BankText | None = None
     phases: dict[Phase, Callable[[Run], None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
@@ -213,10 +215,13 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
     )
     stack.callback(meter.close)
     stack.callback(components.close)
-    evolution = None
+    evolution, text = None, None
     if "rl" in config.phases:
         evolution = make_evolver(components, session.resumed.state, transductive=meter.transductive)
-    return Prepared(components, meter, evolution, warnings=warnings, seconds=seconds)
+        text = make_bank_text(components, session.resumed.state, transductive=meter.transductive)
+        if text is not None:
+            stack.callback(text.close)
+    return Prepared(components, meter, evolution, text, warnings=warnings, seconds=seconds)
 
 
 def _phase(name: Phase, prepared: Prepared, session: Session) -> Callable[[Run], None]:
@@ -234,7 +239,7 @@ def _phase(name: Phase, prepared: Prepared, session: Session) -> Callable[[Run],
     if name == "vote_sft":
         return imitate_majority
     parts.bank.check_merger()
-    return partial(reinforce, rewards=make_rewards(parts, meter), evolution=prepared.evolution)
+    return partial(reinforce, rewards=make_rewards(parts, meter), evolution=prepared.evolution, text=prepared.text)
 
 
 def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:

@@ -17,13 +17,13 @@ MOST_TURNS = 60
 CUT = "\n[... {count:,} characters left out ...]\n"
 
 
-def as_result(trajectory: Trajectory, *, show_reference: bool = True) -> RolloutResult:
-    """The result of one rollout; `show_reference`: it holds the true answer of the task.
+def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: bool | None = None) -> RolloutResult:
+    """The result of one rollout.
 
-    Success (`hard`) is what the environment calls so, where it says `won`; else a true answer decides; else the environment's
+    `show_reference`: it holds the true answer of the task. `success` is what is counted as such; None: as follows. Success (`hard`) is what the environment calls so, where it says `won`; else a true answer decides; else the environment's
     return. `soft` is the environment's score, or the same as `hard`. A failed rollout, or one that nothing judges, is no success.
     """
-    task, success = trajectory.task, is_success(trajectory)
+    task, success = trajectory.task, is_success(trajectory) if success is None else success
     hard, score = int(bool(success)), env_score(trajectory)
     question = task.options.get("question")
     question = question if isinstance(question, str) else trajectory.goal

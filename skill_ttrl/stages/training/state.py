@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
@@ -45,6 +45,14 @@ class PhaseState:
         return {}
 
 
+class Stateful(Protocol):
+    """A part of a run whose state a checkpoint holds."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state."""
+        ...
+
+
 @dataclass(kw_only=True)
 class RLState(PhaseState):
     """Learner, votes, evolution, gate and step."""
@@ -55,11 +63,13 @@ class RLState(PhaseState):
     greedy: GreedyBaseline
     evolution: Evolver | None
     gate: BankGate | None = None
+    text: Stateful | None = None
+    """What edits the texts of the bank (`optimize.every`)."""
     task_batches: int = 0
     """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
 
     @classmethod
-    def restore(cls, run: Run, evolution: Evolver | None) -> RLState:
+    def restore(cls, run: Run, evolution: Evolver | None, text: Stateful | None = None) -> RLState:
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
@@ -76,16 +86,19 @@ class RLState(PhaseState):
         votes = VoteManager(parts, resumed.state if step else {})
         greedy = GreedyBaseline(parts.worker, required="greedy" in rule.requires)
         gate = make_gate(parts, resumed.state if step else {})
-        state = cls(RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution, gate=gate)
+        state = cls(
+            RL, step, learner=learner, rule=rule, votes=votes, greedy=greedy, evolution=evolution, gate=gate, text=text
+        )
         state.task_batches = int(resumed.state.get("task_batches", step)) if step else 0
         return state
 
     def state_dict(self) -> dict[str, Any]:
-        """Update rule, votes, evolution, gate, and where in the tasks the run is."""
+        """Update rule, votes, evolution, text edits, gate, and where in the tasks the run is."""
         drawn = {} if self.task_batches == self.step else {"task_batches": self.task_batches}
         evolution = {} if self.evolution is None else {"evolve": self.evolution.state_dict()}
+        text = {} if self.text is None else {"optimize": self.text.state_dict()}
         gate = {} if self.gate is None else {"gate": self.gate.state_dict()}
-        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **gate, **drawn}
+        return {**self.rule.state_dict(), **self.votes.state_dict(), **evolution, **text, **gate, **drawn}
 
 
 def record_step(

@@ -1,0 +1,209 @@
+"""The run's side of text edits: every `optimize.every` steps of the rl phase one step of SkillOpt on the run's own bank.
+
+The bank is written as a document, the rollouts of the step are reflected on, and what the edits changed becomes one update of the bank. So one
+bank has two optimizers: weights learn to use it, and edits change what it says. Success is what the learner is rewarded for, or what
+the environment says; true answers are not read. With a gate (`skills.gate`) the update waits for its decision as every other one does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.chat import endpoint_chat
+from skill_ttrl.optimize.edits import apply_patch_with_report
+from skill_ttrl.optimize.optimizer import Optimizer, StepView
+from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.schedule import build_scheduler
+from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.rollout.outcome import env_success
+from skill_ttrl.skills.formats.document import document_changes, document_of
+from skill_ttrl.stages.optimizing.results import as_result
+from skill_ttrl.stages.training.components import TrainingComponents
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.run_bank import RunBank
+from skill_ttrl.types import Change, Group, Trajectory, derive_seed
+
+SOURCE = "optimize"
+"""Source of the skills, and reason of the updates."""
+OPTIMIZE_LOG = "optimize.jsonl"
+"""In a run's folder: each step of text edits, and what came of it."""
+UNPAID = "The budget for language models is spent: no text edits are made any more."
+REFUSED = "Some text edits could not become skills"
+"""Begin the warnings of these; each is given once."""
+
+
+@dataclass
+class BankText:
+    """The text optimizer of a run that also trains weights."""
+
+    config: OptimizeConfig
+    optimizer: Optimizer
+    total: int
+    """Steps with text edits in the whole run."""
+    updates: int = 0
+    """Those that had edits to select from: the scheduler counts these."""
+    close: Callable[[], None] = lambda: None
+    """Ends the connections to the optimizer's model."""
+
+    def due(self, step: int) -> bool:
+        """True if step `step` (from 0) ends with text edits."""
+        return self.config.every is not None and (step + 1) % self.config.every == 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """JSON-able state for a checkpoint; that of the optimizer too, where it has any."""
+        own: dict[str, Any] = getattr(self.optimizer, "state_dict", dict)()
+        return {"updates": self.updates, "optimizer": own}
+
+    def propose(self, document: str, rollouts: Sequence[RolloutResult], number: int, seed: int) -> Patch:
+        """The edits of one step, at most as many as the schedule allows: reflect, aggregate, select."""
+        view = StepView(number, 1, document, rollouts, self.config.edit_budget, seed)
+        patches = self.optimizer.reflect(view)
+        merged = self.optimizer.merge(view, patches) if patches else Patch()
+        if not merged.edits:
+            return merged
+        self.updates += 1
+        config = self.config
+        scheduler = build_scheduler(config.lr_scheduler, config.edit_budget, config.min_edit_budget, max(1, self.total))
+        most = scheduler.get_lr(self.updates)
+        return merged if len(merged.edits) <= most else self.optimizer.select(view, merged, most)
+
+
+def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, transductive: bool) -> BankText | None:
+    """The text optimizer of a run, restored from a checkpoint's state; None where `optimize.every` is not set.
+
+    Raises:
+        ConfigError: the run has no bank in use, is measured on its training tasks, or the optimizer cannot be made.
+        CheckpointError: that state is damaged.
+    """
+    config = components.config.optimize
+    if config is None or config.every is None:
+        return None
+    if not components.bank:
+        raise ConfigError(
+            "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or leave "
+            "optimize.every out: skillttrl optimize trains a document while the weights stay frozen."
+        )
+    if transductive:
+        raise ConfigError(
+            "optimize.every edits the bank by what the training tasks show, and this run is measured on the very same tasks. Give it "
+            "tasks of its own to be measured on (data.eval), or leave optimize.every out."
+        )
+    endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
+    asks = config.optimizer == "openai" or endpoints.optimizer is not None
+    chat = endpoint_chat(endpoints) if asks else None
+    calls = Calls(chat, _nothing, on_failure=config.on_failure, workers=config.workers)
+    optimizer = OPTIMIZERS.get(config.optimizer)(calls, config, templates)
+    close = (lambda: None) if chat is None else chat.close
+    found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
+    saved = state.get(SOURCE)
+    if saved is None:
+        return found
+    try:
+        found.updates = int(saved["updates"])
+        if saved["optimizer"]:
+            found.optimizer.load_state_dict(saved["optimizer"])  # type: ignore[attr-defined]  # it gave this state
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"What the checkpoint holds of optimize cannot be read ({error}). It is damaged."
+        ) from None
+    return found
+
+
+def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: int) -> dict[str, float]:
+    """Let a step's rollouts edit the text of the bank, where that is due. Returns the metrics.
+
+    Args:
+        run: its bank changes by one update or not at all.
+        text: the text optimizer; None: nothing edits the bank.
+        groups: the step's rollouts, rewarded.
+        step: its number.
+
+    Raises:
+        EndpointError: a language model cannot be reached.
+    """
+    bank = run.components.bank
+    if text is None or not bank or not text.due(step):
+        return {}
+    before, rollouts = bank.target.snapshot(), rollouts_of(groups, text.config.batch_size)
+    document, number = document_of(before), (step + 1) // (text.config.every or 1)
+    report: Sequence[Mapping[str, Any]] = []
+    changes: tuple[Change, ...] = ()
+    try:
+        patch = text.propose(document, rollouts, number, derive_seed(run.config.seed, SOURCE, step))
+        candidate, report = apply_patch_with_report(document, patch)
+        update = document_changes(before, candidate, source=SOURCE, round=step)
+        changes = update.changes
+        if changes:
+            evidence = tuple(dict.fromkeys(result.id for result in rollouts if not result.hard))
+            bank.target.apply(changes, reason=SOURCE, evidence=evidence, round=step, origin=update.origin)
+    except BudgetError as error:
+        run.warn(f"{UNPAID} {error}", once=UNPAID)
+    except SkillBankError as error:
+        changes = ()
+        run.warn(f"{REFUSED}, first in step {step}: {error}", once=REFUSED)
+    return _recorded(run, bank, step, rollouts, report, changes)
+
+
+def rollouts_of(groups: Sequence[Group], most: int) -> list[RolloutResult]:
+    """At most `most` rollouts of the groups: the first of each, then the second of each, and so on.
+
+    A rollout succeeded where the environment says so, and where it does not grade, where it was rewarded.
+    """
+    longest = max((len(group.trajectories) for group in groups), default=0)
+    ordered = [
+        group.trajectories[place] for place in range(longest) for group in groups if place < len(group.trajectories)
+    ]
+    return [as_result(each, success=is_rewarded(each)) for each in ordered[:most]]
+
+
+def is_rewarded(trajectory: Trajectory) -> bool:
+    """Success as the environment says it, else as the reward does."""
+    said = env_success(trajectory)
+    return bool(said) if said is not None else trajectory.error is None and (trajectory.reward or 0.0) > 0
+
+
+def _recorded(
+    run: Run,
+    bank: RunBank,
+    step: int,
+    rollouts: Sequence[RolloutResult],
+    report: Sequence[Mapping[str, Any]],
+    changes: Sequence[Change],
+) -> dict[str, float]:
+    """Write the line of a step with text edits; its metrics."""
+    failures = sum(not result.hard for result in rollouts)
+    applied = sum(str(each["status"]).startswith("applied") for each in report)
+    record = {
+        "phase": "rl",
+        "step": step,
+        "rollouts": len(rollouts),
+        "failures": failures,
+        "edits": [dict(each) for each in report],
+        "changes": [
+            {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
+            for change in changes
+        ],
+    }
+    run.folder.append_jsonl(OPTIMIZE_LOG, [json.dumps(record, ensure_ascii=False)])
+    run.progress.notice(
+        f"optimize: after step {step + 1} {applied} of {len(report)} edits from {failures} failures among {len(rollouts)} rollouts; "
+        f"{len(changes)} skills changed."
+    )
+    return {
+        "optimize/failures": float(failures),
+        "optimize/edits": float(applied),
+        "optimize/changes": float(len(changes)),
+        "bank_skills": float(len(bank.bank)),
+        "bank_version": float(bank.bank.version),
+    }
+
+
+def _nothing(*arguments: Any, **more: Any) -> list[RolloutResult]:
+    raise AssertionError("text edits of a run reflect on its own rollouts")  # pragma: no cover
