@@ -83,6 +83,15 @@ def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors
         assert len(bank) == 2 and sum(skill.stats.uses for skill in bank) > 0
 
 
+def test_phases_before_reinforcement_change_the_bank_directly(doors: Path, tmp_path: Path) -> None:
+    before = ["phases=[collect,distill,rl]", "collect={agent: 'tests.doors:Opener', episodes: 20, explore: 0.5}"]
+    train.run(load_config(doors, [*before, *STRICT, "rl.steps=3"]), tmp_path / "run")
+    distilled, *others = updates(tmp_path / "run")
+    assert distilled.reason == "distill" and {update.reason for update in others} <= {"use"}
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        assert {skill.id for skill in bank} == {change.after.id for change in distilled.changes if change.after}
+
+
 def test_a_bank_that_does_worse_than_its_predecessor_goes_back(
     doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

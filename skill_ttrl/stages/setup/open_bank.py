@@ -7,13 +7,10 @@ a resumed run sees and writes what one that was never stopped would.
 from __future__ import annotations
 
 import itertools
-import json
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.data.operators import bank_family
@@ -31,7 +28,7 @@ from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.files import write_folder
-from skill_ttrl.types import BankUpdate, Skill, from_json
+from skill_ttrl.types import Skill
 
 BANK = "bank"
 WRITER = "run"
@@ -79,10 +76,7 @@ def open_run_bank(
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         notices += bank.notices
         exposure = Exposure((state or {}).get("exposure"))
-        opened = RunBank(config, bank, models or LLMEndpoints(), exposure, notices)
-        if config.gate is not None:
-            opened.start_draft(pending_updates(state or {}))
-        return opened
+        return RunBank(config, bank, models or LLMEndpoints(), exposure, notices)
     except BaseException:
         bank.close()
         raise
@@ -165,16 +159,6 @@ def starting_file(config: SkillsConfig) -> SkillFile:
         with SkillBank.open(path, read_only=True) as bank:
             return SkillFile(list(bank.snapshot()), bank.snapshot().origin)
     return read_file(path)
-
-
-def pending_updates(state: Mapping[str, Any]) -> list[BankUpdate]:
-    """Updates in a checkpoint's state that the run's gate has not decided on."""
-    try:
-        return [from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", [])]
-    except (TypeError, ValidationError) as error:
-        raise RunFolderError(
-            f"The checkpoint's bank_pending cannot be read ({error}). The checkpoint is damaged."
-        ) from None
 
 
 def bank_version(state: Mapping[str, Any]) -> int | None:

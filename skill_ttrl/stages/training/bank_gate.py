@@ -25,7 +25,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.components import RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.run_bank import RunBank
-from skill_ttrl.types import Change, Group, Task, derive_seed
+from skill_ttrl.types import BankUpdate, Change, Group, Task, derive_seed, from_json
 
 GATE_LOG = "gate.jsonl"
 """In a run's folder: each decision of the gate."""
@@ -107,6 +107,8 @@ class BankGate:
 def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankGate | None:
     """The gate of a run, restored from a checkpoint's state; None where the config has none, or the bank is not used.
 
+    The bank collects its changes from here on: phases before this one change it directly.
+
     Raises:
         CheckpointError: that state is damaged.
     """
@@ -117,7 +119,8 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
     gate = BankGate(bank.config.gate, given.tasks, BankScorer(worker, bank.config.gate))
     try:
         gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]
-    except (AttributeError, TypeError, ValueError) as error:
+        bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
+    except (AttributeError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
         raise CheckpointError(
             f"What the checkpoint holds of the gate cannot be read ({error}). It is damaged."
         ) from None
