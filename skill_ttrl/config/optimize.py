@@ -113,8 +113,11 @@ class OptimizeConfig(Section):
     document: str | None = None
     """File with the first document; None: that of `agent.document`, else an empty one."""
     place: Literal["prompt", "bank"] = "prompt"
-    """Where the policy reads the document. `prompt`: at the head of every prompt (`agent.document_as`); `bank`: its paragraphs are the skills
-    of the bank that the section `skills` describes."""
+    """Where the policy reads the document. `prompt`: at the head of every prompt (`agent.document_as`); `bank`: its parts are the skills of the
+    bank that the section `skills` describes."""
+    granularity: str = "section"
+    """What of the document is one skill where `place` is `bank`: a `section`, an `item` of a list, or `module:attribute`, a function from a
+    document to its skills."""
     selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
     temperature: float = Field(default=0.0, ge=0)
     """Of the rollouts; 0: the likeliest words."""

@@ -153,7 +153,7 @@ CONVENTIONS = (
     Convention("date", "Write dates as YYYY-MM-DD.", "YYYY-MM-DD", _date),
     Convention("time", "Write times of day as HH:MM on the 24-hour clock.", "24-hour", _time),
     Convention("duration", "Write durations in whole minutes, as 125 min.", "whole minutes", _duration),
-    Convention("amount", "Write amounts of money as EUR with two decimals, as EUR 12.05.", "EUR", _amount),
+    Convention("amount", "Write amounts of money as EUR with two decimals, as EUR 12.05.", "two decimals", _amount),
     Convention(
         "code",
         "Write codes in upper case with a hyphen and four digits, padded with zeros, as KT-0047.",

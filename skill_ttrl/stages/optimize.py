@@ -36,7 +36,7 @@ from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.optimizing.chat import EndpointChat
 from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
-from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, in_prompt
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, find_tasks
@@ -47,7 +47,19 @@ from skill_ttrl.stages.targets.rollouts import open_rollouts
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.types import Task
 
-TASK_SECTIONS = ("name", "seed", "env", "data", "agent", "rollout", "endpoints", "eval", "skills", "optimize")
+TASK_SECTIONS = (
+    "name",
+    "seed",
+    "env",
+    "data",
+    "agent",
+    "rollout",
+    "endpoints",
+    "command",
+    "eval",
+    "skills",
+    "optimize",
+)
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
 
 
@@ -189,12 +201,12 @@ def place_of(config: SkillTTRLConfig) -> PlaceDocument:
     """How the policy reads a document.
 
     Raises:
-        ConfigError: as a bank, and the config has no skills section in use.
+        ConfigError: as a bank, and the config has no skills section in use, or nothing reads the skills of a document.
     """
     assert config.optimize is not None
     if config.optimize.place == "prompt":
         return in_prompt
-    raise ConfigError("optimize.place=bank is not there yet.")
+    return as_bank(config.skills, skill_reader(config.optimize.granularity))
 
 
 def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progress) -> OptimizeSummary:
@@ -273,7 +285,7 @@ def _find_target(
 
 
 def _policy_of(config: SkillTTRLConfig) -> str:
-    return REMOTE if backend_facts(config).remote else config.model.path
+    return config.rollout.backend if backend_facts(config).remote else config.model.path
 
 
 def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:

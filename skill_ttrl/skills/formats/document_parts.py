@@ -22,13 +22,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Literal
+from typing import Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.changes import TIERS, check_id
 
 Granularity = Literal["section", "item"]
+GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 Kind = Literal["preamble", "section", "item", "region"]
 REGIONS = ("SLOW_UPDATE", "APPENDIX")
 """Protected regions in the order in which they stand; others follow by name."""

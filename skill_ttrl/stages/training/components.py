@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import DocumentError
+from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -79,7 +79,10 @@ class RolloutWorker:
 
     def _as_bank(self, document: str) -> BankView:
         """The skills of a document, searched as those of the present bank."""
-        assert self.config.skills is not None  # a rule of the config
+        if self.config.skills is None:
+            raise ConfigError(
+                "agent.document_as=bank needs a skills section: it says how the bank is searched and shown."
+            )
         snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
         if self.agent.bank is not None:
             return BankView(snapshot, self.agent.bank.retriever)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +10,7 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.document import document_changes, document_of, skills_of
-from skill_ttrl.skills.formats.document_parts import Granularity
+from skill_ttrl.skills.formats.document_parts import GRANULARITIES, Granularity
 from skill_ttrl.skills.formats.files import dump_skills, read_file
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
@@ -54,7 +52,6 @@ Keep answers short.
 <!-- APPENDIX_START -->
 <!-- APPENDIX_END -->
 """
-GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
 
 
 def snapshot(document: str, granularity: Granularity = "section") -> Snapshot:
