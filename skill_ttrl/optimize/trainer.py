@@ -44,9 +44,11 @@ DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, 
 """Settings of what skillrl 1.0.0 does not do."""
 COMMAND_ONLY = {
     "document": "pass its text as initial_skill",
+    "document_skills": "skill_ttrl.skills.formats.document makes skills of a document",
     "selection": "name a split in SkillOptConfig.selection_split",
     "place": "the environment puts the document where it belongs",
     "temperature": "the target's client has one (default_temperature)",
+    "test_tasks": "the environment decides which items its splits have",
     "show_reference": "the environment decides by reference_text",
 }
 """Keys of the config section that mean nothing here, and what to do in their place."""

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import skillrl
 
+from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
 from skill_ttrl.optimize import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
+from skill_ttrl.optimize.trainer import COMMAND_ONLY
 
 RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")
 """An analyst answers prose where `prose` is needed, a merger where `garble` is merged, a ranking where `mute` is ranked."""
@@ -339,6 +341,15 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ours(tmp_path, Scripted(), settings=settings)
+
+
+def test_every_key_of_the_section_is_a_setting_or_refused_by_name() -> None:
+    """A key that is new in the section is to be put into one of the lists."""
+    of_the_config = {"epochs", "batch_size", "minibatch_size", "merge_batch_size", "edit_budget", "min_edit_budget"}
+    of_the_config |= {"lr_scheduler", "failure_only", "max_answer_tokens", "workers", "test"}
+    settings = "engine engine_options optimizer optimizer_options prompts merge update_mode lr_control_mode accumulation step_buffer "
+    settings += "meta_skill slow_update skill_aware gate reuse_rollouts max_document_tokens max_rewrite_tokens on_failure minibatches_per_request"
+    assert {*OptimizeConfig.model_fields} <= of_the_config | {*settings.split(), *COMMAND_ONLY}
 
 
 class Breaks(Colours):
