@@ -90,6 +90,12 @@ Chunk = Annotated[
     ),
 ]
 NoBank = Annotated[bool, typer.Option("--no-bank", help="Without the skill bank: what are the skills worth?")]
+Document = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="A skill document at the head of every prompt; short for --set agent.document=FILE."
+    ),
+]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON on stdout, nothing else: a list where there are several.")
 ]
@@ -109,6 +115,7 @@ def evaluate(
     output: Output = None,
     chunk: Chunk = None,
     no_bank: NoBank = False,
+    document: Document = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file.
@@ -118,8 +125,9 @@ def evaluate(
     """
     where = env or (config if path is None else None)  # a player plays the tasks of an environment, or of a config's
     of_player = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}
-    of_policy = {"--chunk": chunk, "--no-bank": no_bank or None}
-    place = Place(env, split, limit, data or (), overrides or (), config)
+    of_policy = {"--chunk": chunk, "--no-bank": no_bank or None, "--document": document}
+    shown = [] if document is None else [f"agent.document={json.dumps(document)}"]
+    place = Place(env, split, limit, data or (), [*(overrides or ()), *shown], config)
     _refuse_idle(path, where is not None, place, of_player, of_policy)
     title = f"evaluate {path or agent or 'expert'}" + (f" in {where}" if where is not None else "")
     # where no split was named, the one that is looked for need not be there: it is not the user's word

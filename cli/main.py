@@ -9,7 +9,6 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,20 +17,20 @@ from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.loss_view import loss_view
 from skill_ttrl.cli.display.output import say, show
-from skill_ttrl.cli.display.tables import diagnosis_view, inspection_view, reply_view
+from skill_ttrl.cli.display.tables import diagnosis_view, reply_view
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
+from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
 from skill_ttrl.cli.options import AsJson
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
-from skill_ttrl.cli.skills import show_diff, skills_app
+from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import Overrides, Source, rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import EXIT_CODES, ConfigError, RankError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import EXIT_CODES, RankError, RunFolderError, SkillTTRLError
 from skill_ttrl.rl.parallel.launch import leave_word
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.trust import trusting
@@ -121,64 +120,7 @@ def ask(
     show(reply, as_json, reply_view)
 
 
-@app.command()
-def inspect(
-    path: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A run, a checkpoint, kept samples, a skill bank, skills in any format, a trajectories or votes file, or a config."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Rows to show of a file with many.")] = 10,
-    search: Annotated[str | None, typer.Option(help="A bank's skills that this query finds, with scores.")] = None,
-    mode: Annotated[
-        str | None, typer.Option(help="With --search: `embedding`, `keyword` or `hybrid`. Default: the bank's.")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(min=1, help="With --search: skills to find.")] = None,
-    history: Annotated[bool, typer.Option("--history", help="A bank's newest updates.")] = False,
-    diff: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            metavar="A B",
-            help="What two versions of a bank differ in; without PATH: two banks, runs that have one, or files of skills.",
-        ),
-    ] = None,
-    stopping: Annotated[
-        bool,
-        typer.Option("--stopping", help="Where each label-free rule would have ended a run, and what that is worth."),
-    ] = False,
-    loss: Annotated[
-        bool, typer.Option("--loss", help="Which samples carried the gradient of a run's step, and why.")
-    ] = False,
-    step: Annotated[int | None, typer.Option(min=0, help="As --loss, of this step (0: the first).")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what a path holds, whatever it is."""
-    from skill_ttrl.stages.inspecting import inspect_bank as skills
-    from skill_ttrl.stages.inspecting.inspect import inspect as look
-    from skill_ttrl.stages.inspecting.inspect_loss import inspect_loss
-    from skill_ttrl.stages.inspecting.stopping import inspect_stopping
-
-    loss = loss or step is not None
-    if (search is not None) + history + (diff is not None) + stopping + loss > 1:
-        raise ConfigError("--search, --history, --diff, --stopping, --loss each show something else: give one of them.")
-    if search is None and (mode or top_k):
-        raise ConfigError("--mode and --top-k say how to search: give --search with them.")
-    if diff is not None:
-        show_diff(path, *diff, as_json=as_json)
-        return
-    if path is None:
-        raise ConfigError("Say what to look at: skillttrl inspect PATH. Only --diff A B with two banks needs none.")
-    if loss:
-        show(inspect_loss(path, step), as_json, partial(loss_view, limit=limit))
-        return
-    if search is not None:
-        found = skills.search_bank(path, search, mode=mode, top_k=top_k)
-    elif stopping:
-        found = inspect_stopping(path)
-    else:
-        found = skills.bank_history(path, limit=limit) if history else look(path, limit=limit)
-    show(found, as_json, inspection_view)
+app.command()(inspect)
 
 
 @app.command()

@@ -2,8 +2,8 @@
 optimizer that finds the rules in what failed.
 
 The reader answers the questions of `family:formats`; its document is the system message. The optimizer knows every convention. It proposes
-the rules of the types of task that it is shown and that the document lacks; one request in seven gets prose and one in seven a JSON that breaks
-off. Both are functions of the request alone.
+the rules of the types of task that it is shown and that the document lacks; asked to rank it answers prose, and shown successes half a
+JSON. Both are functions of the request alone.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from __future__ import annotations
 import json
 import random
 import re
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from skill_ttrl.data.formats import CONVENTIONS, Formats, Item
 
-_DOCUMENT = re.compile(r"## Document\n(.*?)\n\n", re.DOTALL)
+_BEHIND = re.compile(r"^## (?:Edit budget|Proposed|Patches|Rollouts|Failure|Merged|Rejected)", re.MULTILINE)
 _TYPE = re.compile(r"^Task type: (\w+)", re.MULTILINE)
 
 
@@ -46,18 +45,16 @@ def clean(body: Mapping[str, Any], draw: random.Random) -> str:
 
 
 def optimizer(user: str) -> str:
-    garbled = zlib.crc32(user.encode()) % 7
-    if garbled == 0:
+    if "Proposed edits" in user:
         return "I am afraid that I cannot say more about this than that care is needed."
     text = patch(user)
-    return text[: len(text) // 2] if garbled == 1 else text
+    return text[: len(text) // 2] if "## Rollouts that succeeded" in user else text
 
 
 def patch(user: str) -> str:
     if "Proposed edits" in user:
         return json.dumps({"selected_indices": [0, 1]})
-    document = _DOCUMENT.search(user)
-    known = document.group(1) if document else ""
+    known = _BEHIND.split(user)[0]
     shown = {*_TYPE.findall(user)}
     wanted = [each for each in CONVENTIONS if each.name in shown or each.rule in user]
     edits = [{"op": "append", "content": f"- {each.rule}"} for each in wanted if not each.stated(known)]

@@ -172,6 +172,8 @@ class OptimizeConfig(Section):
     """Calls on their way at once."""
     test: bool = True
     """Evaluate the first and the best document on the test items at the end."""
+    test_tasks: int | None = Field(default=None, ge=1)
+    """So many of the training tasks are held out for that test, where there is no `data.eval`; None: `data.eval` or the environment says which."""
 
     @model_validator(mode="after")
     def _budgets_are_ordered(self) -> OptimizeConfig:

@@ -7,7 +7,6 @@ and `plan_run` predicts its work. A run that was stopped continues with the same
 from __future__ import annotations
 
 import hashlib
-import importlib.resources
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,25 +21,25 @@ from skill_ttrl.config.load import read_source
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backends import REMOTE, backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import Calls, ChatFn
+from skill_ttrl.optimize.calls import ChatFn
+from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
-from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.optimizers import OPTIMIZERS, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
-from skill_ttrl.stages.optimizing.chat import EndpointChat
 from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, find_tasks
-from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, Watches
+from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
@@ -99,7 +98,7 @@ class Prepared:
             "policy": self.target.fingerprint(),
             "document": _digest(self.document),
             "tasks": {role: _digest([each.id for each in tasks]) for role, tasks in self.tasks.items()},
-            "prompts": _digest({name: self.templates.get(name).template for name in _prompts()}),
+            "prompts": _digest(prompt_texts(self.templates)),
         }
 
 
@@ -228,7 +227,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
         if chat is None and (options.optimizer == REMOTE or config.endpoints.optimizer is not None):
             chat = stack.enter_context(EndpointChat(config.endpoints))
-        calls = Calls(
+        calls = StagedCalls(
             chat,
             rollouts,
             Journal(folder.path / JOURNAL),
@@ -306,12 +305,6 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
 
 def _with_config(target: EvalTarget, config: SkillTTRLConfig) -> EvalTarget:
     return replace(target, config=config)
-
-
-def _prompts() -> list[str]:
-    """Names of the optimizer's prompts."""
-    entries = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize").iterdir()
-    return sorted(entry.name.removesuffix(".md") for entry in entries if entry.name.endswith(".md"))
 
 
 def _digest(value: Any) -> str:

@@ -14,10 +14,16 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.data.formats import CONVENTIONS
+from skill_ttrl.data.formats import CONVENTIONS, Formats
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, DocumentError, EndpointError, RunFolderError
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.stages.evaluate import measure_policy
+from skill_ttrl.stages.inspecting.bank_diff import skills_at
+from skill_ttrl.stages.inspecting.inspect import inspect
+from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
 from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
+from skill_ttrl.stages.reports.run_list import list_runs
 from tests import format_models
 from tests.faulty_server import FaultyServer
 
@@ -61,11 +67,13 @@ def requests_of(found: OptimizeSummary) -> int:
 
 
 def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> None:
+    (tmp_path / "first.md").write_text("## Conventions\n")
+    first = tmp_path / "first.md"
     with server() as there:
-        found = optimize_run(settings(there.url), output=tmp_path / "run")
+        found = optimize_run(settings(there.url), output=tmp_path / "run", document=first)
         assert there.delivered["answers"] == requests_of(found)
         asked = len(there.asked)
-        again = optimize_run(settings(there.url), output=tmp_path / "run")  # finished: nothing is sent
+        again = optimize_run(settings(there.url), output=tmp_path / "run", document=first)  # finished: nothing is sent
         assert again == found and len(there.asked) == asked
     assert found.test_first is not None and found.test_best is not None and found.test_change is not None
     assert found.test_first.hard == 0.0 and found.test_best.hard > 0.2
@@ -74,6 +82,37 @@ def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> 
     assert found.usage["requests"] == requests_of(found)
     document = (tmp_path / "run/best_skill.md").read_text()
     assert sum(each.stated(document) for each in CONVENTIONS) >= 2
+    (tmp_path / "first.md").unlink()
+    looks_at(tmp_path / "run", found)
+
+
+def looks_at(run: Path, found: OptimizeSummary) -> None:
+    """Every other command knows what the run left."""
+    seen = inspect(run)
+    assert seen.kind == "optimisation" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
+    step = next(row[0] for row in seen.rows if row[1] == "new best")
+    edits = step_inspection(run, step)
+    assert [row[1] for row in edits.rows] and any(line.startswith("+- ") for line in edits.notes)
+    with pytest.raises(ConfigError, match="has no step 99: it has done 4"):
+        step_inspection(run, 99)
+    (listed,) = list_runs(run.parent)
+    assert listed.kind == "optimize" and listed.ended and found.test_best and listed.after == found.test_best.hard
+    skills, _ = skills_at(run / "best_skill.md", "document-items")
+    rules = [line for line in (run / "best_skill.md").read_text().splitlines() if line.startswith("- ")]
+    bank = SkillBank()
+    bank.import_skills(skills.skills, origin=skills.origin, reason="of an optimisation")
+    assert sorted(f"- {skill.text}" for skill in bank) == sorted(rules)
+
+
+def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
+    file = tmp_path / "rules.md"
+    file.write_text(Formats().document(["date", "time"]))
+    with server(format_models.clean) as there:
+        shown = [f"agent.document={json.dumps(str(file))}", "eval.samples=1"]
+        config = tmp_path / "forms.json"
+        config.write_text(json.dumps(settings(there.url)))
+        (found,) = measure_policy("openai", "qa", split="test", overrides=shown, config=str(config), limit=8)
+        assert found.accuracy == 0.25
 
 
 def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None:

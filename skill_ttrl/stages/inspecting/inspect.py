@@ -19,6 +19,7 @@ from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.inspecting.inspect_bank import inspect_bank, inspect_skill_file, run_bank
+from skill_ttrl.stages.inspecting.inspect_optimize import optimize_inspection
 from skill_ttrl.stages.inspecting.inspect_records import records_inspection
 from skill_ttrl.stages.inspecting.inspect_results import (
     evaluation_inspection,
@@ -26,6 +27,7 @@ from skill_ttrl.stages.inspecting.inspect_results import (
     seeds_inspection,
 )
 from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
+from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
@@ -46,7 +48,7 @@ OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
+    """Look at a run, an optimisation, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.
@@ -56,6 +58,8 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     if not path.exists():
         raise RunFolderError(f"There is nothing at {path}.")
     if path.is_dir():
+        if is_optimization(path):
+            return optimize_inspection(path, limit=limit)
         if RunFolder.exists(path):
             return _run(path)
         if (path / MANIFEST).is_file():

@@ -29,7 +29,8 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     """The tasks of each role.
 
     Training tasks are those of `data.train`, or the environment's own. Selection tasks are what `optimize.selection` names, by default a
-    share of the training tasks. Test tasks are those of `data.eval`, or the environment's own; none where there are neither.
+    share of the training tasks. Test tasks are those of `data.eval`, else `optimize.test_tasks` of the training tasks, else the environment's
+    own; none where only `data.train` names tasks.
 
     Raises:
         DataError: a task has two roles, or too few are there to hold some out.
@@ -41,15 +42,19 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     own = asked.selection
     if (own.data is not None) + (own.split is not None) + (own.tasks is not None) > 1:
         raise ConfigError("optimize.selection names its tasks twice: give one of data, split and tasks.")
+    test = _test_tasks(config, env_id, progress) if asked.test and not asked.test_tasks else []
+    if asked.test and asked.test_tasks:
+        if config.data.eval is not None:
+            raise ConfigError("optimize.test_tasks and data.eval both name test tasks: give one of them.")
+        train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     if own.data is not None or own.split is not None:
         selection = source_tasks(config, env_id, pinned_source(own.data), own.split or SELECTION, None, progress)
     else:
-        train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION))
-    test = _test_tasks(config, env_id, progress) if asked.test else []
+        train, selection = hold_out(train, own.tasks, derive_seed(config.seed, SELECTION), SELECTION)
     return told_apart({TRAIN: train, SELECTION: selection, TEST: test})
 
 
-def hold_out(tasks: Sequence[Task], count: int | None, seed: int) -> tuple[list[Task], list[Task]]:
+def hold_out(tasks: Sequence[Task], count: int | None, seed: int, role: str) -> tuple[list[Task], list[Task]]:
     """Training tasks, and `count` others drawn from them by `seed`; None: a quarter. Both in their order.
 
     Tasks that state the same stay together, so that none is in both.
@@ -61,8 +66,9 @@ def hold_out(tasks: Sequence[Task], count: int | None, seed: int) -> tuple[list[
     wanted = math.ceil(len(contents) * HELD_OUT) if count is None else count
     if wanted >= len(contents):
         raise DataError(
-            f"{wanted} selection tasks are to be held out of {len(contents)} different training tasks, which leaves none to train on. "
-            "Give more training tasks, a smaller optimize.selection.tasks, or selection tasks of their own (optimize.selection.data)."
+            f"{wanted} {role} tasks are to be held out of {len(contents)} different training tasks, which leaves none to train on. "
+            "Give more training tasks, a smaller optimize.selection.tasks or optimize.test_tasks, or tasks of their own "
+            "(optimize.selection.data, data.eval)."
         )
     held = {*random.Random(seed).sample(contents, wanted)}
     selection: dict[str, Task] = {}

@@ -1,19 +1,30 @@
-"""Listeners to the loop of an optimisation: its progress, its spending by stage, and several of them as one."""
+"""Listeners to the loop of an optimisation: its progress, its spending by stage, and several listeners as one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 
-from skill_ttrl.llm.openai.ledger import Ledger
+from skill_ttrl.llm.openai.ledger import Ledger, asked_in
+from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.epoch import EpochRecord
 from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.record import OptimizeState, StepRecord
+from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.progress import Progress
 
 PHASE = "optimize"
 STAGES = ("rollout", "reflect", "aggregate", "select", "update", "evaluate")
+
+
+class StagedCalls(Calls):
+    """Calls whose rollouts stand in the ledger under the stage that asks."""
+
+    def roll_out(self, stage: str, document: str, items: Sequence[Item]) -> list[RolloutResult]:
+        """See `Calls.roll_out`."""
+        with asked_in(stage):
+            return super().roll_out(stage, document, items)
 
 
 class Watches(Watch):
@@ -44,7 +55,7 @@ class Watches(Watch):
 
 
 class ProgressWatch(Watch):
-    """Reports steps, stages and scores; requests of a stage are recorded under its name.
+    """Reports steps, stages and scores.
 
     Args:
         progress: receives the reports.
@@ -64,7 +75,6 @@ class ProgressWatch(Watch):
 
     def enter(self, step: int, stage: str) -> None:
         """See `Watch.enter`."""
-        self._ledger.present_phase = stage
         self._progress.enter(PHASE, stage)
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from skill_ttrl.config import load_config
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.intervals import Interval
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.reader import read_run
+from skill_ttrl.stages.optimizing.run_folder import is_optimization
+from skill_ttrl.stages.optimizing.summary import read_summary
 from skill_ttrl.storage.jsonl import read_jsonl
 
 
@@ -20,6 +23,8 @@ class ListedRun:
     path: str
     created: str
     """When it was begun, ISO 8601."""
+    kind: str = "train"
+    """`train`, or `optimize` for the optimisation of a document; then `before` and `after` are test success with the first and the best."""
     name: str = ""
     seed: int | None = None
     phases: tuple[str, ...] = ()
@@ -65,12 +70,14 @@ def list_runs(folder: str | Path = "runs") -> list[ListedRun]:
 def _listed(path: Path) -> ListedRun:
     try:
         created = str(read_run_json(path).get("created", ""))
+        if is_optimization(path):
+            return _optimization(path, created)
         run = read_run(path)
         config, summary = run.config, run.summary
         reached = {} if summary else _reached(path)
     except SkillTTRLError as error:  # one damaged run hides no other
         return ListedRun(str(path), "", fault=str(error))
-    listed = ListedRun(str(path), created, config.name, config.seed, tuple(config.phases), config.rl.reward)
+    listed = ListedRun(str(path), created, "train", config.name, config.seed, tuple(config.phases), config.rl.reward)
     if summary is None:
         return replace(listed, before=reached.get("before"), after=reached.get("after"))
     return replace(
@@ -83,6 +90,23 @@ def _listed(path: Path) -> ListedRun:
         change=summary.intervals.get("accuracy_change"),
         seconds=sum(seconds for phase, seconds in summary.seconds.items() if "." not in phase),
         warnings=len(summary.warnings),
+    )
+
+
+def _optimization(path: Path, created: str) -> ListedRun:
+    config, summary = load_config(path / "config.yaml", trust=True), read_summary(path)
+    listed = ListedRun(str(path), created, "optimize", config.name, config.seed, ("optimize",))
+    if summary is None:
+        return listed
+    first, best, change = summary.test_first, summary.test_best, summary.test_change
+    return replace(
+        listed,
+        ended=True,
+        problems=None if first is None else first.items,
+        samples=None if first is None else 1,
+        before=None if first is None else first.hard,
+        after=None if best is None else best.hard,
+        change=None if change is None else (change[1], change[2]),
     )
 
 

@@ -1,0 +1,136 @@
+"""Views of `skillttrl inspect` for an optimisation: its steps, and the edits of one step with the change of the document."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.stages.inspecting.inspection import Inspection, short
+from skill_ttrl.stages.optimizing.run_folder import is_optimization
+from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
+
+COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
+ACTIONS = {"accept_new_best": "new best", "skip_no_patches": "no patch", "reject_too_long": "too long"}
+
+
+def optimize_inspection(path: Path, *, limit: int) -> Inspection:
+    """The steps of an optimisation, the newest `limit` of them, and what it reached.
+
+    Raises:
+        RunFolderError: a file of it cannot be read.
+    """
+    config, rows, summary = load_config(path / "config.yaml", trust=True), history(path), read_summary(path)
+    asked = config.optimize
+    assert asked is not None
+    facts: dict[str, Any] = {"name": config.name, "seed": config.seed, "environment": config.env.id}
+    facts |= {"engine": asked.engine, "optimizer": asked.optimizer, "steps done": len(rows)}
+    facts["ended"] = "yes" if summary else "no; the same command continues it"
+    facts["document"] = str(path / "best_skill.md")
+    notes = [f"Of {len(rows)} steps the newest {limit}; --limit shows more."] if len(rows) > limit else []
+    if summary is not None:
+        facts |= {
+            "policy": summary.policy,
+            "items": ", ".join(f"{role} {count}" for role, count in summary.items.items()),
+        }
+        first, best = summary.selection_first, summary.selection_best
+        notes.append(f"Selection: first {first.hard:.3f} [{first.low:.3f}, {first.high:.3f}], best {best:.3f}.")
+        for name, score in (("first", summary.test_first), ("best", summary.test_best)):
+            if score is not None:
+                notes.append(f"Test, {name} document: {score.hard:.3f} [{score.low:.3f}, {score.high:.3f}].")
+        notes += summary_lines(summary)
+    elif (path / USAGE).is_file():
+        notes += usage_lines(usage_report(read_usage(path / USAGE)))
+    notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
+    return Inspection("optimisation", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
+
+
+def step_inspection(path: Path, step: int) -> Inspection:
+    """The edits of a step with their statuses, and the candidate as a diff.
+
+    Raises:
+        ConfigError: it is no optimisation, or there is no such step.
+        RunFolderError: a file of it cannot be read.
+    """
+    if not is_optimization(path):
+        raise ConfigError(f"{path} holds no optimisation: --step of it is for `skillttrl inspect RUN --loss`.")
+    row = next((row for row in history(path) if row.get("step") == step), None)
+    if row is None:
+        raise ConfigError(f"{path} has no step {step}: it has done {len(history(path))}, from 1.")
+    folder = path / "steps" / f"step_{step:04d}"
+    facts = {
+        name: short(value)
+        for name, value in row.items()
+        if name not in ("timing", "apply_report") and value not in ({}, None)
+    }
+    reports, edits = (
+        read_json(folder / "edit_apply_report.json", []),
+        read_json(folder / "ranked_patch.json", {}).get("edits", []),
+    )
+    rows = [
+        (
+            report.get("op"),
+            report.get("status"),
+            short(report.get("target")),
+            short(report.get("content_preview")),
+            edit.get("support_count"),
+        )
+        for report, edit in zip(reports, [*edits, *({} for _ in reports)], strict=False)
+    ]
+    candidate = folder / "candidate_skill.md"
+    before, after = (
+        read_text(path / "skills" / f"skill_v{step - 1:04d}.md"),
+        read_text(candidate) if candidate.is_file() else "",
+    )
+    changed = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "candidate", lineterm="", n=2)
+    notes = [*changed] if candidate.is_file() else ["No candidate: no analyst proposed an edit."]
+    return Inspection("step", str(folder), facts, ("op", "status", "target", "content", "support"), rows, notes)
+
+
+def history(path: Path) -> list[Mapping[str, Any]]:
+    """The steps that an optimisation has finished."""
+    found: list[Mapping[str, Any]] = read_json(path / "history.json", [])
+    return found
+
+
+def read_json(file: Path, missing: Any) -> Any:
+    """The content of a JSON file; `missing` where there is none.
+
+    Raises:
+        RunFolderError: it cannot be read.
+    """
+    if not file.is_file():
+        return missing
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Cannot read {file}: {error}.") from None
+
+
+def read_text(file: Path) -> str:
+    """The content of a text file. Raises as `read_json`."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Cannot read {file}: {error}.") from None
+
+
+def _row(row: Mapping[str, Any]) -> Sequence[Any]:
+    edits = row.get("apply_report") or {}
+    applied = f"{edits.get('applied', 0)} of {edits.get('total', 0)}" if edits else "-"
+    score = row.get("candidate_gate_score")
+    abandoned = f"after {row.get('selection_n')} items" if row.get("selection_whole") is False else "-"
+    return (
+        row.get("step"),
+        ACTIONS.get(str(row.get("action")), row.get("action")),
+        short(row.get("rollout_hard")),
+        applied,
+        abandoned if score is None else short(score),
+        short(row.get("current_score")),
+        short(row.get("best_score")),
+    )
