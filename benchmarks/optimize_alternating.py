@@ -26,7 +26,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.types import derive_seed
 
 RECIPE = "quickstart_skills"
-TRAINED_DIGITS = 6
+TRAINED_DIGITS, GATE_DIGITS = 6, 2
 EDITS = (
     "optimize.every=2",
     "optimize.optimizer=induce",
@@ -40,8 +40,12 @@ ARMS: dict[str, tuple[str, ...]] = {
     "weights only": (),
     "text only": (*EDITS, "rl.learning_rate=1e-30"),
     "alternating": EDITS,
+    "alternating, behind the gate": (
+        *EDITS,
+        "skills.gate={data: {path: GATE}, tasks: 80, rollouts_per_task: 2, every: 2, min_effect: 0.0}",
+    ),
     "alternating, coin as reward": (*EDITS, "rl.reward=random"),
-    "weights only, true bank (ceiling)": ("skills.bank=family:operators",),
+    "weights only, true bank (ceiling)": ("skills.bank=family:operators", "skills.type_names={other: operator}"),
 }
 
 
@@ -69,6 +73,7 @@ def run_arm(arm: str, seed: int, weights: Path, output: Path) -> None:
     if (folder / "summary.json").exists():
         return
     files = problems(seed, output)
+    gate = files.pop("gate")
     settings = [
         "phases=[rl]",
         f"seed={seed}",
@@ -79,15 +84,18 @@ def run_arm(arm: str, seed: int, weights: Path, output: Path) -> None:
         "rl.reward=label",
         "eval.greedy=false",
         "runtime.threads=1",
-        *ARMS[arm],
+        *(setting.replace("GATE", f"'{gate}'") for setting in ARMS[arm]),
     ]
     train.run(load_config(RECIPE, settings), folder, resume="auto")
 
 
 def problems(seed: int, output: Path) -> dict[str, Path]:
-    """Files of the problems to train on and to measure on: every name is in both, each digit of it in one."""
+    """Files of the problems to train on and to measure on: every name is in both, each digit of it in one.
+
+    The gate's are two of those to train on, which a run with a gate does not train on.
+    """
     output.mkdir(parents=True, exist_ok=True)
-    rows: dict[str, list[str]] = {"train": [], "eval": []}
+    rows: dict[str, list[str]] = {"train": [], "eval": [], "gate": []}
     every = Operators().problems("test", MATH_ENV_ID)
     for start in range(0, len(every), MODULUS):
         own = every[start : start + MODULUS]
@@ -95,6 +103,8 @@ def problems(seed: int, output: Path) -> dict[str, Path]:
         for place, task in enumerate(own):
             row = {"id": task.id, "question": task.options["question"], "answer": task.reference}
             rows["train" if place < TRAINED_DIGITS else "eval"].append(json.dumps(row))
+            if place < GATE_DIGITS:
+                rows["gate"].append(json.dumps(row))
     files = {role: output / f"{role}-{seed}.jsonl" for role in rows}
     for role, path in files.items():
         path.write_text("\n".join(rows[role]) + "\n")

@@ -158,3 +158,13 @@ def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         (only,) = bank
     assert (only.title, only.text, only.source) == ("Ask", "Ask for a rule before you answer.", "optimize")
+
+
+def test_with_a_gate_the_edits_wait_for_its_decision(both: Path, tmp_path: Path) -> None:
+    gate = "skills.gate={data: {path: 'family:operators', split: train, limit: 4}, tasks: 4, rollouts_per_task: 1, every: 4}"
+    train.run(load_config(both, [gate, "rl.prompts_per_step=8"]), tmp_path / "run")
+    with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
+        assert len(bank) == 0, "a policy that never answers shows no gain"
+    decisions = read_jsonl(tmp_path / "run" / "gate.jsonl")
+    assert [(each["step"], each["accepted"]) for each in decisions] == [(3, False), (5, False)]
+    assert [[change["source"] for change in each["changes"]] for each in decisions] == [["optimize"] * 2, ["optimize"]]
