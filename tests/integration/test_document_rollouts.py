@@ -1,52 +1,83 @@
-"""Rollouts of a skill document by a small real policy that follows the rules it is shown (`quickstart_skills`' cold start)."""
+"""A skill document and a small real policy that follows the rules it is shown (`quickstart_skills`' cold start).
+
+The policy rolls out documents, and the whole loop of the text optimizer finds the rules that are missing, with no language model.
+Over seeds and beside controls: benchmarks/optimize_skills.py.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from skill_ttrl.data.operators import Operators, read_rules
+from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.data.operators import OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.induction import InductionOptimizer
+from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.stages.optimizing.rollouts import as_bank
+from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 SHOWN = ["skills.in_prompt=1", "skills.prompt_tokens=32", "skills.max_retrievals=0", "runtime.threads=1"]
+TASKS = Operators().problems("test", MATH_ENV_ID)[:40]
+NAMES = [task.id.partition("-")[0] for task in TASKS[::10]]
+RULES = "\n".join(Operators().rule(name).of(name) for name in NAMES)
+Opened = tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]
 
 
-def test_a_policy_rolls_out_a_document_as_its_bank() -> None:
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Opened]:
+    """The policy, and problems of four names that are in none of its demonstrations."""
     target = resolve_target(str(BASE), SHOWN, config="quickstart_skills")
-    tasks = Operators().problems("test", MATH_ENV_ID)
-    splits = {"train": tasks[:40], "test": tasks[40:44]}
-    names = [task.id.partition("-")[0] for task in tasks[:40:10]]
-    document = "\n".join(Operators().rule(name).of(name) for name in names)
+    splits = {
+        "train": [task for task in TASKS if task.id[-1] in "2357"],
+        "selection": [task for task in TASKS if task.id[-1] in "149"],
+        "test": [task for task in TASKS if task.id[-1] in "068"],
+    }
+    with open_rollouts(target, splits, as_bank(target.config.skills, read_rules), SilentProgress()) as found:
+        yield found
+
+
+def test_a_policy_rolls_out_a_document_as_its_bank(opened: Opened) -> None:
+    roll_out, items = opened
+    first = {task.id: task for task in TASKS}[items["train"][0]["id"]]
+    assert items["train"][0] == {
+        "id": first.id,
+        "split": "test",
+        "task_type": "operator",
+        "question": first.options["question"],
+    }
+    every = [item for part in items.values() for item in part]
     told: list[tuple[int, RolloutResult]] = []
-    with open_rollouts(target, splits, as_bank(target.config.skills, read_rules), SilentProgress()) as (
-        roll_out,
-        items,
-    ):
-        assert items["train"][0] == {
-            "id": tasks[0].id,
-            "split": "test",
-            "task_type": "operator",
-            "question": tasks[0].options["question"],
-        }
-        assert len(items["test"]) == 4 and not roll_out.batched
-        ruled = roll_out(document, items["train"], seed=1, on_result=lambda place, result: told.append((place, result)))
-        bare = roll_out("", items["train"], seed=1)
-        again = roll_out(document, items["train"][7:9], seed=2)
-        with pytest.raises(DataError, match="no task 'x'"):
-            roll_out("", [{"id": "x"}], seed=1)
-    assert sum(result.hard for result in ruled) >= 34 and sum(result.hard for result in bare) <= 16
-    assert [result.id for result in ruled] == [task.id for task in tasks[:40]]
+    ruled = roll_out(RULES, every, seed=1, on_result=lambda place, result: told.append((place, result)))
+    again = roll_out(RULES, every[7:9], seed=2)
+    assert len(every) == 40 and sum(result.hard for result in ruled) >= 34 and not roll_out.batched
+    assert [result.id for result in ruled] == [item["id"] for item in every]
     assert sorted(place for place, _ in told) == [*range(40)] and all(ruled[place] == one for place, one in told)
     assert again == ruled[7:9], "greedy results depend on neither the seed nor the other items"
-    assert ruled[0].extras["skills_in_prompt"] == [f"op-{names[0]}"] and ruled[0].reference_text == tasks[0].reference
+    assert ruled[0].extras["skills_in_prompt"] == [f"op-{NAMES[0]}"] and ruled[0].reference_text == first.reference
+    with pytest.raises(DataError, match="no task 'x'"):
+        roll_out("", [{"id": "x"}], seed=1)
+
+
+def test_the_loop_finds_the_missing_rules_from_failures_alone(opened: Opened) -> None:
+    roll_out, items = opened
+    task = OptimizeTask(items["train"], items["selection"], items["test"])
+    calls = Calls(None, roll_out, reuse_rollouts=True)
+    config = OptimizeConfig(optimizer="induce", epochs=3, batch_size=8)
+    done = optimize(task, "", config, calls, InductionOptimizer(OperatorGrammar()), seed=1)
+    assert done.test_first is not None and done.test_best is not None
+    assert sum(result.hard for result in done.test_first) <= 4
+    assert sum(result.hard for result in done.test_best) >= 10, "of 12 problems that were never rolled out before"
 
 
 def test_a_document_can_be_no_bank_where_the_config_has_none() -> None:
