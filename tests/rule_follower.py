@@ -7,7 +7,8 @@ document, `- dates: write YYYY-MM-DD`. There is one right value a rule, and a fe
 
 - a needed rule that the document lacks is guessed right with probability .15;
 - a right line is followed; a wrong line is followed too, so it never succeeds: worse than no line;
-- a right and a wrong line for one rule contradict each other: it takes the right one half of the time;
+- a right and a wrong line for one rule contradict each other: it takes the right one half of the time; where the guidance block says
+  that it holds, its lines hold;
 - a distraction (`- style: answer in rhyme`) spoils every item with probability .15;
 - each line of the document beyond the fourteenth costs 2 % of the successes: long documents are read badly;
 - on top of that one item in ten fails by a slip.
@@ -17,7 +18,8 @@ differs in one character has fresh slips, as a sampled model would have. With al
 is .9, with an empty document .08. A failure names the rules that were not followed; a slip looks the same as a missing rule,
 so a reader of failures cannot tell them apart.
 
-The numbers were fixed before the first optimiser ran on it. tests/rule_optimizer.py is the scripted optimiser.
+The numbers were fixed before the first optimiser ran on it; that guidance holds was added when the prompt of the slow update, which
+asks for it, had been written. tests/rule_optimizer.py is the scripted optimiser.
 """
 
 from __future__ import annotations
@@ -49,7 +51,10 @@ SUBTLE = ("ranges", "times")
 DISTRACTIONS = ("- style: answer in rhyme", "- tone: apologise first", "- length: repeat the question")
 GUESS, SLIP, DISTRACTED, ROOM, CROWDING = 0.15, 0.1, 0.15, 14, 0.98
 
+HOLDS = "Where this block and the rest differ, this block holds."
+
 _LINE = re.compile(r"^\s*- ([a-z]+): (.+?)\s*$", re.MULTILINE)
+_BLOCK = re.compile(r"<!-- SLOW_UPDATE_START -->(.*?)<!-- SLOW_UPDATE_END -->", re.DOTALL)
 
 
 def line(name: str, value: str | None = None) -> str:
@@ -81,6 +86,9 @@ class Reading:
                 values.setdefault(name, set()).add(value)
             else:
                 distractions += f"- {name}: {value}" in DISTRACTIONS
+        block = _BLOCK.search(document)
+        if block and HOLDS in block[1]:
+            values |= {name: {value} for name, value in _LINE.findall(block[1]) if name in RULES}
         lines = [each for each in document.splitlines() if each.strip() and not each.startswith(("<!--", "#"))]
         return cls(
             {name: frozenset(found) for name, found in values.items()},
