@@ -166,7 +166,7 @@ def main() -> None:
     """Print one table a schedule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=100)
-    seeds = range(parser.parse_args().seeds)
+    seeds = range(1000, 1000 + parser.parse_args().seeds)
     for name, sizes in SCHEDULES.items():
         base = [theirs(seed, sizes) for seed in seeds]
         rows = {"skillrl 1.0.0": base}
