@@ -176,7 +176,12 @@ def _attend(process: subprocess.Popen[bytes], pipes: _Pipes, deadline: float, st
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """True for a program that has ended. It is not reaped yet: until then nobody else gets the number of its group."""
+    """True for a program that has ended. It is not reaped yet: until then nobody else gets the number of its group.
+
+    macOS cannot look without reaping.
+    """
+    if not hasattr(os, "waitid"):
+        return process.poll() is not None
     try:
         return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

@@ -104,7 +104,7 @@ def documents(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(document=documents())
 def test_a_document_in_normal_form_comes_back_as_it_was(granularity: Granularity, document: str) -> None:
     assert document_of(snapshot(document, "section"), "section") == document
@@ -135,7 +135,7 @@ SKILLS = st.builds(
 
 
 @pytest.mark.parametrize("granularity", GRANULARITIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(skills=st.lists(SKILLS, max_size=5))
 def test_any_bank_comes_back_from_its_document(granularity: Granularity, skills: list[Skill]) -> None:
     bank = Snapshot.of(1, map(normalize_skill, skills))
@@ -145,7 +145,7 @@ def test_any_bank_comes_back_from_its_document(granularity: Granularity, skills:
     assert document_changes(bank, document, granularity).changes == ()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.text("`#- \n<>!~\\xAST_RE", max_size=60))
 def test_any_text_is_a_document(text: str) -> None:
     for granularity in GRANULARITIES:
