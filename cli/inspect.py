@@ -48,6 +48,14 @@ Step = Annotated[
         help="As --loss, of this step (0: the first); of an optimisation: its edits and the document's diff (1: the first).",
     ),
 ]
+Page = Annotated[
+    Path | None,
+    typer.Option(
+        "--html",
+        metavar="FILE",
+        help="Write the page of a run or an optimisation here: one HTML file without scripts. The run may still go on.",
+    ),
+]
 
 
 def inspect(
@@ -61,6 +69,7 @@ def inspect(
     stopping: Stopping = False,
     loss: Loss = False,
     step: Step = None,
+    html: Page = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a path holds, whatever it is."""
@@ -68,14 +77,15 @@ def inspect(
     from skill_ttrl.stages.inspecting.inspect import inspect as look
     from skill_ttrl.stages.inspecting.inspect_loss import inspect_loss
     from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
+    from skill_ttrl.stages.inspecting.inspect_page import write_page
     from skill_ttrl.stages.inspecting.stopping import inspect_stopping
     from skill_ttrl.stages.optimizing.run_folder import is_optimization
 
     of_document = step is not None and not loss and path is not None and is_optimization(path)
     loss = loss or (step is not None and not of_document)
-    if (search is not None) + history + (diff is not None) + stopping + loss + of_document > 1:
+    if (search is not None) + history + (diff is not None) + stopping + loss + of_document + (html is not None) > 1:
         raise ConfigError(
-            "--search, --history, --diff, --stopping, --loss and --step each show something else: give one of them."
+            "--search, --history, --diff, --stopping, --loss, --step and --html each show something else: give one of them."
         )
     if search is None and (mode or top_k):
         raise ConfigError("--mode and --top-k say how to search: give --search with them.")
@@ -84,6 +94,13 @@ def inspect(
         return
     if path is None:
         raise ConfigError("Say what to look at: skillttrl inspect PATH. Only --diff A B with two banks needs none.")
+    if html is not None:
+        show(
+            {"page": str(write_page(path, html))},
+            as_json,
+            lines=lambda found: [f"Open it in any browser: {found['page']}"],
+        )
+        return
     if loss:
         show(inspect_loss(path, step), as_json, partial(loss_view, limit=limit))
         return
