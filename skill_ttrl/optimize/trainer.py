@@ -46,6 +46,8 @@ COMMAND_ONLY = {
     "document": "pass its text as initial_skill",
     "document_skills": "skill_ttrl.skills.formats.document makes skills of a document",
     "selection": "name a split in SkillOptConfig.selection_split",
+    "granularity": "it divides a document that is a skill bank",
+    "every": "runs of skillttrl train edit the text of their bank by it",
     "place": "the environment puts the document where it belongs",
     "temperature": "the target's client has one (default_temperature)",
     "test_tasks": "the environment decides which items its splits have",
