@@ -59,15 +59,17 @@ def optimize(
     score = loop.selection.score(first)
     state = OptimizeState(document, first, score, document, score)
     loop.watch.begin(state, loop.steps_per_epoch * config.epochs)
-    rows = []
+    rows, ends = [], []
     for epoch in range(1, config.epochs + 1):
         for place, batch in enumerate(batches(task.train, loop.step_size, seed + 1000 * epoch)):
             state, record = optimize_step(loop, state, batch, epoch, place)
             rows.append(record.row(state))
             loop.watch.step(record, state)
-        state = end_epoch(loop, state, epoch)
+        state, end = end_epoch(loop, state, epoch)
+        ends += [end.row()] if end is not None else []
     state = judge_last(loop, state)
-    return Optimized(state, document, first, rows, *test_rollouts(task, config, calls, document, state.best))
+    test_first, test_best = test_rollouts(task, config, calls, document, state.best)
+    return Optimized(state, document, first, rows, test_first, test_best, ends)
 
 
 def test_rollouts(
@@ -80,11 +82,11 @@ def test_rollouts(
     return found, found if best == first else calls.roll_out("test", best, task.test)
 
 
-def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> OptimizeState:
-    """Compare this epoch's document with the last's; the state with new guidance in the document and new lessons in the memory."""
+def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
+    """Compare this epoch's document with the last's: the state with new guidance and lessons, and the record where it was done."""
     memory, config, before = state.memory, loop.config, state.memory.epoch_document
     if before is None or loop.writer is None or not loop.features.compares(epoch, config.epochs):
-        return replace(state, memory=memory.after_epoch(state.current, None))
+        return replace(state, memory=memory.after_epoch(state.current, None)), None
     record = EpochRecord(epoch, state.step, before, state.current)
     loop.watch.enter(state.step, STAGE)
     items = sample_order(loop.task.train, loop.seed, epoch)
@@ -98,7 +100,7 @@ def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> OptimizeState:
         state = replace(state, current=record.candidate)
     state = replace(state, memory=memory.after_epoch(state.current, record.meta_skill))
     loop.watch.epoch(record, state)
-    return state
+    return state, record
 
 
 def judge_last(loop: Loop, state: OptimizeState) -> OptimizeState:

@@ -146,6 +146,8 @@ class Optimized:
     test_first: Sequence[RolloutResult] | None = None
     """Test rollouts of the first document; None where the test was left out."""
     test_best: Sequence[RolloutResult] | None = None
+    ends: Sequence[Mapping[str, Any]] = ()
+    """Of the epochs that were compared with the one before; see `EpochRecord.row`."""
 
 
 def _applied(report: Sequence[Mapping[str, Any]]) -> dict[str, int]:

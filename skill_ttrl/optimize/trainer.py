@@ -190,7 +190,7 @@ class SkillOptTrainer:
             "wall_time_s": round(seconds, 2),
             **intervals(found.test_first, found.test_best),
             "calls": {stage: vars(counts) for stage, counts in calls.counts.items()},
-            "fallbacks": dict(sum((Counter(row["fallbacks"]) for row in found.rows), Counter[str]())),
+            "fallbacks": dict(sum((Counter(row["fallbacks"]) for row in (*found.rows, *found.ends)), Counter[str]())),
             "failed_rollouts": failed,
         }
 

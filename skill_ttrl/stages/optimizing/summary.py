@@ -133,7 +133,7 @@ def summarize(
         edits=_sums(row.get("apply_report") for row in rows),
         abandoned=sum(row.get("selection_whole") is False for row in rows),
         repeated=sum(bool(row.get("selection_cached")) for row in rows),
-        fallbacks=_sums(row.get("fallbacks") for row in rows),
+        fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
         work={stage: _work(count) for stage, count in sorted(calls.counts.items())},
         confidence=level,
         usage=dict(usage),

@@ -183,6 +183,9 @@ def test_guidance_is_taken_unmeasured_or_behind_the_gate() -> None:
     assert [record.action for record in watch.epochs] == ["force_accept"]
     assert block(found.state.current, SLOW_UPDATE) == "nothing of use" and found.state.best == ""
     assert calls.counts["comparison"].done == 12  # the document had not changed: rolled out once
+    assert [(row["action"], row["slow_update_content"]) for row in found.ends] == [("force_accept", "nothing of use")]
+    found, watch, _ = guided(True, "")
+    assert found.ends[0]["fallbacks"] == {"slow_update": 1} and watch.epochs[0].action == "no_content"
     for gate in (True, False):
         found, watch, _ = guided(gate, "red and green")
         assert block(found.state.best, SLOW_UPDATE) == "red and green" and found.state.best_score == 0.5
