@@ -40,7 +40,9 @@ class FolderWatch(Watch):
         """Steps whose files were there at the beginning."""
 
     def begin(self, state: OptimizeState, steps: int) -> None:
-        """Write the first document and its evaluation."""
+        """Write the first document and its evaluation; remove what a kill left half written."""
+        for left in self.folder.rglob(".*.tmp-*"):
+            left.unlink(missing_ok=True)
         finished = read_json(self.folder / "runtime_state.json").get("last_completed_step")
         self._finished = finished if isinstance(finished, int) else 0
         self._snapshot(0, state.current)
