@@ -44,7 +44,6 @@ DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, 
 """Settings of what skillrl 1.0.0 does not do."""
 COMMAND_ONLY = {
     "document": "pass its text as initial_skill",
-    "document_skills": "skill_ttrl.skills.formats.document makes skills of a document",
     "selection": "name a split in SkillOptConfig.selection_split",
     "granularity": "it divides a document that is a skill bank",
     "every": "runs of skillttrl train edit the text of their bank by it",
