@@ -19,6 +19,8 @@ from skill_ttrl.optimize.epoch import Features
 from skill_ttrl.optimize.schedule import edit_budget_at
 
 Kind = Literal["rollouts", "calls"]
+MANY = 8
+"""Patches of one kind up to which every number of them is looked at."""
 LOOP, LLM = "skillopt", "openai"
 """The engine and the optimizer whose work is known beforehand."""
 ANALYSTS = ("analyst_error", "analyst_success")
@@ -175,15 +177,19 @@ def _possible_of(parts: tuple[int, ...], text: str) -> tuple[Counter[str], ...]:
         analysts = {_added(pair) for pair in product(analysts, of_part)}
     shortens = config.skill_aware.use and config.skill_aware.consolidate_threshold > 0
     for error, success, *asked in sorted(analysts):
-        for patches in ((one, other) for one in range(error + 1) for other in range(success + 1)):
+        for patches in product(_some(error), _some(success)):
             way = Counter(dict(zip(ANALYSTS, asked, strict=True))) + _merges(config, *patches)
-            optional = [_carried_out(config)] if sum(patches) else []
-            optional += [Counter({"ranking": 1})] if sum(patches) and _bounded(config) else []
-            optional += [Counter({"appendix_consolidate": 1})] if shortens else []
-            for chosen in product((False, True), repeat=len(optional)):
-                each = sum((part for part, taken in zip(optional, chosen, strict=True) if taken), way)
-                found[tuple(sorted((+each).items()))] = +each
+            most = way + Counter({"appendix_consolidate": int(shortens)})
+            if sum(patches):
+                most += _carried_out(config) + Counter({"ranking": int(_bounded(config))})
+            for each in (+way, +most):  # between the two lies what else there may be
+                found[tuple(sorted(each.items()))] = each
     return tuple(found.values())
+
+
+def _some(most: int) -> list[int]:
+    """Numbers of patches up to `most`, among which are those with the fewest and the most merges."""
+    return [*range(min(most, MANY) + 1), *([most] if most > MANY else [])]
 
 
 def _possible(config: OptimizeConfig, parts: Sequence[int]) -> list[Counter[str]]:

@@ -308,6 +308,16 @@ def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Pa
         assert dying.requests + rest.requests == whole.requests and dying.rollouts + rest.rollouts == whole.rollouts
 
 
+@pytest.mark.parametrize(("weight", "actions"), [(0.0, ["reject", "reject"]), (0.05, ["accept_new_best", "reject"])])
+def test_between_equal_scores_plain_instructions_win(weight: float, actions: list[str]) -> None:
+    """The first candidate has words that bind; the second one adds others, so its share is smaller."""
+    texts = iter(["You must always answer.", "Perhaps it is of some use to think about it."])
+    world = World(analyst_success=lambda _: {"edits": [{"op": "append", "content": next(texts)}]})
+    settings = {**OFF, "epochs": 1, "minibatch_size": 6, "gate": {"semantic_density": weight}}
+    _, watch, _ = run(world, "red green blue grey", **settings)
+    assert [record.action for record in watch.steps] == actions
+
+
 def test_the_folder_shows_what_the_end_of_an_epoch_made(tmp_path: Path) -> None:
     world, config = World(), OptimizeConfig(epochs=3, batch_size=12)
     calls = Calls(world.chat, world, seed=1, workers=1)
