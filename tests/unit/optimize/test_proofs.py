@@ -54,13 +54,13 @@ def small(
 
 @pytest.mark.parametrize("engine", ["skillopt", "gepa"])
 def test_killed_anywhere_and_resumed_it_makes_the_same_calls(engine: str, tmp_path: Path) -> None:
-    """Killed before every request, and before every eighth rollout."""
+    """Killed before every request, and before every twelfth rollout."""
     whole, uninterrupted = small(engine, tmp_path / "whole", None)
     assert whole is not None
     lines = (tmp_path / "whole").read_bytes()
     order = _work(lines)
     assert len(order) == uninterrupted.requests + uninterrupted.rollouts
-    points = [place for place, is_request in enumerate(order) if is_request or place % 8 == 0]
+    points = [place for place, is_request in enumerate(order) if is_request or place % 12 == 0]
     assert sum(order) > 4 and len(points) > 12
     for point in points:
         path = tmp_path / f"{point}"
