@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import load_config
+from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.openai.bounds import RequestBounds
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -388,6 +389,9 @@ def test_prompts_are_counted_by_the_tokenizer_that_the_config_names(
         exact = backend(server, f"endpoints.policy.tokenizer={tmp_path}")
         assert exact.count_text("Compute 12+34.") == len(tokenizer("Compute 12+34.").input_ids)
         assert exact.count(messages) >= exact.count_text("Compute 12+34.")
+        asked = {"messages": [{"role": "user", "content": "Compute 12+34."}], "max_tokens": 5}
+        config = EndpointConfig(model="m", tokenizer=str(tmp_path))
+        assert RequestBounds(config, "policy").of(asked, answers=True).tokens == exact.count(messages) + 5
         assert backend(server).count_text("12345678") == 2 and backend(server).encode(messages) is None
 
 
