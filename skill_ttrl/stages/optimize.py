@@ -34,6 +34,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, open_folder
@@ -98,7 +99,7 @@ class Prepared:
         return {
             "policy": self.target.fingerprint(),
             "document": _digest(self.document),
-            "tasks": {role: _digest([each.id for each in tasks]) for role, tasks in self.tasks.items()},
+            "tasks": {role: _digest([*map(_facts, tasks)]) for role, tasks in self.tasks.items()},
             "prompts": _digest(prompt_texts(self.templates)),
         }
 
@@ -307,6 +308,11 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
 
 def _with_config(target: EvalTarget, config: SkillTTRLConfig) -> EvalTarget:
     return replace(target, config=config)
+
+
+def _facts(task: Task) -> list[Any]:
+    """What of a task decides its rollouts and their scores."""
+    return [task.id, task_content(task), task.reference]
 
 
 def _digest(value: Any) -> str:

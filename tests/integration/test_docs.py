@@ -112,6 +112,7 @@ OWN = {
     "backend": "[3, 3]",
     "voter": "('1', '1.0', '2') -> None (0.0, 0.0, 0.0) skipped",
     "teacher": "Begin with: go to fridge, open fridge.",
+    "optimizer": "test success 0.000 -> 0.500",
     "format": "- Fermat: For a prime p, a^(p-1) = 1 mod p. | ['Fermat']",
 }
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""

@@ -40,7 +40,7 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
         task_description=trajectory.goal,
         predicted_answer=trajectory.answer or "",
         question=question,
-        reference_text=(task.reference or "") if show_reference else "",
+        reference_text=(true_answer(task) or "") if show_reference else "",
         conversation=conversation(trajectory),
         extras=extras,
     )
@@ -52,6 +52,14 @@ def unplayed(task: Task, why: str) -> RolloutResult:
     return RolloutResult(
         id=task.id, fail_reason=why, task_type=task.task_type, question=question if isinstance(question, str) else ""
     )
+
+
+def true_answer(task: Task) -> str | None:
+    """The true answer of a task, or the phrasings that its environment accepts (`SkillTTRL/QA-v0`); None where there is none."""
+    accepted = task.options.get("answers")
+    if task.reference is None and isinstance(accepted, list) and accepted:
+        return " | ".join(map(str, accepted))
+    return task.reference
 
 
 def is_success(trajectory: Trajectory) -> bool | None:
@@ -76,7 +84,7 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
         reasons.append("the last reply reached its length limit")
     if invalid:
         reasons.append(f"{invalid} of {len(trajectory.steps)} actions were not valid")
-    reference, score = trajectory.task.reference, env_score(trajectory)
+    reference, score = true_answer(trajectory.task), env_score(trajectory)
     if reference is not None and trajectory.answer is None:
         reasons.append("no answer was found in the reply")
     elif reference is not None:
