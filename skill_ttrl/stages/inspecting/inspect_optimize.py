@@ -16,7 +16,13 @@ from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
 
 COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
-ACTIONS = {"accept_new_best": "new best", "skip_no_patches": "no patch", "reject_too_long": "too long"}
+ACTIONS = {
+    "accept_new_best": "new best",
+    "reject_too_long": "too long",
+    "skip_no_patches": "no patch",
+    "skip_no_budget": "no budget",
+    "skip_no_rewrite": "no rewrite",
+}
 
 
 def optimize_inspection(path: Path, *, limit: int) -> Inspection:

@@ -28,6 +28,8 @@ GATE = {
     "reject": "rejected",
     "reject_too_long": "rejected, too long",
     "skip_no_patches": "skipped: no edits",
+    "skip_no_budget": "skipped: a budget of no edits",
+    "skip_no_rewrite": "skipped: no document was written",
     "no_pairs": "nothing to compare",
     "no_content": "nothing was written",
 }
