@@ -31,6 +31,8 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
     Raises:
         RunFolderError: a file of it cannot be read.
     """
+    if not (path / "config.yaml").is_file():
+        return _of_trainer(path, limit)
     config, rows, summary = load_config(path / "config.yaml", trust=True), history(path), read_summary(path)
     asked = config.optimize
     assert asked is not None
@@ -52,6 +54,21 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
         notes += summary_lines(summary)
     elif (path / USAGE).is_file():
         notes += usage_lines(usage_report(read_usage(path / USAGE)))
+    notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
+    return Inspection("optimisation", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
+
+
+def _of_trainer(path: Path, limit: int) -> Inspection:
+    """The same of a folder of `SkillOptTrainer`."""
+    config, rows, summary = read_json(path / "config.json", {}), history(path), read_json(path / "summary.json", {})
+    facts = {"environment": summary.get("env", ""), "seed": config.get("seed"), "steps done": len(rows)}
+    facts |= {"ended": "yes" if summary else "no; the same call of train() continues it"}
+    facts |= {"document": str(path / "best_skill.md")}
+    notes = [f"Of {len(rows)} steps the newest {limit}; --limit shows more."] if len(rows) > limit else []
+    for name, key in (("first", "baseline_test_hard"), ("best", "test_hard")):
+        if (score := summary.get(key)) is not None:
+            low, high = summary[f"{key}_interval"]
+            notes.append(f"Test, {name} document: {score:.3f} [{low:.3f}, {high:.3f}].")
     notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
     return Inspection("optimisation", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
 
