@@ -60,6 +60,7 @@ def test_a_resumed_run_draws_the_same_rounds(tiny_yaml: Path, tmp_path: Path, re
     assert models[0].read_bytes() == models[1].read_bytes()
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_draws_the_same_rounds(tiny_yaml: Path, tmp_path: Path) -> None:
     given = [*SETTINGS, "rl.steps=12", "rl.checkpoint_every=2", "rl.adaptive_entropy={target: 99, delta: 0.01}"]
     assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=given) == 0

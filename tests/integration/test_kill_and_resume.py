@@ -161,6 +161,7 @@ def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: P
     assert logs[0] == logs[1] and len(logs[0].splitlines()) > 4  # the import, and an update for most steps
 
 
+@pytest.mark.slow
 def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Path, tmp_path: Path) -> None:
     base = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]  # enough that it answers at all
     assert harness(tiny_yaml, tmp_path / "base", "reference", settings=base) == 0

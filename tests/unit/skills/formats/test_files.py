@@ -162,7 +162,11 @@ def test_markdown_by_hand() -> None:
         ("x.md", '## a\n- title: "x\n\ntext', r"'title' is a text in quotes"),
         ("x.md", "## a\n\n```\ntext", r"fence ``` of its text is not closed"),
         ("x.md", "## a\n\n", r"x\.md:1: Skill 'a' has an empty text"),
-        ("x.txt", "", r"Say --format json, jsonl, skillrl, skillrl-memory, markdown or agentskills"),
+        (
+            "x.txt",
+            "",
+            r"Say --format json, jsonl, skillrl, skillrl-memory, markdown, document, document-items or agentskills",
+        ),
     ],
 )
 def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:
