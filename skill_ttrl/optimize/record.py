@@ -98,13 +98,11 @@ class StepRecord:
         if self.merged is not None:
             row["n_edits_merged"] = len(self.merged.edits)
         if self.selected is not None and self.candidate is not None:
-            row |= {
-                "edit_budget": self.edit_budget,
-                "n_edits_ranked": len(self.selected.edits),
-                "candidate_skill_len": len(self.candidate),
-                "candidate_hash": skill_hash(self.candidate),
-                "apply_report": _applied(self.report),
-            }
+            row |= {"edit_budget": self.edit_budget, "n_edits_ranked": len(self.selected.edits)}
+        if self.candidate is not None:  # an engine of whole documents selects no edits
+            row |= {"candidate_skill_len": len(self.candidate), "candidate_hash": skill_hash(self.candidate)}
+        if self.selected is not None and self.candidate is not None:
+            row["apply_report"] = _applied(self.report)
         if self.evaluation is not None:
             whole = (
                 self.evaluation.whole

@@ -227,7 +227,8 @@ class _Run:
             if answer:
                 return answer
             self._unanswered = text
-            return self.reflect(prompt)
+            if self.record is not None:
+                self.record.fallbacks["gepa_reflect"] += 1
         raise _NoAnswer
 
 

@@ -33,6 +33,7 @@ def test_the_outcome_is_what_passed_our_gate() -> None:
     found = run(engine_options={"iterations": 12, "minibatch_size": 4})
     assert len(found.rows) == 12 and found.rows[-1]["step"] == 12 and found.rows[5]["epoch"] == 2
     accepted = [row for row in found.rows if str(row["action"]).startswith("accept")]
+    assert all("candidate_hash" in row for row in accepted)
     assert accepted and found.state.best_score == max(row["candidate_gate_score"] for row in accepted)
     assert found.state.best_score > compute_score(found.first_evaluation.results)[0]
     assert found.test_best is not None and len(found.test_best) == 6
@@ -86,6 +87,7 @@ def test_requests_without_an_answer_leave_their_iteration_out_and_are_not_put_tw
     found = run(**FEW)
     assert [row["action"] for row in found.rows] == ["skip_no_patches"] * 4 and run.requests == 4
     assert run.calls.counts["gepa_reflect"].failed == 4 and found.state.best == ""
+    assert [row["fallbacks"] for row in found.rows] == [{"gepa_reflect": 1}] * 4
 
 
 def test_a_document_over_its_bound_is_not_rolled_out() -> None:
