@@ -72,7 +72,7 @@ class OptimizeSlowUpdateConfig(Section):
 
 
 class OptimizeSkillAwareConfig(Section):
-    """Skill-aware reflection: defects are mended in the body, lapses of the agent become notes in the appendix."""
+    """Skill-aware reflection: defects are fixed in the body, lapses of the agent become notes in the appendix."""
 
     use: bool = False
     """Ask analysts to tell the two apart."""

@@ -85,20 +85,20 @@ def compare(
         documents: the one before and the one now. Where they are the same text it is rolled out once.
         items: in the order in which they are taken.
         count: items of a comparison; under `changed`, pairs that are looked for.
-        policy: pairs that are kept.
+        policy: pairs that are returned.
     """
     before, after = documents
-    kept: list[Pair] = []
+    found: list[Pair] = []
     done = 0
-    while done < len(items) and len(kept) < count:
-        chunk = items[done : done + count - len(kept)]
+    while done < len(items) and len(found) < count:
+        chunk = items[done : done + count - len(found)]
         done += len(chunk)
         first = roll_out(before, chunk)
         second = first if before == after else roll_out(after, chunk)
-        kept += [pair for pair in map(Pair, first, second) if pair.change in POLICIES[policy]]
+        found += [pair for pair in map(Pair, first, second) if pair.change in POLICIES[policy]]
         if policy != "changed" or before == after:
             break
-    return kept
+    return found
 
 
 def count_changes(pairs: Sequence[Pair]) -> dict[Change, int]:
@@ -110,8 +110,8 @@ def count_changes(pairs: Sequence[Pair]) -> dict[Change, int]:
 def show_pairs(pairs: Sequence[Pair]) -> str:
     """The comparison as a section of a prompt: counts, then the rollouts of all pairs but those that went right twice."""
     counts = count_changes(pairs)
-    told = sum(pair.change != "stable_success" for pair in pairs)
-    most = SHOWN_CHARS // max(2 * told, 1)
+    detailed = sum(pair.change != "stable_success" for pair in pairs)
+    most = SHOWN_CHARS // max(2 * detailed, 1)
     parts = [", ".join(f"{_HEADINGS[change].split(':')[0].lower()} {counts[change]}" for change in _HEADINGS)]
     for change, heading in _HEADINGS.items():
         group = [pair for pair in pairs if pair.change == change]

@@ -1,4 +1,4 @@
-"""Skill-aware reflection (EmbodiSkill): a defect of the document is mended in its body, a lapse of the agent becomes a note.
+"""Skill-aware reflection (EmbodiSkill): a defect of the document is fixed in its body, a lapse of the agent becomes a note.
 
 Analysts tell the two apart (`skill_aware_error.md`). A note points to a rule that the document has and the agent did not follow; notes
 stand in the protected appendix, each once, and a call shortens them where they have become many.
