@@ -170,22 +170,19 @@ def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         budget = "" if row.get("edit_budget") is None else f" (budget {row['edit_budget']})"
         found.append(("edits", f"{merged} merged, {row.get('n_edits_ranked', 0)} selected{budget}"))
     if "selection_hard" in row:
-        how = (
-            "known from before"
-            if row.get("selection_cached")
-            else ""
-            if row.get("selection_whole", True)
-            else "ended early"
-        )
-        found.append(
-            ("candidate", f"{_decimal(row['selection_hard'])} on {row.get('selection_n', 0)} items{how and ', ' + how}")
-        )
-    if row.get("p_value") is not None:
-        found.append(("p of the paired test", _decimal(row["p_value"])))
+        found.append(("candidate", _evaluated(row)))
     found.append(("behind it", f"current {_decimal(row.get('current_score'))}, best {_decimal(row.get('best_score'))}"))
     if fallbacks := row.get("fallbacks"):
         found.append(("unusable answers", ", ".join(f"{_clean(name)} {count}" for name, count in fallbacks.items())))
     return found
+
+
+def _evaluated(row: Mapping[str, Any]) -> str:
+    """The evaluation of a candidate. Of one that ended early the mean says nothing, so it is not shown."""
+    if not row.get("selection_whole", True):
+        return f"evaluation ended early, after {row.get('selection_n', 0)} items"
+    known = ", known from before" if row.get("selection_cached") else ""
+    return f"{_decimal(row['selection_hard'])} on {row.get('selection_n', 0)} items{known}"
 
 
 def _facts(history: OptimizeHistory) -> list[str]:
