@@ -6,6 +6,9 @@ Over seeds and beside controls: benchmarks/optimize_skills.py.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -83,3 +86,27 @@ def test_the_loop_finds_the_missing_rules_from_failures_alone(opened: Opened) ->
 def test_a_document_can_be_no_bank_where_the_config_has_none() -> None:
     with pytest.raises(ConfigError, match="no skills section"):
         as_bank(None, read_rules)
+
+
+@pytest.mark.slow
+def test_killed_and_continued_a_sampled_optimisation_ends_with_the_same_document(tmp_path: Path) -> None:
+    """At temperature 1 a rollout depends on those that are sampled with it: a part of a batch is sampled with the whole again."""
+    told = [*SHOWN, "agent={template: plain, prompts: tiny}", "data.max_prompt_tokens=64", "rollout.max_new_tokens=40"]
+    told += ["optimize.epochs=1", "optimize.temperature=1.0", "optimize.selection.tasks=60", "optimize.test_tasks=60"]
+    settings = [word for setting in told for word in ("--set", setting)]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "optimize", "quickstart_optimize", "--policy", str(BASE)]
+    subprocess.run([*command, *settings, "-o", str(tmp_path / "whole")], check=True, capture_output=True)
+    journal, kills = tmp_path / "killed" / "journal.jsonl", [70, 150, 300]
+    while True:
+        run = subprocess.Popen([*command, *settings, "-o", str(tmp_path / "killed")], stdout=subprocess.DEVNULL)
+        while run.poll() is None:
+            if kills and journal.exists() and journal.read_bytes().count(b"\n") >= kills[0]:
+                run.kill()
+                kills.pop(0)
+                run.wait()
+            time.sleep(0.01)
+        if run.returncode != -9:
+            break
+    assert run.returncode == 0 and not kills
+    for name in ("journal.jsonl", "best_skill.md"):
+        assert (tmp_path / "killed" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
@@ -84,6 +84,7 @@ def test_no_edit_for_a_line_that_nothing_excludes_nor_where_no_line_is_left() ->
     assert optimizer.reflect(view(RolloutResult("other", question="Who wrote it?"))) == []
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(["bako", "kida", "vuba"]), st.integers(0, 9)), min_size=1, max_size=30),
     st.lists(st.sampled_from(RULES), min_size=3, max_size=3),
