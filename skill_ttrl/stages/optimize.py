@@ -37,7 +37,7 @@ from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
-from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, open_folder
+from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, find_tasks
 from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
@@ -275,6 +275,11 @@ def _find_target(
     """The policy with its config, and the text of the user's config file."""
     if source is None and policy is None:
         raise ConfigError("Name a config, or who acts with --policy: a run, a checkpoint, a model or openai:MODEL.")
+    for given in (source, policy):
+        if given is not None and not isinstance(given, Mapping) and is_optimization(given):
+            raise ConfigError(
+                f"{given} holds an optimisation. The command that began it continues it; its document is {given}/best_skill.md."
+            )
     if policy is None and not isinstance(source, Mapping) and is_trained(Path(str(source))):
         source, policy = None, source
     text = None if source is None or isinstance(source, Mapping) else read_source(source)[1]
@@ -287,7 +292,14 @@ def _find_target(
 
 
 def _policy_of(config: SkillTTRLConfig) -> str:
-    return config.rollout.backend if backend_facts(config).remote else config.model.path
+    if backend_facts(config).remote:
+        return config.rollout.backend
+    if "model" not in config.model_fields_set:
+        raise ConfigError(
+            "Nobody is named who acts: the config states no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
+            "command:PROGRAM."
+        )
+    return config.model.path
 
 
 def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:

@@ -120,6 +120,7 @@ def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
         assert found.accuracy == 0.25
 
 
+@pytest.mark.slow  # beside tests/integration/test_optimize_kill.py, which kills in a scripted world
 def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     one_by_one = {"max_concurrency": 1}
     with server() as there:
@@ -162,6 +163,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         for error, match, changes in (
             (ConfigError, "Unknown engine 'gepaa'", ["optimize.engine=gepaa"]),
             (ConfigError, "Unknown optimizer", ["optimize.optimizer=opnai"]),
+            (ConfigError, "states no model", ["rollout.backend=hf"]),
             (DocumentError, "cannot read nowhere.md", ["optimize.document=nowhere.md"]),
             (DataError, "leaves none to train on", ["optimize.selection.tasks=20"]),
             (DataError, "is also a training task", ["optimize.selection.tasks=null", "optimize.selection.split=train"]),

@@ -23,6 +23,8 @@ MANY = 8
 """Patches of one kind up to which every number of them is looked at."""
 LOOP, LLM = "skillopt", "openai"
 """The engine and the optimizer whose work is known beforehand."""
+GEPA, REFLECT = "gepa", "gepa_reflect"
+"""Another engine, of which bounds are known, and the stage in which it asks for a new document."""
 ANALYSTS = ("analyst_error", "analyst_success")
 """Stages of the analysts of failures and of successes."""
 
@@ -132,13 +134,33 @@ def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *,
             calls = {stage: _span(way[stage] for way in ways) for stage in sorted(set[str]().union(*ways))}
             whole = _span(sum(way.values()) for way in ways)
             steps.append(StepPlan(len(steps) + 1, epoch, rollouts, calls, whole))
-    tested = sizes.test if config.test else 0
+    after = _tested(config, sizes)
     return Counted(
         tuple(steps),
         exactly(sizes.selection),
-        Span(tested, tested if success is not None else 2 * tested),
+        after if success is None else exactly(after.least),
         *epoch_ends(config, sizes, len(batches), known=success is not None, reuses=reuses),
     )
+
+
+def count_gepa(config: OptimizeConfig, sizes: Sizes, *, minibatch: int, iterations: int, reuses: bool) -> Counted:
+    """The rollouts and calls of the engine gepa, as bounds: an iteration tries a parent and at most one new document on a minibatch."""
+    least = 0 if reuses else minibatch
+    rollouts = {"rollout": Span(least, 2 * minibatch), "selection": Span(0, sizes.selection)}
+    asked = Span(0, 1)
+    steps = tuple(StepPlan(step + 1, 1, rollouts, {REFLECT: asked}, asked) for step in range(iterations))
+    return Counted(steps, exactly(sizes.selection), _tested(config, sizes))
+
+
+def count_unknown(config: OptimizeConfig, sizes: Sizes) -> Counted:
+    """The rollouts of an engine of which nothing is known but that both documents are evaluated."""
+    return Counted((), exactly(sizes.selection), _tested(config, sizes))
+
+
+def _tested(config: OptimizeConfig, sizes: Sizes) -> Span:
+    """Rollouts of the test: once where the first document is the best, else twice."""
+    tested = sizes.test if config.test else 0
+    return Span(tested, 2 * tested)
 
 
 def step_batches(config: OptimizeConfig, train: int) -> list[list[int]]:

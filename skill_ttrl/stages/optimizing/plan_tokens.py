@@ -11,14 +11,31 @@ from skill_ttrl.agents.prompt import PromptFormatter, estimate_tokens
 from skill_ttrl.config import EndpointConfig, OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.optimize.comparison import SHOWN_CHARS
+from skill_ttrl.optimize.engines.gepa import FIELD_CHARS, GepaOptions
 from skill_ttrl.optimize.llm_optimizer import RANKING_TOKENS
 from skill_ttrl.optimize.transcript import EDIT_CHARS, ROLLOUT_CHARS
 from skill_ttrl.optimize.update_modes import MODES
 from skill_ttrl.optimize.writer import DECISION_TOKENS
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.stages.optimizing.plan import LLM, LOOP, NONE, Counted, Kind, Sizes, Span, count, exactly
+from skill_ttrl.stages.optimizing.plan import (
+    GEPA,
+    LLM,
+    LOOP,
+    NONE,
+    REFLECT,
+    Counted,
+    Kind,
+    Sizes,
+    Span,
+    count,
+    count_gepa,
+    count_unknown,
+    exactly,
+)
 from skill_ttrl.types import Task
 
+GEPA_FIELDS = 3
+"""Fields of a rollout in the prompt of gepa."""
 CONTEXT_CHARS = 20_000
 """Most characters taken for the further sections of a request: rejected edits, memory of the optimizer."""
 SHARES = 4
@@ -91,9 +108,9 @@ def make_plan(
     options = config.optimize
     assert options is not None
     sizes = Sizes(*(len(tasks.get(role, ())) for role in ("train", "selection", "test")))
-    counted = count(options, sizes, success, reuses=reuses)
+    counted = _counted(options, sizes, success, reuses=reuses)
     longest = _longest(options, document, len(counted.steps))
-    known = options.engine == LOOP and options.optimizer == LLM
+    known = options.engine == GEPA or (options.engine == LOOP and options.optimizer == LLM)
     work = [
         PlannedWork(
             "rollouts", stage, total, _a_step(counted, stage), *_rollout_tokens(config, tasks, stage, total, longest)
@@ -120,6 +137,16 @@ def make_plan(
         _cost(config, work),
         _assumptions(config, options, success, reuses=reuses, known=known),
     )
+
+
+def _counted(options: OptimizeConfig, sizes: Sizes, success: float | None, *, reuses: bool) -> Counted:
+    if options.engine == LOOP:
+        return count(options, sizes, success, reuses=reuses)
+    if options.engine != GEPA:
+        return count_unknown(options, sizes)
+    own = GepaOptions.of(options.engine_options)
+    iterations = own.iterations or options.epochs * math.ceil(sizes.train / own.minibatch_size)
+    return count_gepa(options, sizes, minibatch=own.minibatch_size, iterations=iterations, reuses=reuses)
 
 
 def _a_step(counted: Counted, stage: str) -> Span | None:
@@ -156,6 +183,11 @@ def _call_tokens(
     options: OptimizeConfig, templates: Templates, document: str, stage: str, total: Span, longest: int
 ) -> tuple[Span, Span]:
     """Tokens that the optimizer's model reads and writes."""
+    if stage == REFLECT:
+        rollouts = GepaOptions.of(options.engine_options).minibatch_size * GEPA_FIELDS * FIELD_CHARS // SHARES
+        return total.times(Span(0, longest + rollouts + CONTEXT_CHARS // SHARES)), total.times(
+            Span(0, options.max_answer_tokens)
+        )
     request = next(name for start, name in REQUESTS.items() if stage.startswith(start))
     mode = MODES[options.update_mode]
     name = f"{stage}{mode.suffix}" if stage.startswith(("analyst", "merge", "ranking")) else stage
@@ -223,7 +255,9 @@ def _assumptions(
     config: SkillTTRLConfig, options: OptimizeConfig, success: float | None, *, reuses: bool, known: bool
 ) -> list[str]:
     found = ["a token is taken for 4 characters; answers are counted from nothing to their limit"]
-    if success is None:
+    if options.engine != LOOP:
+        found.append(f"of the engine {options.engine!r} no assumed success makes one number, only bounds are known")
+    elif success is None:
         found.append(
             "at least and at most: by how many rollouts succeed, which answers can be used and which candidates pass; one number with --success RATE"
         )

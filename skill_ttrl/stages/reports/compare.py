@@ -18,6 +18,7 @@ from skill_ttrl.intervals import Interval, paired_difference, unpaired_differenc
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.evaluation.results import EVALUATION
+from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.storage.jsonl import read_jsonl
 
@@ -146,6 +147,11 @@ def measured(path: str | Path) -> Measured:
 
 
 def _of_run(path: Path) -> Measured:
+    if is_optimization(path):
+        raise RunFolderError(
+            f"{path} holds an optimisation, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
+            "POLICY --document FILE --output FOLDER for each, then compare the folders."
+        )
     file = path / "evaluations.jsonl"
     lines = read_jsonl(file)
     found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)

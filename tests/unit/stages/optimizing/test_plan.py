@@ -15,7 +15,7 @@ from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.stages.optimizing.plan import Counted, Sizes, count
+from skill_ttrl.stages.optimizing.plan import Counted, Sizes, count, count_gepa
 from tests.rule_optimizer import ScriptedOptimizer
 
 EXACT = {"gate": {"early_stop": False}, "reuse_rollouts": False}
@@ -130,3 +130,15 @@ def test_without_it_what_is_used_lies_within_the_bounds(seed: int, reuse: bool, 
         assert number in bounds[name], name
     calls = sum(number for name, number in found.items() if name not in counted.rollouts())
     assert calls in counted.all_calls()
+
+
+@pytest.mark.parametrize("reuse", [False, True])
+def test_of_gepa_what_is_used_lies_within_the_bounds(reuse: bool) -> None:
+    pytest.importorskip("gepa")
+    config = OptimizeConfig(engine="gepa", epochs=2, reuse_rollouts=reuse)
+    sizes = Sizes(8, 5, 4)
+    counted = count_gepa(config, sizes, minibatch=3, iterations=6, reuses=reuse)
+    found = used(config, sizes, Succeeds(0.4), ScriptedOptimizer(seed=1))
+    bounds = {**counted.rollouts(), **counted.calls()}
+    for name, number in found.items():
+        assert number in bounds[name], name
