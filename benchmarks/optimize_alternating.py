@@ -17,16 +17,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from speed_plot import draw
+
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import MODULUS, Operators
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import derive_seed
 
 RECIPE = "quickstart_skills"
 TRAINED_DIGITS, GATE_DIGITS = 6, 2
+SHOWN_STEPS = (1, 2, 4, 8, 16, 24, 40)
 EDITS = (
     "optimize.every=2",
     "optimize.optimizer=induce",
@@ -56,6 +60,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/benchmark-optimize-alternating"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--figure", type=Path, help="an SVG of the first three arms, step by step")
     options = parser.parse_args()
     seeds = list(range(len(options.cold))) if options.cold else options.seeds
     for seed in seeds:
@@ -65,6 +70,8 @@ def main() -> None:
         for arm in options.arms:
             run_arm(arm, seed, max((cold / "checkpoints").glob("sft-*")), options.output)
     print(table(options.arms, seeds, options.output))
+    if options.figure:
+        options.figure.write_text(figure(seeds, options.output))
 
 
 def run_arm(arm: str, seed: int, weights: Path, output: Path) -> None:
@@ -132,6 +139,22 @@ def table(arms: Sequence[str], seeds: Sequence[int], output: Path) -> str:
         for found in [[read_summary(folder_of(output, arm, seed)) for seed in seeds]]
     )
     return "\n".join([*rows, "", *means])
+
+
+def figure(seeds: Sequence[int], output: Path) -> str:
+    """The training's rewards, and how often the bank is asked, as means over seeds."""
+    series = {}
+    for arm in list(ARMS)[:3]:
+        runs = [read_jsonl(folder_of(output, arm, seed) / "metrics.jsonl") for seed in seeds]
+        steps = [[row for row in rows if row["phase"] == "rl" and "retrieve_rate" in row] for rows in runs]
+        series[arm] = [
+            (
+                float(number),
+                {name: fmean(rows[number - 1][name] for rows in steps) for name in ("score/mean", "retrieve_rate")},
+            )
+            for number in SHOWN_STEPS
+        ]
+    return draw("step", [("training reward", "score/mean", 1.0), ("samples that ask", "retrieve_rate", 1.0)], series)
 
 
 def _cells(summary: Summary, folder: Path) -> str:
