@@ -82,6 +82,8 @@ def test_every_second_step_edits_the_bank_by_one_update(whole: Path) -> None:
     assert rows[1]["optimize/edits"] == rows[1]["optimize/changes"] == 1 and rows[1]["optimize/failures"] >= 15
     looks = read_jsonl(whole / "optimize.jsonl")
     assert [look["rollouts"] for look in looks] == [16] * 3 and looks[0]["changes"][0]["kind"] == "add"
+    assert [(look["edits"], look["applied"], look["changed"]) for look in looks] == [(1, 1, 1)] * 3
+    assert looks[0]["report"][0]["status"] == "applied_append"
 
 
 def test_stopped_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(

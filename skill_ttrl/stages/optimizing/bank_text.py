@@ -185,7 +185,10 @@ def _recorded(
         "step": step,
         "rollouts": len(rollouts),
         "failures": failures,
-        "edits": [dict(each) for each in report],
+        "edits": len(report),
+        "applied": applied,
+        "changed": len(changes),
+        "report": [dict(each) for each in report],
         "changes": [
             {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
             for change in changes
