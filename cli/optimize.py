@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.optimizing.plan_tokens import Plan
     from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
 
-FILES = "Everything is in {0}. The document to use: {0}/best_skill.md. Look at the steps: skillttrl inspect {0}"
+FILES = "Everything is in {0}. The document to use: {0}/best_skill.md. Its page: {0}/report.html. Its steps: skillttrl inspect {0}"
 
 Source = Annotated[
     str | None,

@@ -23,6 +23,10 @@ from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.types import first_problem, from_json
 
 SCHEMA_VERSION = 1
+ROLLOUTS = ("rollout", "selection", "comparison", "test")
+"""Stages whose work are rollouts, in the order in which they are shown; the work of others are calls."""
+NAMES = {"rollout": "training"}
+"""What a stage is called where it is not by its own name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,15 +187,38 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
             f"Evaluations saved: {found.abandoned} ended early, {found.repeated} of candidates that were known; "
             f"{sum(each.reused for each in found.work.values())} rollouts reused."
         )
-    for stage, each in found.work.items():
-        failed = f", {each.failed} without an answer" if each.failed else ""
-        tokens = f"; {each.prompt_tokens:,} tokens in, {each.completion_tokens:,} out" if each.prompt_tokens else ""
-        reused = f", {each.reused} reused" if each.reused else ""
-        lines.append(f"{stage}: {each.asked}{reused}{failed}{tokens}.")
+    lines += _work_lines(found.work)
     if found.fallbacks:
         counts = ", ".join(f"{stage} {count}" for stage, count in found.fallbacks.items())
         lines.append(f"Answers that could not be used: {counts}.")
-    return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(found.usage))]
+    usage = found.usage
+    if usage and not usage["tokens_in"] + usage["tokens_out"]:  # a program has neither tokens nor a price
+        return [
+            *lines,
+            f"Programs and requests without tokens: {usage['requests']:,}, {usage['failed']:,} of them failed.",
+        ]
+    return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(usage))]
+
+
+def _work_lines(work: Mapping[str, Work]) -> list[str]:
+    """Rollouts in one line, the calls of the optimizer's model in another."""
+    played = [f"{NAMES.get(stage, stage)} {_times(work[stage])}" for stage in ROLLOUTS if stage in work]
+    asked = {stage: each for stage, each in work.items() if stage not in ROLLOUTS}
+    lines = [f"Rollouts: {', '.join(played)}."] if played else []
+    if asked:
+        tokens = (
+            sum(each.prompt_tokens for each in asked.values()),
+            sum(each.completion_tokens for each in asked.values()),
+        )
+        counts = ", ".join(f"{stage} {_times(each)}" for stage, each in asked.items())
+        lines.append(f"Calls of the optimizer's model: {counts}; {tokens[0]:,} tokens in, {tokens[1]:,} out.")
+    return lines
+
+
+def _times(each: Work) -> str:
+    notes = [f"{each.reused:,} reused"] if each.reused else []
+    notes += [f"{each.failed:,} without an answer"] if each.failed else []
+    return f"{each.asked:,}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _work(count: Counts) -> Work:
