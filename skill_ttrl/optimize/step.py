@@ -78,10 +78,15 @@ def optimize_step(
 def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> OptimizeState:
     """Aggregate, select, edit and gate what the analysts proposed; the state behind the decision."""
     if not record.raw_patches:
+        record.reason = "no analyst gave a patch"
         return state
     with _stage(loop, record, "aggregate"):
         record.merged = loop.optimizer.merge(view, record.raw_patches)
     if not record.merged.edits:
+        proposed = sum(len(raw.patch.edits) for raw in record.raw_patches)
+        record.reason = (
+            f"of {proposed} proposed edits none was left after merging" if proposed else "no patch has an edit"
+        )
         return state
     state = replace(state, updates=state.updates + 1)
     with _stage(loop, record, "select"):

@@ -216,9 +216,9 @@ def _work_lines(work: Mapping[str, Work]) -> list[str]:
 
 
 def _times(each: Work) -> str:
-    notes = [f"{each.reused:,} reused"] if each.reused else []
+    notes = [f"{each.reused:,} more reused"] if each.reused else []
     notes += [f"{each.failed:,} without an answer"] if each.failed else []
-    return f"{each.asked:,}" + (f" ({', '.join(notes)})" if notes else "")
+    return f"{each.asked - each.reused:,}" + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _work(count: Counts) -> Work:
