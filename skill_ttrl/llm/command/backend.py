@@ -27,6 +27,7 @@ from skill_ttrl.llm.openai.budget import Spend
 from skill_ttrl.llm.openai.failures import printable
 from skill_ttrl.llm.openai.ledger import Entry, current_ledger, current_phase
 from skill_ttrl.llm.openai.replies import tokens_in_text
+from skill_ttrl.llm.openai.usage_text import PROGRAM
 from skill_ttrl.types import Completion, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 PASSED = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "SYSTEMROOT")
 """Environment variables that every program gets."""
-ROLE = "policy"
 SHOWN = 400
 """Characters of stderr in a message."""
 SHORTEST_SECRET = 6
@@ -125,7 +125,7 @@ class CommandBackend:
         ledger, phase = current_ledger(), current_phase()
         hold, finished = ledger.hold(), Finished("cancelled")
         try:
-            await hold.reserve(Spend(requests=1), ROLE)
+            await hold.reserve(Spend(requests=1), PROGRAM)
         except BudgetError as error:
             return error
         try:
@@ -134,7 +134,7 @@ class CommandBackend:
             finished = Finished("failed")
             raise EndpointError(f"Cannot start {self.name}: {error.strerror or error}.", "unreachable") from None
         finally:
-            asked = phase or ledger.present_phase, ROLE, self.config.argv[0], finished.outcome
+            asked = phase or ledger.present_phase, PROGRAM, self.config.argv[0], finished.outcome
             ledger.record(Entry(*asked, attempts=1, cost=None, seconds=round(finished.seconds, 3)), hold)
         return self._completion(finished, sampling)
 

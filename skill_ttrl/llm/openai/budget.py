@@ -191,7 +191,7 @@ def _refusal(limits: Limits, spent: Spend, most: Spend, role: str) -> str:
     if limits.cost is not None and spent.cost + most.cost > limits.cost:
         left = max(0.0, limits.cost - spent.cost)
         short.append(f"a cost of {left:.4g} is left and the next request could take {most.cost:.4g}")
-    answers = bool(short) and role not in ("", "embeddings")
+    answers = bool(short) and role not in ("", "embeddings", "command")
     if limits.requests is not None and spent.requests + most.requests > limits.requests:
         short.append("no request is left")
     longest = LONGEST.get(role, f"endpoints.{role}.max_tokens")

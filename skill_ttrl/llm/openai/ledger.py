@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, field
@@ -21,6 +21,8 @@ from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, RunFolderError, annotate_error
 from skill_ttrl.llm.openai.budget import Budget, Hold, Limits, Spend, budget_text, cost_text
 from skill_ttrl.llm.openai.cache import PaidAnswers
+from skill_ttrl.llm.openai.usage_text import ASKED as ASKED
+from skill_ttrl.llm.openai.usage_text import usage_lines as usage_lines
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -37,9 +39,6 @@ SAME = "Go on with the same command."
 RAISE = "Raise the budget (endpoints.max_total_tokens, endpoints.max_cost or endpoints.max_requests)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
-BEYOND = "billed beyond what they could take"
-ASKED = "asked of models behind addresses"
-"""Begins the line that says what they cost."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 
@@ -351,25 +350,6 @@ def when_spent(leaving: str) -> str:
 def annotate_budget_error(leaving: str) -> AbstractContextManager[None]:
     """Append `leaving` to a `BudgetError`: what was saved, and how to continue."""
     return annotate_error(BudgetError, leaving)
-
-
-def usage_lines(usage: Mapping[str, Any]) -> list[str]:
-    """What was asked of models behind addresses, in a line for all and, where there are several, one for each phase and role."""
-    if not usage:
-        return []
-    parts = {f"{phase}, {role}": each for phase, roles in usage["by"].items() for role, each in roles.items()}
-    whole = f"{ASKED}: {_asked(usage)}"
-    return [whole, *(f"{name}: {_asked(each)}" for name, each in parts.items() if len(parts) > 1)]
-
-
-def _asked(totals: Mapping[str, Any]) -> str:
-    others = {"failed": totals["failed"], "from the disk": totals["cached"], BEYOND: totals.get("over_bound", 0)}
-    shown = "".join(f", {count} {name}" for name, count in others.items() if count)
-    sent = totals["requests"] - totals["cached"]
-    return (
-        f"{totals['requests']} requests{shown}; {totals['tokens_in']:,} tokens in, {totals['tokens_out']:,} out; "
-        f"{cost_text(totals['cost'], totals.get('unpriced', 0), sent)}"
-    )
 
 
 class _Spent(BudgetError):

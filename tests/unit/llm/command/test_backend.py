@@ -147,7 +147,7 @@ def test_each_run_is_a_request_of_the_ledger(tmp_path: Path) -> None:
         with pytest.raises(BudgetError):
             answer(config("cat"))
     assert (report["requests"], report["failed"], report["cost"]) == (3, 1, None)
-    assert [*report["by"]] == ["eval"] and report["by"]["eval"]["policy"]["attempts"] == 3
+    assert [*report["by"]] == ["eval"] and report["by"]["eval"]["command"]["attempts"] == 3
 
 
 def test_what_cannot_run_is_said_before_it_runs() -> None:

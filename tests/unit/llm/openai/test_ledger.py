@@ -181,6 +181,18 @@ def test_a_report_has_a_line_for_all_and_for_each() -> None:
     ]
 
 
+def test_programs_are_no_models_behind_addresses() -> None:
+    ledger = Ledger()
+    for outcome in ("ok", "timeout"):
+        ledger.record(Entry("rollout", "command", "agent", outcome, 1, cost=None))
+    assert usage_lines(ledger.report()) == ["programs started: 2, 1 failed"]
+    ledger.record(entry("analyst", "optimizer"))
+    assert usage_lines(ledger.report()) == [
+        "asked of models behind addresses: 1 requests; 10 tokens in, 5 out; cost 0.5",
+        "programs started: 2, 1 failed",
+    ]
+
+
 def test_kept_answers_are_told_apart_by_all_that_was_asked(tmp_path: Path) -> None:
     cache = AnswerCache(tmp_path / "answers")
     asked = {"messages": [{"role": "user", "content": "x"}], "seed": 1}
