@@ -63,7 +63,7 @@ def optimize_html(history: OptimizeHistory) -> str:
         best=_clean(history.best),
         best_step=history.state.get("best_step", 0),
         work=[(_clean(stage), dict(each)) for stage, each in history.work.items()],
-        spending=[_clean(text) for text in history.spending],
+        spending=[_clean(f"{text[0].upper()}{text[1:]}.") for text in history.spending],
     )
 
 
@@ -179,9 +179,9 @@ def _numbers(row: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _evaluated(row: Mapping[str, Any]) -> str:
     """The evaluation of a candidate. Of one that ended early the mean says nothing, so it is not shown."""
-    if not row.get("selection_whole", True):
-        return f"evaluation ended early, after {row.get('selection_n', 0)} items"
     known = ", known from before" if row.get("selection_cached") else ""
+    if not row.get("selection_whole", True):
+        return f"evaluation ended early, after {row.get('selection_n', 0)} items{known}"
     return f"{_decimal(row['selection_hard'])} on {row.get('selection_n', 0)} items{known}"
 
 
