@@ -62,6 +62,8 @@ TASK_SECTIONS = (
     "optimize",
 )
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
+ABOUT_RUNS = ("verified", "waits_for")
+"""Keys that say something of the runs of a config alone."""
 
 
 @dataclass(frozen=True)
@@ -309,6 +311,7 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
         ConfigError: it states keys that a trained policy no longer takes.
     """
     data, _, where = read_source(source)
+    data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
     if foreign := sorted({*data} - {*TASK_SECTIONS}):
         raise ConfigError(
             f"{where} states {', '.join(foreign)}, but the policy is trained already. A config beside a run may state "

@@ -120,7 +120,6 @@ def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
         assert found.accuracy == 0.25
 
 
-@pytest.mark.slow  # beside tests/integration/test_optimize_kill.py, which kills in a scripted world
 def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     one_by_one = {"max_concurrency": 1}
     with server() as there:
