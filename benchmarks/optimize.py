@@ -154,7 +154,7 @@ def engines(seeds: Sequence[int], plot: Path | None) -> str:
         texts = [f"{mark:.0f}" if mark < 10**9 else f"more than {BUDGETS[-1]}" for mark in marks]
         rows.append(f"| {name} | {share(found)} | {texts[0]} | {texts[1]} to {texts[2]} |")
     if plot is not None:
-        kinds = {name: series[name] for name in ("ours", "ours, steps of 10", "gepa")}
+        kinds = {name: series[name] for name in series if name != "ours, the loop alone"}
         plot.write_text(draw("budget of rollouts", [("true score of the best document", "score", 1)], kinds), "utf-8")
     return "\n".join(rows)
 

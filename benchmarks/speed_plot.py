@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from jinja2 import Environment
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 380, 250, 58, 26, 30, 44
-COLOURS = ("#1f6feb", "#bf4b00", "#57606a")
+COLOURS = ("#1f6feb", "#bf4b00", "#57606a", "#1a7f37")
 TEMPLATE = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {{ width }} {{ height }}" width="{{ width }}" height="{{ height }}">
 <style>text{font:12px system-ui,sans-serif;fill:#444}.title{font-weight:600;fill:#111}</style>
 <rect width="100%" height="100%" fill="#fff"/>
@@ -53,7 +53,7 @@ def draw(label: str, panels: Sequence[tuple[str, str, float]], series: Series) -
                 (across(size), up(row[figure] * factor)) for size, row in sorted(points, key=lambda point: point[0])
             ]
             joined = " ".join(f"{x},{y}" for x, y in dots)
-            lines.append({"name": kind, "colour": COLOURS[number % 3], "dots": dots, "points": joined})
+            lines.append({"name": kind, "colour": COLOURS[number % len(COLOURS)], "dots": dots, "points": joined})
         rows = [{"at": up(step * count), "text": f"{step * count:g}"} for count in range(round(top_value / step) + 1)]
         columns = [
             {"at": across(size), "text": f"{size:g}" if size < 10_000 else f"{size / 1000:g}k"} for size in sizes
