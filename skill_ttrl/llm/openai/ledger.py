@@ -206,11 +206,13 @@ class Ledger:
         return budget_text(self._budget.limits, totals.spend, facts, self._refused)
 
     def _refuse(self, most: Spend, role: str) -> BudgetError:
-        self._refused = most, role
-        if self.path is not None:
-            file = self._beside(self.path, REFUSED)
-            with wrap_os_errors("write", file):
-                write_atomic(file, json.dumps({"most": asdict(most), "role": role}).encode())
+        with self._lock:  # several threads may be refused at once; the first is noted
+            if self._refused is None:
+                self._refused = most, role
+                if self.path is not None:
+                    file = self._beside(self.path, REFUSED)
+                    with wrap_os_errors("write", file):
+                        write_atomic(file, json.dumps({"most": asdict(most), "role": role}).encode())
         return _Spent(self)
 
     def _refused_before(self) -> tuple[Spend, str] | None:

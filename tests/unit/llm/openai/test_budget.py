@@ -105,6 +105,20 @@ def test_a_refusal_is_remembered_until_the_budget_is_raised(tmp_path: Path) -> N
     assert not (tmp_path / REFUSED).exists()
 
 
+def test_many_threads_are_refused_at_once(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl", max_requests=1)
+    ledger.record(entry(1, 1))
+
+    def refused(place: int) -> str:
+        with pytest.raises(BudgetError, match="No request is left") as said:
+            ledger.hold().reserve_blocking(Spend(place, 0, 1), "optimizer")
+        return str(said.value)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(refused, range(40)))) == 40
+    assert (tmp_path / REFUSED).is_file()
+
+
 def test_bounds_hold_every_prompt_and_answer() -> None:
     config = EndpointConfig(model="m", price_in=1.0, price_cached=4.0, price_out=2.0)
     body = {"messages": [{"role": "user", "content": "é" * 50}], "max_completion_tokens": 10, "max_tokens": 30, "n": 3}
