@@ -87,7 +87,7 @@ class OptimizeSummary:
     edits: dict[str, int] = field(default_factory=dict)
     """Edits of all steps by status: applied, skipped, errors."""
     abandoned: int = 0
-    """Evaluations that ended before all items, since the candidate could not pass any more."""
+    """Steps whose evaluation ended before all items, since the candidate could not pass any more."""
     repeated: int = 0
     """Candidates that had been evaluated before."""
     fallbacks: dict[str, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def summarize(
         test_best=score_of(best, level) if best else None,
         test_change=change,
         edits=_sums(row.get("apply_report") for row in rows),
-        abandoned=sum(row.get("selection_whole") is False for row in rows),
+        abandoned=sum(row.get("selection_whole") is False and not row.get("selection_cached") for row in rows),
         repeated=sum(bool(row.get("selection_cached")) for row in rows),
         fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
         work={stage: _work(count) for stage, count in sorted(calls.counts.items())},
@@ -184,7 +184,7 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
         lines.append("Edits: " + ", ".join(f"{name} {count}" for name, count in found.edits.items()) + ".")
     if found.abandoned or found.repeated:
         lines.append(
-            f"Evaluations saved: {found.abandoned} ended early, {found.repeated} of candidates that were known; "
+            f"Evaluations of candidates: {found.abandoned} ended early, {found.repeated} were known from before; "
             f"{sum(each.reused for each in found.work.values())} rollouts reused."
         )
     lines += _work_lines(found.work)
