@@ -59,9 +59,9 @@ def test_only_the_meter_and_the_label_control_hold_true_answers(
     given: list[RewardSet] = []
     steps: list[int] = []
 
-    def reinforce(run: Run, rewards: RewardSet, evolution: Any) -> None:
+    def reinforce(run: Run, rewards: RewardSet, evolution: Any, **others: Any) -> None:
         given.append(rewards)
-        rl.reinforce(run, rewards, evolution)
+        rl.reinforce(run, rewards, evolution, **others)
 
     def look(run: Run, state: RLState, *rest: Any) -> None:
         assert known_to(run.components) == set(), "the parts that act"
