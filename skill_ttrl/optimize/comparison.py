@@ -123,6 +123,8 @@ def show_pairs(pairs: Sequence[Pair]) -> str:
 def _shown(pair: Pair, most: int) -> str:
     if pair.change == "stable_success":
         return f"- {_task(pair)}"
+    if pair.before == pair.after:
+        return f"Before and now:\n{show_rollout(pair.after, 2 * most)}"
     return f"Before:\n{show_rollout(pair.before, most)}\nNow:\n{show_rollout(pair.after, most)}"
 
 

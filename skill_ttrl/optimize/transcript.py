@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 from skill_ttrl.optimize.types import Edit, RolloutResult
-from skill_ttrl.sanitize import escape, escape_terminal
+from skill_ttrl.sanitize import OUR_TAGS, escape, escape_terminal
 
 ROLLOUT_CHARS = 12_000
 MESSAGE_CHARS = 800
@@ -20,6 +21,8 @@ FIELDS = (
     ("Reason of the failure", "fail_reason", 600),
 )
 """(label, field of a result, most characters)."""
+
+_ESCAPED_TAG = re.compile(rf"&lt;(?=/?(?:{'|'.join(tag for tag in OUR_TAGS if tag != 'rollout')})\b)")
 
 
 def show_rollouts(rollouts: Sequence[RolloutResult]) -> str:
@@ -37,6 +40,11 @@ def show_rollout(result: RolloutResult, most: int = ROLLOUT_CHARS) -> str:
     name = " ".join(escape(str(result.id)).replace('"', "'").split())
     body = clip(escape(escape_terminal("\n".join(lines))), most)
     return f'<rollout id="{name}" hard="{result.hard}" soft="{result.soft:.2f}">\n{body}\n</rollout>'
+
+
+def unescape_tags(answer: str) -> str:
+    """An answer with our tags as an agent writes them: a model copies `&lt;answer>` as the rollouts show it. `rollout` stays escaped."""
+    return _ESCAPED_TAG.sub("<", answer)
 
 
 def clip(text: str, most: int) -> str:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from skill_ttrl.optimize.replies import extract_json
+from skill_ttrl.optimize.transcript import unescape_tags
 from skill_ttrl.optimize.types import Edit, Patch
 from skill_ttrl.sanitize import replace_surrogates
 
@@ -89,7 +90,7 @@ class UpdateMode:
 
     def read(self, answer: str | None) -> Patch | None:
         """The patch in an answer; None where there is none."""
-        return self.patch_in(extract_json(answer or "") or {})
+        return self.patch_in(extract_json(unescape_tags(answer or "")) or {})
 
     def patch_in(self, found: Mapping[str, Any]) -> Patch | None:
         """The patch in an answer that has been read, also where it stands under `patch`; None where there is none."""
