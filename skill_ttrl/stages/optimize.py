@@ -18,8 +18,8 @@ from skill_ttrl.agents.document import read_document
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
-from skill_ttrl.errors import ConfigError, DocumentError
-from skill_ttrl.llm.backends import REMOTE, backend_facts
+from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
+from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import ChatFn
 from skill_ttrl.optimize.chat import EndpointChat
@@ -27,7 +27,7 @@ from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
-from skill_ttrl.optimize.optimizers import OPTIMIZERS, prompt_texts
+from skill_ttrl.optimize.optimizers import OPTIMIZERS, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
@@ -143,7 +143,7 @@ def prepare(
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
     found = Prepared(config, _with_config(target, config), tasks, first, text)
-    found.templates.render("analyst_error")
+    check_prompts(config.optimize.prompts)
     return found
 
 
@@ -287,10 +287,26 @@ def _find_target(
     text = None if source is None or isinstance(source, Mapping) else read_source(source)[1]
     if policy is None:
         policy = _policy_of(load_checked(source or {}, overrides))
+    _check_policy(str(policy))
     if source is not None and is_trained(Path(str(policy))):
-        return resolve_target(policy, [*_stated(source), *overrides], use_bank=False), text
-    base = str(source) if isinstance(source, Path) else source
-    return resolve_target(policy, overrides, config=base, use_bank=False), text
+        found = resolve_target(policy, [*_stated(source), *overrides], use_bank=False)
+    else:
+        base = str(source) if isinstance(source, Path) else source
+        found = resolve_target(policy, overrides, config=base, use_bank=False)
+    if backend_facts(found.config).remote and not (is_remote(policy) or is_command(policy)):
+        backend = found.config.rollout.backend
+        raise ConfigError(
+            f"The policy {policy} has weights of its own, but by rollout.backend={backend} others act. Name one of them: leave out --policy, or "
+            "--set rollout.backend=hf."
+        )
+    return found, text
+
+
+def _check_policy(policy: str) -> None:
+    """Refuse what is written like `openai:MODEL` and is neither that nor a path."""
+    kind, colon, _ = policy.partition(":")
+    if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
+        raise ConfigError(f"Unknown kind of policy {policy!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
 
 
 def _policy_of(config: SkillTTRLConfig) -> str:

@@ -157,12 +157,25 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None
 
 def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
+    (tmp_path / "rankin.md").write_text("Rank.")
     with server(format_models.clean) as there:
         good = settings(there.url)
+        for policy, match in (
+            ("opnai:model", "Did you mean 'openai'"),
+            (str(tmp_path), "weights of its own|neither a run"),
+        ):
+            with pytest.raises((ConfigError, RunFolderError), match=match):
+                optimize_run(good, policy=policy, output=run)
         for error, match, changes in (
             (ConfigError, "Unknown engine 'gepaa'", ["optimize.engine=gepaa"]),
             (ConfigError, "Unknown optimizer", ["optimize.optimizer=opnai"]),
             (ConfigError, "states no model", ["rollout.backend=hf"]),
+            (ConfigError, "Did you mean 'ranking'", [f"optimize.prompts={tmp_path}"]),
+            (
+                ConfigError,
+                "but data.train names others",
+                ["data.train={path: 'family:formats'}", "optimize.selection={split: val}"],
+            ),
             (DocumentError, "cannot read nowhere.md", ["optimize.document=nowhere.md"]),
             (DataError, "leaves none to train on", ["optimize.selection.tasks=20"]),
             (DataError, "is also a training task", ["optimize.selection.tasks=null", "optimize.selection.split=train"]),
@@ -173,7 +186,10 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
             with pytest.raises(error, match=match):
                 optimize_run(good, output=run, overrides=changes)
             assert not list(run.glob("steps")) and not (run / "summary.json").exists(), match
-        there.asked.clear()
+        with FaultyServer(faults=("500",), rate=1.0) as broken, pytest.raises(EndpointError):
+            optimize_run(settings(broken.url), output=run)
+        assert optimize_run(good, output=run).steps == 4  # nothing was finished in it: it begins anew
+        there.delivered.clear()
         with pytest.raises(BudgetError, match=r"same command"):
             optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=40"])
         found = optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=4000"])

@@ -154,7 +154,8 @@ class PolicyRollouts:
         def report(trajectory: Trajectory) -> None:
             place = waiting[trajectory.task.id].pop(0)
             results[place] = as_result(trajectory, show_reference=self.show_reference)
-            on_result(place, results[place])
+            if trajectory.error is None:  # one that failed is finished only once it is clear that not all fail
+                on_result(place, results[place])
 
         groups = []
         for start in range(0, len(tasks), how.max_batch_size):

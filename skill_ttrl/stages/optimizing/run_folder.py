@@ -14,6 +14,7 @@ from typing import Any, Literal
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.openai.ledger import REFUSED
+from skill_ttrl.optimize.journal import JOURNAL
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import check_made_with, read_identity
 
@@ -80,7 +81,7 @@ def _discard_unstarted(folder: RunFolder) -> None:
 
 def _identify(folder: RunFolder, config: SkillTTRLConfig, made_with: Mapping[str, Any]) -> None:
     path = folder.path
-    if is_optimization(path):
+    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: a mended config begins anew
         there = read_identity(path / IDENTITY, f"{path} holds an optimisation")["made_with"]
         folder.belongs_to(config)
         check_made_with(there, made_with, f"{path} holds an optimisation", "policy, document, tasks and prompts")
@@ -88,4 +89,5 @@ def _identify(folder: RunFolder, config: SkillTTRLConfig, made_with: Mapping[str
         return
     if any(folder.sizes().values()) or folder.checkpoints.exists():
         raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")
+    folder.take_config(config)
     folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})

@@ -42,6 +42,11 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     own = asked.selection
     if (own.data is not None) + (own.split is not None) + (own.tasks is not None) > 1:
         raise ConfigError("optimize.selection names its tasks twice: give one of data, split and tasks.")
+    if own.split is not None and config.data.train is not None:
+        raise ConfigError(
+            "optimize.selection.split is a split of the environment's own tasks, but data.train names others. Set optimize.selection.data, or "
+            "optimize.selection.tasks to hold some out."
+        )
     test = _test_tasks(config, env_id, progress) if asked.test and not asked.test_tasks else []
     if asked.test and asked.test_tasks:
         if config.data.eval is not None:
