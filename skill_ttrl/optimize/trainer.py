@@ -146,7 +146,11 @@ class SkillOptTrainer:
             journal = Journal(root / JOURNAL)
             if journal.replayed:
                 self._say(f"continues the run in {root}: {journal.replayed} finished calls and rollouts are there")
-            yield journal
+            try:
+                yield journal
+            finally:
+                if not len(journal):  # nothing was finished: mended settings may begin here
+                    (root / IDENTITY).unlink(missing_ok=True)
 
     def _folder(self, root: Path, task: OptimizeTask) -> SkillOptFolder:
         with wrap_os_errors("create", root):

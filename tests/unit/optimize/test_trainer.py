@@ -400,6 +400,12 @@ def test_what_cannot_be_optimised_is_said(tmp_path: Path, env: SkillEnv, error: 
         ours(tmp_path, Scripted(), env=env)
 
 
+def test_a_folder_in_which_nothing_was_finished_takes_mended_settings(tmp_path: Path) -> None:
+    with pytest.raises(EnvError):
+        ours(tmp_path, Scripted(), env=Breaks(raises(OSError("no such house"))))
+    assert ours(tmp_path, Scripted(), env=Colours((6, 4, 0)), num_epochs=1)["total_steps"] == 1
+
+
 def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(SplitError, match=r"get_items.'valid'. raised KeyError.*selection_split"):
         ours(tmp_path, Scripted(), selection_split="valid")
