@@ -110,7 +110,19 @@ def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord
 def view_of(loop: Loop, state: OptimizeState, epoch: int) -> StepView:
     """The facts that the optimizer may use in this step; its rollouts are still to come."""
     most, seed = loop.config.edit_budget, loop.seed + state.step
-    return StepView(state.step, epoch, state.current, (), most, seed, state.memory.context())
+    context = length_bound(state.current, loop.config) | state.memory.context()
+    return StepView(state.step, epoch, state.current, (), most, seed, context)
+
+
+def length_bound(document: str, config: OptimizeConfig) -> dict[str, str]:
+    """A prompt's section on how long the document may become; none without a bound."""
+    if config.max_document_tokens is None:
+        return {}
+    text = (
+        f"The document has about {tokens_of(document)} tokens. With more than {config.max_document_tokens} it is rejected "
+        "unread: where there is no room, shorten or replace what is there."
+    )
+    return {"Length": text}
 
 
 def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> int:
@@ -206,9 +218,14 @@ def advance(
     return replace(state, best=candidate, best_score=score, best_step=state.step), "accept_new_best"
 
 
+def tokens_of(document: str) -> int:
+    """About how many tokens a document has: one for every 4 bytes."""
+    return math.ceil(len(document.encode()) / BYTES_PER_TOKEN)
+
+
 def too_long(document: str, config: OptimizeConfig) -> str | None:
     """A sentence that says by how much a document exceeds its token budget; None where it fits."""
-    tokens, most = math.ceil(len(document.encode()) / BYTES_PER_TOKEN), config.max_document_tokens
+    tokens, most = tokens_of(document), config.max_document_tokens
     return None if most is None or tokens <= most else f"about {tokens} tokens, optimize.max_document_tokens is {most}"
 
 

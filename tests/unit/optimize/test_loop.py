@@ -160,6 +160,15 @@ def test_requests_without_an_answer_are_counted_or_end_the_run() -> None:
         run(Broken(), on_failure="stop")
 
 
+def test_analysts_are_told_how_long_the_document_may_become() -> None:
+    class Reading(World):
+        def answer(self, user: str, stage: str) -> str:
+            assert stage != "analyst_error" or ("## Length" in user and "With more than 50 it is rejected" in user)
+            return super().answer(user, stage)
+
+    run(Reading(), config=CONFIG.model_copy(update={"max_document_tokens": 50}))
+
+
 def test_a_document_over_its_budget_is_rejected_unevaluated() -> None:
     config = CONFIG.model_copy(update={"max_document_tokens": 1})
     found, calls = run(World(), config=config)
