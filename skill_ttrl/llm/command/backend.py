@@ -123,29 +123,31 @@ class CommandBackend:
 
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
         ledger, phase = current_ledger(), current_phase()
-        hold, finished = ledger.hold(), Finished("cancelled")
+        hold, finished, stop = ledger.hold(), Finished("cancelled"), _Stop(self._stop)
         try:
             await hold.reserve(Spend(requests=1), PROGRAM)
         except BudgetError as error:
             return error
         try:
-            finished = await self._run(request, sampling, seed)
+            finished = await self._run(request, sampling, seed, stop)
         except OSError as error:
             finished = Finished("failed")
             raise EndpointError(f"Cannot start {self.name}: {error.strerror or error}.", "unreachable") from None
         finally:
-            asked = phase or ledger.present_phase, PROGRAM, self.config.argv[0], finished.outcome
-            ledger.record(Entry(*asked, attempts=1, cost=None, seconds=round(finished.seconds, 3)), hold)
+            if stop.begun:
+                asked = phase or ledger.present_phase, PROGRAM, self.config.argv[0], finished.outcome
+                ledger.record(Entry(*asked, attempts=1, cost=None, seconds=round(finished.seconds, 3)), hold)
+            else:  # still in the queue when nobody waited for it any more
+                hold.release()
         return self._completion(finished, sampling)
 
-    async def _run(self, request: Request, sampling: Sampling, seed: int) -> Finished:
+    async def _run(self, request: Request, sampling: Sampling, seed: int, stop: _Stop) -> Finished:
         env = {
             **self._env,
             "SKILLTTRL_SEED": str(seed % (1 << 31)),
             "SKILLTTRL_TEMPERATURE": f"{sampling.temperature:g}",
             "SKILLTTRL_MAX_NEW_TOKENS": str(request.limit(sampling)),
         }
-        stop = _Stop(self._stop)
         try:
             return await asyncio.get_running_loop().run_in_executor(
                 self._pool, self._run_here, written_prompt(request), env, stop
@@ -153,9 +155,10 @@ class CommandBackend:
         finally:  # the one who asks may be gone: a program is not to go on without
             stop.set()
 
-    def _run_here(self, text: str, env: Mapping[str, str], stop: threading.Event) -> Finished:
+    def _run_here(self, text: str, env: Mapping[str, str], stop: _Stop) -> Finished:
         if stop.is_set():
             return Finished("cancelled")
+        stop.begun = True
         bounds = Bounds(self.config.timeout, self.config.max_output_bytes)
         if self.config.cwd is not None:
             return run_program(self.argv, text, env, self.config.cwd, bounds, stop)
@@ -190,6 +193,8 @@ class _Stop(threading.Event):
     def __init__(self, other: threading.Event) -> None:
         super().__init__()
         self._other = other
+        self.begun = False
+        """True once the program was about to be started."""
 
     def is_set(self) -> bool:
         return super().is_set() or self._other.is_set()

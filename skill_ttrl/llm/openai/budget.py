@@ -145,6 +145,10 @@ class Hold:
         while (waiting := self._budget._reserve(self, most, role)) is not None:
             waiting.result()
 
+    def release(self) -> None:
+        """Give back what is reserved for a request that was never sent."""
+        self._budget.add(Spend(), self)
+
     def pay(self, spent: Spend) -> bool:
         """Count an attempt that was answered in the place of what was reserved for it; True if it took more than that."""
         over = self.most is not None and spent.exceeds(self.most)
