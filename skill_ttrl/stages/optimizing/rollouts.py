@@ -15,6 +15,7 @@ from typing import Any
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rollout.rollout import refuse_failure
@@ -100,6 +101,16 @@ def skill_reader(granularity: str) -> ToSkills:
     return read
 
 
+def one_by_one(worker: RolloutWorker) -> RolloutWorker:
+    """The worker of a model behind an address, or of a program, with rollouts that end each by itself: each is kept once it is paid for."""
+    config = worker.config
+    if not backend_facts(config).remote or config.rollout.schedule != "auto":
+        return worker
+    return replace(
+        worker, config=config.model_copy(update={"rollout": config.rollout.model_copy(update={"schedule": "free"})})
+    )
+
+
 @dataclass(frozen=True)
 class PolicyRollouts:
     """The `RollOutFn` of a policy: rolls out a document on items whose tasks it knows.
@@ -122,7 +133,7 @@ class PolicyRollouts:
     @property
     def batched(self) -> bool:
         """True if a sampled result depends on which items are rolled out together."""
-        return self.temperature > 0 and schedule_of(self.worker.config) == "lockstep"
+        return self.temperature > 0 and schedule_of(one_by_one(self.worker).config) == "lockstep"
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None
@@ -144,6 +155,7 @@ class PolicyRollouts:
     def _roll_out(
         self, worker: RolloutWorker, tasks: Sequence[Task], seed: int, on_result: OnResult
     ) -> list[RolloutResult]:
+        worker = one_by_one(worker)
         how = worker.config.rollout
         sampling = Sampling(self.temperature, how.top_p, how.top_k, how.max_new_tokens)
         waiting: dict[str, list[int]] = defaultdict(list)

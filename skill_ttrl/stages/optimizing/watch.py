@@ -18,13 +18,19 @@ PHASE = "optimize"
 STAGES = ("rollout", "reflect", "aggregate", "select", "update", "evaluate")
 
 
+FAILED = ("timeout", "no_answer", "error")
+"""Stop reasons of rollouts that failed in the environment or had no answer."""
+
+
 class StagedCalls(Calls):
-    """Calls whose rollouts stand in the ledger under the stage that asks."""
+    """Calls whose rollouts stand in the ledger under the stage that asks, and which counts those that failed."""
 
     def roll_out(self, stage: str, document: str, items: Sequence[Item]) -> list[RolloutResult]:
         """See `Calls.roll_out`."""
         with asked_in(stage):
-            return super().roll_out(stage, document, items)
+            results = super().roll_out(stage, document, items)
+        self.counts[stage].failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
+        return results
 
 
 class Watches(Watch):
