@@ -152,6 +152,7 @@ def test_a_signal_saves_and_leaves_with_its_own_code(reference: Path, tiny_yaml:
     assert_same(tmp_path / "stopped", reference)
 
 
+@pytest.mark.slow
 def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: Path) -> None:
     assert harness(tiny_skills_yaml, tmp_path / "never-stopped", "reference") == 0
     *kills, end = harness(tiny_skills_yaml, tmp_path / "killed", "kill", STEPS, 6)

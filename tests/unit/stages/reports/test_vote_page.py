@@ -47,7 +47,7 @@ def test_the_page_with_true_answers() -> None:
     assert len(charts) == 2 + 3  # dots of two figures, and a curve for each strategy that could be held
     assert "label accuracy, 95% intervals" in page and "flip rate, 95% intervals" in page
     assert page.count("<circle") >= 3 + 3 and "noise" in page
-    assert "harmonic needs views" in page and "http" not in page and "<script" not in page
+    assert "harmonic needs views" in page and "http:" not in page and "https:" not in page and "<script" not in page
 
 
 def test_the_page_without_true_answers() -> None:
