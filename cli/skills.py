@@ -123,6 +123,11 @@ def import_(
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
     found, _ = skills_at(file, form)  # before a bank is made
+    if not found.skills and file.suffix == ".md" and file.read_text(encoding="utf-8", errors="replace").strip():
+        raise SkillBankError(
+            f"{file} holds no skill{f' in the format {form}' if form else ''}. If it is a skill document: --format document, or --format "
+            "document-items for a skill of each item of a list."
+        )
     notices = list(found.notices)
     with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
         if found.origin and len(opened):
