@@ -19,6 +19,7 @@ from pydantic import ValidationError
 
 import skill_ttrl
 from skill_ttrl.config import OptimizeConfig
+from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.clients import BaseLLMClient
@@ -35,7 +36,6 @@ from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import PLACES, Templates
 from skill_ttrl.storage.append_log import AppendLog
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.types import first_problem
 
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
@@ -293,7 +293,10 @@ def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeC
     try:
         return OptimizeConfig.model_validate({**DEFERRED, **own, **settings, "gate": merged})
     except ValidationError as error:
-        raise ConfigError(f"SkillOptTrainer(settings=...): {first_problem(error)}") from None
+        problem = error.errors()[0]
+        place = ".".join(str(part) for part in problem["loc"])
+        said = " ".join(explain_problem(problem, OptimizeConfig))
+        raise ConfigError(f"SkillOptTrainer(settings=...), {place or 'settings'}: {said}") from None
 
 
 def intervals(first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None) -> dict[str, Any]:
