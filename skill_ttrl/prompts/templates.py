@@ -136,9 +136,10 @@ class Templates:
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
         self._taken_apart: dict[str, list[_Paragraph]] = {}
+        known = [name for name in PLACES if base is None or shipped.joinpath(base, f"{name}.md").is_file()]
         for name, text in (overrides or {}).items():
-            if name not in PLACES:
-                raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, [*PLACES])}")
+            if name not in known:
+                raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, known)}")
             self._read[name] = _checked(name, text, "its override", PLACES[name], REQUIRED.get(name, frozenset()))
 
     def names(self) -> list[str]:
