@@ -10,12 +10,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skill_ttrl.optimize.clients import BaseLLMClient, OpenAIChatClient
-    from skill_ttrl.optimize.edits import apply_edit, apply_edit_with_report, apply_patch, apply_patch_with_report
-    from skill_ttrl.optimize.env import SkillEnv
-    from skill_ttrl.optimize.gate import evaluate_gate, select_gate_score
-    from skill_ttrl.optimize.options import SkillOptConfig
-    from skill_ttrl.optimize.qa import SimpleQAEnv
+    from skill_ttrl.optimize.documents.edits import (
+        apply_edit,
+        apply_edit_with_report,
+        apply_patch,
+        apply_patch_with_report,
+    )
+    from skill_ttrl.optimize.gating.gate import evaluate_gate, select_gate_score
     from skill_ttrl.optimize.replies import extract_json
     from skill_ttrl.optimize.schedule import (
         ConstantScheduler,
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
         build_scheduler,
     )
     from skill_ttrl.optimize.scores import compute_score, skill_hash
-    from skill_ttrl.optimize.trainer import SkillOptTrainer
+    from skill_ttrl.optimize.skillrl.clients import BaseLLMClient, OpenAIChatClient
+    from skill_ttrl.optimize.skillrl.env import SkillEnv
+    from skill_ttrl.optimize.skillrl.options import SkillOptConfig
+    from skill_ttrl.optimize.skillrl.qa import SimpleQAEnv
+    from skill_ttrl.optimize.skillrl.trainer import SkillOptTrainer
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
 
 __all__ = [
@@ -60,16 +65,16 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
-        "clients": "BaseLLMClient OpenAIChatClient",
-        "edits": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
-        "env": "SkillEnv",
-        "gate": "evaluate_gate select_gate_score",
-        "options": "SkillOptConfig",
-        "qa": "SimpleQAEnv",
+        "skillrl.clients": "BaseLLMClient OpenAIChatClient",
+        "documents.edits": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
+        "skillrl.env": "SkillEnv",
+        "gating.gate": "evaluate_gate select_gate_score",
+        "skillrl.options": "SkillOptConfig",
+        "skillrl.qa": "SimpleQAEnv",
         "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",
         "scores": "compute_score skill_hash",
-        "trainer": "SkillOptTrainer",
+        "skillrl.trainer": "SkillOptTrainer",
         "types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
     }.items()
     for name in names.split()

@@ -15,7 +15,7 @@ from skill_ttrl.llm.openai.ledger import Ledger, Tokens, asked_in
 from skill_ttrl.llm.openai.metered import CountedRequest
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.optimize.calls import Reply
-from skill_ttrl.optimize.clients import BaseLLMClient, OpenAIChatClient
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient, OpenAIChatClient
 from skill_ttrl.types import Message
 
 

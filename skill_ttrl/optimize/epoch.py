@@ -13,12 +13,12 @@ from typing import Any
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.comparison import Pair, compare, count_changes
-from skill_ttrl.optimize.memory import Memory
+from skill_ttrl.optimize.gating.selection import Evaluation
+from skill_ttrl.optimize.lessons.comparison import Pair, compare, count_changes
+from skill_ttrl.optimize.lessons.memory import Memory
+from skill_ttrl.optimize.lessons.slow_update import with_guidance
+from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.scores import compute_score, skill_hash
-from skill_ttrl.optimize.selection import Evaluation
-from skill_ttrl.optimize.slow_update import with_guidance
-from skill_ttrl.optimize.writer import LLMWriter
 
 STAGE = "comparison"
 """Rollouts of a comparison are counted under this name."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.induction import make_induction
-from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.optimizer import Optimizer
+from skill_ttrl.optimize.reflection.induction import make_induction
+from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from skill_ttrl.optimize.autonomous import BudgetDecision
 from skill_ttrl.optimize.calls import Item
-from skill_ttrl.optimize.memory import Memory
+from skill_ttrl.optimize.gating.selection import Evaluation
+from skill_ttrl.optimize.lessons.memory import Memory
+from skill_ttrl.optimize.reflection.autonomous import BudgetDecision
 from skill_ttrl.optimize.scores import compute_score, skill_hash
-from skill_ttrl.optimize.selection import Evaluation
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
 
 

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.optimize.acceptance import cannot_pass, decide
-from skill_ttrl.optimize.buffer import StepNote, describe_rejected, failure_patterns
 from skill_ttrl.optimize.calls import Calls, Item
+from skill_ttrl.optimize.documents.rewrite import updated_document
+from skill_ttrl.optimize.documents.skill_aware import add_notes, notes_of, set_notes
+from skill_ttrl.optimize.documents.update_modes import MODES
 from skill_ttrl.optimize.epoch import EpochRecord, Features
+from skill_ttrl.optimize.gating.acceptance import cannot_pass, decide
+from skill_ttrl.optimize.gating.selection import Evaluation, Selection
+from skill_ttrl.optimize.lessons.buffer import StepNote, describe_rejected, failure_patterns
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.rewrite import updated_document
+from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.schedule import build_scheduler
-from skill_ttrl.optimize.selection import Evaluation, Selection
-from skill_ttrl.optimize.skill_aware import add_notes, notes_of, set_notes
 from skill_ttrl.optimize.types import Patch
-from skill_ttrl.optimize.update_modes import MODES
 from skill_ttrl.optimize.watch import Watch
-from skill_ttrl.optimize.writer import LLMWriter
 
 BYTES_PER_TOKEN = 4
 

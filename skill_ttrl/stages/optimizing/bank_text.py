@@ -16,7 +16,7 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import endpoint_chat
-from skill_ttrl.optimize.edits import apply_patch_with_report
+from skill_ttrl.optimize.documents.edits import apply_patch_with_report
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.optimizers import OPTIMIZERS
 from skill_ttrl.optimize.schedule import build_scheduler

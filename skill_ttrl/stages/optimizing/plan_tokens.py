@@ -10,12 +10,12 @@ from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.prompt import PromptFormatter, estimate_tokens
 from skill_ttrl.config import EndpointConfig, OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.optimize.comparison import SHOWN_CHARS
+from skill_ttrl.optimize.documents.update_modes import MODES
 from skill_ttrl.optimize.engines.gepa import FIELD_CHARS, GepaOptions
-from skill_ttrl.optimize.llm_optimizer import RANKING_TOKENS
+from skill_ttrl.optimize.lessons.comparison import SHOWN_CHARS
+from skill_ttrl.optimize.reflection.llm_optimizer import RANKING_TOKENS
+from skill_ttrl.optimize.reflection.writer import DECISION_TOKENS
 from skill_ttrl.optimize.transcript import EDIT_CHARS, ROLLOUT_CHARS
-from skill_ttrl.optimize.update_modes import MODES
-from skill_ttrl.optimize.writer import DECISION_TOKENS
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.stages.optimizing.plan import (
     GEPA,

@@ -18,11 +18,11 @@ from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.llm.openai.metered import CountedRequest
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import endpoint_chat, metered
-from skill_ttrl.optimize.clients import BaseLLMClient
-from skill_ttrl.optimize.env_rollouts import ClientChat
 from skill_ttrl.optimize.journal import Journal
-from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
+from skill_ttrl.optimize.skillrl.env_rollouts import ClientChat
 from skill_ttrl.prompts.templates import Templates
 from tests.faulty_server import FaultyServer
 from tests.unit.optimize.test_loop import CONFIG, TASK, World, run

@@ -12,19 +12,34 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.autonomous import read_budget, whole_number
-from skill_ttrl.optimize.buffer import StepNote, describe_rejected, failure_patterns, show_notes
-from skill_ttrl.optimize.comparison import Item, Pair, PairPolicy, compare, count_changes, sample_order, show_pairs
-from skill_ttrl.optimize.density import density
+from skill_ttrl.optimize.documents.regions import APPENDIX, SLOW_UPDATE, block, split, with_block
+from skill_ttrl.optimize.documents.rewrite import read_document, updated_document
+from skill_ttrl.optimize.documents.skill_aware import (
+    add_notes,
+    distinct,
+    notes_of,
+    read_consolidated,
+    read_notes,
+    set_notes,
+)
+from skill_ttrl.optimize.documents.update_modes import MODES, Candidate, Suggestion
 from skill_ttrl.optimize.epoch import Features
-from skill_ttrl.optimize.memory import Memory
-from skill_ttrl.optimize.meta_skill import read_memory
-from skill_ttrl.optimize.regions import APPENDIX, SLOW_UPDATE, block, split, with_block
-from skill_ttrl.optimize.rewrite import read_document, updated_document
-from skill_ttrl.optimize.skill_aware import add_notes, distinct, notes_of, read_consolidated, read_notes, set_notes
-from skill_ttrl.optimize.slow_update import read_guidance, with_guidance
+from skill_ttrl.optimize.gating.density import density
+from skill_ttrl.optimize.lessons.buffer import StepNote, describe_rejected, failure_patterns, show_notes
+from skill_ttrl.optimize.lessons.comparison import (
+    Item,
+    Pair,
+    PairPolicy,
+    compare,
+    count_changes,
+    sample_order,
+    show_pairs,
+)
+from skill_ttrl.optimize.lessons.memory import Memory
+from skill_ttrl.optimize.lessons.meta_skill import read_memory
+from skill_ttrl.optimize.lessons.slow_update import read_guidance, with_guidance
+from skill_ttrl.optimize.reflection.autonomous import read_budget, whole_number
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
-from skill_ttrl.optimize.update_modes import MODES, Candidate, Suggestion
 
 simple = (
     st.none()

@@ -14,12 +14,12 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.data.operators import RULES, OperatorGrammar, Operators, question, read_rules
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.edits import apply_patch
-from skill_ttrl.optimize.induction import InductionOptimizer, make_induction, replace_line
+from skill_ttrl.optimize.documents.edits import apply_patch
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.optimizers import OPTIMIZERS
 from skill_ttrl.optimize.record import OptimizeTask
+from skill_ttrl.optimize.reflection.induction import InductionOptimizer, make_induction, replace_line
 from skill_ttrl.optimize.types import Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 

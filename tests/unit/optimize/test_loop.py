@@ -17,9 +17,9 @@ from skill_ttrl.errors import BudgetError, DataError, EndpointError
 from skill_ttrl.optimize.calls import Calls, Item, Reply
 from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.journal import Journal
-from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
+from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import Templates
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.optimize.edits import apply_patch_with_report
-from skill_ttrl.optimize.regions import (
+from skill_ttrl.optimize.documents.edits import apply_patch_with_report
+from skill_ttrl.optimize.documents.regions import (
     APPENDIX,
     KINDS,
     SLOW_UPDATE,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from skill_ttrl.optimize.comparison import Pair, show_pairs
+from skill_ttrl.optimize.documents.update_modes import MODES
+from skill_ttrl.optimize.lessons.comparison import Pair, show_pairs
 from skill_ttrl.optimize.transcript import show_rollout, unescape_tags
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.optimize.update_modes import MODES
 
 
 def test_a_tag_that_an_analyst_copies_is_the_agent_s_again() -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
 from skill_ttrl.errors import ConfigError, did_you_mean
-from skill_ttrl.optimize.gate import GATE_METRICS, GateMetric
+from skill_ttrl.optimize.gating.gate import GATE_METRICS, GateMetric
 from skill_ttrl.optimize.schedule import SchedulerMode
 
 SCHEDULES: tuple[SchedulerMode, ...] = ("constant", "linear", "cosine")

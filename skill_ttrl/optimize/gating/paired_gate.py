@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from skill_ttrl.optimize.paired import GateDecision, PairedRule, certain, decide
+from skill_ttrl.optimize.gating.paired import GateDecision, PairedRule, certain, decide
 from skill_ttrl.types import derive_seed
 
 V_contra = TypeVar("V_contra", contravariant=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from skill_ttrl.optimize.edits import PREVIEW_CHARS
-from skill_ttrl.optimize.regions import apply_patch_outside, split, with_body
+from skill_ttrl.optimize.documents.edits import PREVIEW_CHARS
+from skill_ttrl.optimize.documents.regions import apply_patch_outside, split, with_body
+from skill_ttrl.optimize.documents.update_modes import UpdateMode
 from skill_ttrl.optimize.replies import extract_json
 from skill_ttrl.optimize.types import Edit, Patch
-from skill_ttrl.optimize.update_modes import UpdateMode
 from skill_ttrl.sanitize import replace_surrogates
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from skill_ttrl.optimize import buffer, meta_skill
-from skill_ttrl.optimize.buffer import StepNote
+from skill_ttrl.optimize.lessons import buffer, meta_skill
+from skill_ttrl.optimize.lessons.buffer import StepNote
 
 
 @dataclass(frozen=True, slots=True)

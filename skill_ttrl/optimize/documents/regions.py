@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.optimize.edits import apply_edit_with_report
+from skill_ttrl.optimize.documents.edits import apply_edit_with_report
 from skill_ttrl.optimize.types import Edit, Patch
 
 SLOW_UPDATE = "SLOW_UPDATE"

@@ -11,8 +11,8 @@ from typing import Any
 
 from skill_ttrl.errors import EndpointError, EnvError, SkillTTRLError, SplitError
 from skill_ttrl.optimize.calls import ONE_REQUEST, Item, Reply
-from skill_ttrl.optimize.clients import BaseLLMClient
-from skill_ttrl.optimize.env import SkillEnv
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
+from skill_ttrl.optimize.skillrl.env import SkillEnv
 from skill_ttrl.optimize.types import RolloutResult
 
 STAGES = {"analyst": "analyst", "merge": "merge"}

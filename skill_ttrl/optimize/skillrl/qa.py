@@ -7,8 +7,8 @@ from typing import Any
 
 from skill_ttrl.answers.short import matches, token_f1
 from skill_ttrl.errors import SplitError, did_you_mean
-from skill_ttrl.optimize.clients import BaseLLMClient
-from skill_ttrl.optimize.env import SkillEnv
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
+from skill_ttrl.optimize.skillrl.env import SkillEnv
 from skill_ttrl.optimize.types import RolloutResult
 
 NO_SKILL = "You are a helpful assistant. Answer the question concisely."

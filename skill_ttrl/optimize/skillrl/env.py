@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from skill_ttrl.optimize.clients import BaseLLMClient
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
 from skill_ttrl.optimize.types import RolloutResult
 
 

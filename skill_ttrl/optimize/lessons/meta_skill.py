@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skill_ttrl.optimize.comparison import Pair, show_pairs
-from skill_ttrl.optimize.slow_update import NONE_YET, read_text
+from skill_ttrl.optimize.lessons.comparison import Pair, show_pairs
+from skill_ttrl.optimize.lessons.slow_update import NONE_YET, read_text
 
 HEADING = "What earlier epochs taught about editing this document"
 _GUIDE = "Follow it where the rollouts leave room; where they clearly say otherwise, follow the rollouts."

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skill_ttrl.optimize.comparison import Pair, show_pairs
-from skill_ttrl.optimize.regions import SLOW_UPDATE, block, strip_markers, with_block
+from skill_ttrl.optimize.documents.regions import SLOW_UPDATE, block, strip_markers, with_block
+from skill_ttrl.optimize.lessons.comparison import Pair, show_pairs
 from skill_ttrl.optimize.replies import extract_json
 from skill_ttrl.sanitize import replace_surrogates
 

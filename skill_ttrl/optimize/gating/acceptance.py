@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.config import OptimizeGateConfig
-from skill_ttrl.optimize.selection import CannotPass, Evaluation
+from skill_ttrl.optimize.gating.selection import CannotPass, Evaluation
 
 _CLOSE = 2e-9
 
@@ -47,7 +47,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
             False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
         )
     if gate.rule != "strict":
-        from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load
+        from skill_ttrl.optimize.gating import paired  # numpy, which the strict rule needs not load
 
         rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha, gate.rounds)
         found = paired.decide(current.scores, candidate.scores, rule)

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.optimize.autonomous import BudgetDecision, read_budget
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.comparison import Pair
-from skill_ttrl.optimize.meta_skill import memory_request, read_memory
+from skill_ttrl.optimize.documents.rewrite import read_document
+from skill_ttrl.optimize.documents.skill_aware import read_consolidated
+from skill_ttrl.optimize.lessons.comparison import Pair
+from skill_ttrl.optimize.lessons.meta_skill import memory_request, read_memory
+from skill_ttrl.optimize.lessons.slow_update import guidance_request, read_guidance
 from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.rewrite import read_document
+from skill_ttrl.optimize.reflection.autonomous import BudgetDecision, read_budget
 from skill_ttrl.optimize.scores import compute_score
-from skill_ttrl.optimize.skill_aware import read_consolidated
-from skill_ttrl.optimize.slow_update import guidance_request, read_guidance
 from skill_ttrl.optimize.transcript import describe_edit
 from skill_ttrl.optimize.types import Patch
 from skill_ttrl.prompts.templates import Templates

@@ -22,16 +22,16 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.clients import BaseLLMClient
 from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.optimize.env import SkillEnv
-from skill_ttrl.optimize.env_rollouts import RAISED, ClientChat, EnvRollouts
 from skill_ttrl.optimize.folder import FolderWatch, write_json
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.optimizers import prompt_texts
-from skill_ttrl.optimize.options import SkillOptConfig
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.scores import compute_score, skill_hash
+from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
+from skill_ttrl.optimize.skillrl.env import SkillEnv
+from skill_ttrl.optimize.skillrl.env_rollouts import RAISED, ClientChat, EnvRollouts
+from skill_ttrl.optimize.skillrl.options import SkillOptConfig
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import PLACES, Templates
 from skill_ttrl.storage.append_log import AppendLog

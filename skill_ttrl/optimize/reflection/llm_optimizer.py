@@ -14,14 +14,14 @@ from typing import Any, Literal
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.joint_analysts import grouped, show_minibatches, split_answer
+from skill_ttrl.optimize.documents.skill_aware import notes_in
+from skill_ttrl.optimize.documents.update_modes import MODES
 from skill_ttrl.optimize.optimizer import StepView
+from skill_ttrl.optimize.reflection.joint_analysts import grouped, show_minibatches, split_answer
+from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.replies import extract_json
-from skill_ttrl.optimize.skill_aware import notes_in
 from skill_ttrl.optimize.transcript import describe_edit
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
-from skill_ttrl.optimize.update_modes import MODES
-from skill_ttrl.optimize.writer import LLMWriter
 from skill_ttrl.prompts.templates import Templates
 
 Source = Literal["failure", "success"]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.optimize.regions import APPENDIX, block, strip_markers, with_block
+from skill_ttrl.optimize.documents.regions import APPENDIX, block, strip_markers, with_block
 from skill_ttrl.optimize.replies import extract_json
 from skill_ttrl.sanitize import replace_surrogates
 

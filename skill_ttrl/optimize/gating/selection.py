@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.density import density
-from skill_ttrl.optimize.gate import select_gate_score
+from skill_ttrl.optimize.gating.density import density
+from skill_ttrl.optimize.gating.gate import select_gate_score
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
 

@@ -1,0 +1,1 @@
+"""The document as text: edits, protected blocks, rewrites and the appendix."""

@@ -1,0 +1,1 @@
+"""Optimizers: those that ask a language model, and one that needs none."""

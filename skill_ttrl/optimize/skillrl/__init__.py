@@ -1,0 +1,1 @@
+"""The names of PyPI `skillrl` for its users: environment, clients, config and trainer."""
