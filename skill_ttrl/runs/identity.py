@@ -15,7 +15,8 @@ from skill_ttrl.storage.append_log import flatten
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
-_ENDPOINT_LIMITS = (
+_ADDRESS_AND_LIMITS = (
+    *("base_url", "api_version"),  # a server may move; its model's name says who answers
     *("api_key_env", "timeout", "max_concurrency", "max_retries", "max_wait", "cache"),
     *("price_in", "price_cached", "price_out"),
 )
@@ -39,12 +40,15 @@ NO_EFFECT_ON_RESULTS = (
     "runtime.param_offload",
     "runtime.optimizer_offload",
     "optimize.workers",
+    "command.timeout",
+    "command.max_concurrency",
     "endpoints.max_cost",
     "endpoints.max_total_tokens",
     "endpoints.max_requests",
-    *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ENDPOINT_LIMITS),
+    *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ADDRESS_AND_LIMITS),
 )
-"""Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, or how many processes train."""
+"""Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, how many
+processes train, where a server is or how long it is waited for."""
 
 
 def describe_environment() -> dict[str, Any]:

@@ -15,12 +15,12 @@ import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skill_ttrl.config import CommandConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.command.files import names_file
 from skill_ttrl.llm.command.process import Bounds, Finished, run_program
 from skill_ttrl.llm.openai.backend import AROUND_A_MESSAGE, GO_ON
 from skill_ttrl.llm.openai.budget import Spend
@@ -225,12 +225,8 @@ def found_program(config: CommandConfig) -> list[str]:
         )
     if config.cwd is not None and not os.path.isdir(config.cwd):
         raise ConfigError(f"command.cwd: there is no folder {config.cwd}.")
-    files = (os.path.abspath(each) if _names_file(each) else each for each in config.argv[1:])
+    files = (os.path.abspath(each) if names_file(each) else each for each in config.argv[1:])
     return [os.path.abspath(path), *files]
-
-
-def _names_file(argument: str) -> bool:
-    return bool(Path(argument).suffix or "/" in argument) and Path(argument).is_file()
 
 
 def passed_environment(config: CommandConfig, environment: Mapping[str, str]) -> dict[str, str]:

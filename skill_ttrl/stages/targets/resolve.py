@@ -13,6 +13,7 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_command
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
+from skill_ttrl.llm.command.files import file_digests
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
@@ -116,9 +117,13 @@ class EvalTarget:
             return None, f"what the run was trained on cannot be read any more ({error})"
 
     def fingerprint(self) -> str:
-        """Text that is the same for the same weights and no others; behind an address it is a name that others chose."""
+        """Text that is the same for the same weights and no others; behind an address it is a name that others chose.
+
+        Of a program it is the command line, with the digest of each file that it names.
+        """
         if self.config.command is not None and self.config.rollout.backend == COMMAND:
-            return f"{COMMAND}:{shlex.join(self.config.command.argv)}"
+            files = [f"{name} {digest}" for name, digest in file_digests(self.config.command).items()]
+            return f"{COMMAND}:{shlex.join(self.config.command.argv)}" + (f" [{'; '.join(files)}]" if files else "")
         policy = self.config.endpoints.policy
         if self.remote and policy is not None:
             return f"{REMOTE}:{policy.model}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.config import CommandConfig, SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import APPEND_FILES, SCHEMA_VERSION, RunFolder
 from tests.preloaded import run_code
@@ -152,6 +152,13 @@ def test_belongs_to_names_the_keys_that_differ(tmp_path: Path) -> None:
         given.seed = 3
         with pytest.raises(RunFolderError, match=r"rl.learning_rate 5e-07 there, 0.0001 here; seed 0 there, 3 here"):
             folder.belongs_to(given)
+
+
+def test_limits_of_a_program_may_change_and_its_command_line_may_not(tmp_path: Path) -> None:
+    with RunFolder.create(tmp_path / "a", SkillTTRLConfig(command=CommandConfig(argv=["a"]))) as folder:
+        folder.belongs_to(SkillTTRLConfig(command=CommandConfig(argv=["a"], timeout=5, max_concurrency=1)))
+        with pytest.raises(RunFolderError, match=r'command.argv \["a"\] there, \["b"\] here'):
+            folder.belongs_to(SkillTTRLConfig(command=CommandConfig(argv=["b"])))
 
 
 def test_a_resolved_revision_still_belongs(tmp_path: Path) -> None:

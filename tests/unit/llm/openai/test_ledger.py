@@ -162,6 +162,7 @@ def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not(
     base = {"endpoints": {"merger": {"model": "a", "price_out": 1.0}, "max_cost": 1.0}}
     saved = load_config(base)
     loose = ["endpoints.max_cost=2", "endpoints.merger.timeout=5", "endpoints.merger.price_in=3"]
+    loose += ["endpoints.merger.base_url=http://127.0.0.1:9/v1", "endpoints.merger.api_version=x"]
     assert config_differences(saved, load_config(base, loose)) == []
     found = config_differences(saved, load_config(base, ["endpoints.merger.model=b"]))
     assert found == ['endpoints.merger.model "a" there, "b" here']

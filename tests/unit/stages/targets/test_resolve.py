@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import sys
+from pathlib import Path
+
 import pytest
 
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.command.files import MOST_BYTES
 from skill_ttrl.stages.targets.resolve import resolve_target
 
 
@@ -24,3 +29,30 @@ def test_a_program_is_a_policy_by_its_command_line() -> None:
         resolve_target("command")
     with pytest.raises(ConfigError, match="cannot be split into a program and its arguments"):
         resolve_target("command:a 'b")
+
+
+def test_a_program_is_known_by_the_files_that_its_command_line_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    agent = tmp_path / "agent.py"
+    agent.write_text("print(1)")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "rules").write_text("a")
+
+    def known(*argv: str, cwd: str | None = None) -> str:
+        program = {"command": {"argv": [*argv], "cwd": cwd}}
+        return resolve_target("command", config=program).fingerprint()
+
+    first = known("python3", "agent.py", "rules", "nowhere.py")
+    digest = hashlib.sha256(b"print(1)").hexdigest()[:32]
+    assert first == f"command:python3 agent.py rules nowhere.py [agent.py sha256:{digest}]"
+    agent.write_text("print(2)")
+    assert known("python3", "agent.py", "rules", "nowhere.py") != first
+    assert "; rules sha256:" in known("python3", "agent.py", "rules", cwd="there")
+    assert known(sys.executable, "-c", "1").endswith("-c 1"), "an interpreter is no code of the agent"
+    agent.write_text("#!/bin/sh\n")
+    assert "[./agent.py sha256:" in known("./agent.py")
+    with agent.open("wb") as stream:
+        stream.truncate(MOST_BYTES + 1)
+    assert known("python3", "agent.py").endswith(f"[agent.py {MOST_BYTES + 1} bytes]")
