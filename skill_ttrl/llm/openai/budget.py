@@ -199,9 +199,9 @@ def _refusal(limits: Limits, spent: Spend, most: Spend, role: str) -> str:
     if limits.requests is not None and spent.requests + most.requests > limits.requests:
         short.append("no request is left")
     longest = LONGEST.get(role, f"endpoints.{role}.max_tokens")
-    lower = f", or lower {longest}: the longest answer is reserved" if answers else ""
+    lower = f" The longest answer is reserved: a new run with a lower {longest} gets further." if answers else ""
     said = "; ".join(short)
-    return f"{said[:1].upper()}{said[1:]}. Raise the budget{lower}."
+    return f"{said[:1].upper()}{said[1:]}. Raise the budget.{lower}"
 
 
 def cost_text(cost: float | None, unpriced: int, requests: int) -> str:
