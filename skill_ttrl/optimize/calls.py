@@ -7,6 +7,7 @@ finds what was finished, in whatever order it had come back.
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
@@ -49,6 +50,25 @@ class ChatFn(Protocol):
             BudgetError: the budget does not allow it.
         """
         ...
+
+
+CHAT = "chat(system, user, *, max_tokens, stage) returns a skill_ttrl.optimize.calls.Reply(text, prompt_tokens, completion_tokens)"
+
+
+def check_chat(chat: Any) -> None:
+    """Check that a function of the user's own can be asked as a `ChatFn`; None is one that is not there.
+
+    Raises:
+        ConfigError: it cannot be called so.
+    """
+    if chat is None:
+        return
+    try:
+        inspect.signature(chat).bind("", "", max_tokens=1, stage="")
+    except TypeError as error:
+        raise ConfigError(f"The function given as chat cannot be asked ({error}): {CHAT}.") from None
+    except ValueError:  # code that says nothing of its arguments
+        return
 
 
 class RollOutFn(Protocol):
@@ -195,6 +215,11 @@ class Calls:
                 raise
             self.journal.put(key, {"stage": request.stage, "error": str(error)})
         else:
+            if not isinstance(reply, Reply) or not isinstance(reply.text, str):
+                what = (
+                    f"a Reply with the text {reply.text!r}" if isinstance(reply, Reply) else f"a {type(reply).__name__}"
+                )
+                raise ConfigError(f"The optimizer's model gave {what}: {CHAT}.")
             self.journal.put(key, {"stage": request.stage, **asdict(reply)})
 
     def _in_threads(self, work: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:

@@ -21,13 +21,13 @@ from skill_ttrl.config.load import read_source
 from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import ChatFn
+from skill_ttrl.optimize.calls import ChatFn, check_chat
 from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
-from skill_ttrl.optimize.optimizers import OPTIMIZERS, check_prompts, prompt_texts
+from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
@@ -136,7 +136,7 @@ def prepare(
     config.optimize.document = config.optimize.document or config.agent.document
     config.agent.document = config.agent.document_revision = None
     ENGINES.get(config.optimize.engine)
-    OPTIMIZERS.get(config.optimize.optimizer)
+    check_optimizer(config.optimize.optimizer)
     place_of(config)
     first = _first_document(config.optimize.document)
     tasks = find_tasks(config, progress or SilentProgress())
@@ -167,7 +167,7 @@ def optimize_run(
         output: the run's folder; None: `runs/NAME-optimize`.
         overrides: see `prepare`.
         resume: `auto` continues a folder that holds this very optimisation; `never` refuses it.
-        chat: the optimizer's model; None: `endpoints.optimizer`.
+        chat: the optimizer's model (`skill_ttrl.optimize.calls.ChatFn`); None: `endpoints.optimizer`.
         progress: told of steps, stages and scores.
 
     Raises:
@@ -178,6 +178,7 @@ def optimize_run(
         SkillTTRLError: as for `prepare`, or the policy cannot be loaded.
     """
     progress = progress or SilentProgress()
+    check_chat(chat)
     if not isinstance(source, Prepared):
         source = prepare(source, policy=policy, document=document, overrides=overrides, progress=progress)
     run, path = source, Path(output) if output is not None else source.folder

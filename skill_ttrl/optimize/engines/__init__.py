@@ -7,7 +7,7 @@ from typing import Protocol
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
 from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.prompts.templates import Templates
@@ -47,7 +47,7 @@ def run_skillopt(
     watch: Watch | None = None,
 ) -> Optimized:
     """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names."""
-    optimizer = OPTIMIZERS.get(config.optimizer)(calls, config, templates)
+    optimizer = make_optimizer(config.optimizer, calls, config, templates)
     return optimize(task, document, config, calls, optimizer, seed=seed, watch=watch)
 
 

@@ -12,7 +12,7 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
-from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows
+from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows, text_edit_rows
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
 from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
@@ -74,6 +74,8 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
     first = first_keys(path)
     if {"label", "accuracy", "results"} <= first:
         return evaluation_rows(read_jsonl(path))
+    if {"phase", "step", "applied", "report", "changes"} <= first:
+        return text_edit_rows(read_jsonl(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
         return step_rows(read_jsonl(path))
     return None

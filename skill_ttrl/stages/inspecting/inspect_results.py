@@ -57,6 +57,21 @@ def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[
     ]
 
 
+def text_edit_rows(lines: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
+    """The steps of a run that edited the text of its bank: a row for each edit, and one for a step without edits."""
+    rows: list[tuple[Any, ...]] = []
+    for line in lines:
+        failed = f"{line.get('failures')} of {line.get('rollouts')}"
+        changes = ", ".join(f"{each.get('kind')} {each.get('id')}" for each in line["changes"])
+        edits = [(each.get("op"), each.get("status"), _edited(each)) for each in line["report"]] or [(None, None, None)]
+        rows += [(line["step"], failed, *edit, short(changes or "none")) for edit in edits]
+    return ("step", "failed", "edit", "status", "text", "changes of the step"), rows
+
+
+def _edited(report: dict[str, Any]) -> Any:
+    return short(str(report.get("content_preview") or report.get("target") or "").replace("\n", " "))
+
+
 def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
     """Rows of one field: of a mapping, such as pass@k, one for each key."""
     values = [each.get(name) for each in found]

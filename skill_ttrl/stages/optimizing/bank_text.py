@@ -18,7 +18,7 @@ from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import endpoint_chat
 from skill_ttrl.optimize.documents.edits import apply_patch_with_report
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
-from skill_ttrl.optimize.optimizers import OPTIMIZERS
+from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.schedule import build_scheduler
 from skill_ttrl.optimize.types import Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
@@ -99,7 +99,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
     asks = config.optimizer == "openai" or endpoints.optimizer is not None
     chat = endpoint_chat(endpoints) if asks else None
     calls = Calls(chat, _nothing, on_failure=config.on_failure, workers=config.workers)
-    optimizer = OPTIMIZERS.get(config.optimizer)(calls, config, templates)
+    optimizer = make_optimizer(config.optimizer, calls, config, templates)
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)
     saved = state.get(SOURCE)
