@@ -139,9 +139,14 @@ def _questions(source: SourceConfig, records: Records) -> tuple[list[str], str |
 def _prompt_column(source: SourceConfig, records: Records) -> str:
     if source.prompt_field != SourceConfig.model_fields["prompt_field"].default:
         return source.prompt_field
-    return next(
-        (name for name in (source.prompt_field, *PROMPT_FALLBACKS) if name in records.columns), source.prompt_field
-    )
+    names = (source.prompt_field, *PROMPT_FALLBACKS)
+    found = next((name for name in names if name in records.columns), None)
+    if found is None:
+        others = " or ".join(map(repr, PROMPT_FALLBACKS))
+        raise DataError(
+            f"{records.source} has no column {source.prompt_field!r}, nor {others}.{did_you_mean(source.prompt_field, records.columns)}"
+        )
+    return found
 
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:

@@ -112,6 +112,8 @@ class Counts:
     """Of those, the ones that an earlier result of this run answered."""
     failed: int = 0
     """Of those, the ones without a usable answer."""
+    ungraded: int = 0
+    """Of those, the rollouts of which nothing tells success."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -191,6 +193,9 @@ class Calls:
         found = [self.journal.get(key) for key in keys]
         return [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
 
+    def check_results(self, results: Sequence[RolloutResult]) -> None:
+        """Look at the results of a batch before they are put down; what it raises ends the run."""
+
     def _roll_out_missing(self, document: str, missing: Mapping[str, Item], seed: int) -> None:
         keys = [*missing]
 
@@ -203,6 +208,7 @@ class Calls:
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)
         if len(results) != len(keys):
             raise ValueError(f"A rollout of {len(keys)} items gave {len(results)} results.")
+        self.check_results(results)
         for place, result in enumerate(results):
             keep(place, result)
 

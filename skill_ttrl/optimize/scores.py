@@ -19,6 +19,11 @@ def compute_score(results: Iterable[RolloutResult | Mapping[str, Any]]) -> tuple
     return (hard / len(rows), soft / len(rows)) if rows else (0.0, 0.0)
 
 
+def graded(results: Iterable[RolloutResult]) -> list[RolloutResult]:
+    """The results whose success is known: only these are lessons."""
+    return [result for result in results if not result.ungraded]
+
+
 def skill_hash(content: str) -> str:
     """16 hexadecimal digits of the document's SHA-256: the key of its evaluations."""
     return hashlib.sha256((content or "").encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -22,6 +22,7 @@ from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.schedule import build_scheduler
+from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import Patch
 from skill_ttrl.optimize.watch import Watch
 
@@ -67,10 +68,10 @@ def optimize_step(
             items = batch[start : start + loop.config.batch_size]
             rollouts = loop.calls.roll_out("rollout", state.current, items)
         with _stage(loop, record, "reflect"):
-            raw_patches = loop.optimizer.reflect(replace(view, rollouts=rollouts))
+            raw_patches = loop.optimizer.reflect(replace(view, rollouts=graded(rollouts)))
         record.rollouts = [*record.rollouts, *rollouts]
         record.raw_patches = [*record.raw_patches, *raw_patches]
-    view = replace(view, rollouts=record.rollouts)
+    view = replace(view, rollouts=graded(record.rollouts))
     state = improve(loop, state, view, record)
     return remember(loop, state, record), record
 
@@ -168,8 +169,8 @@ def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeSt
         record.step,
         record.action,
         len(record.rollouts),
-        sum(not result.hard for result in record.rollouts),
-        failure_patterns(record.rollouts, record.raw_patches),
+        sum(not result.hard for result in graded(record.rollouts)),
+        failure_patterns(graded(record.rollouts), record.raw_patches),
         rejected,
         None if score is None else (state.current_score, score),
     )

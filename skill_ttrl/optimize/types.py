@@ -158,6 +158,11 @@ class RolloutResult:
     extras: dict[str, Any] = field(default_factory=dict)
     """Further keys of the environment; in JSON they stand among the others."""
 
+    @property
+    def ungraded(self) -> bool:
+        """True where nothing tells success: such a rollout is neither a success nor a failure."""
+        return bool(self.extras.get("ungraded"))
+
     @classmethod
     def from_dict(cls, d: Mapping[str, Any]) -> RolloutResult:
         """Read a rollout; unknown keys become `extras`.

@@ -39,7 +39,7 @@ from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
-from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, find_tasks
+from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
 from skill_ttrl.stages.reports.optimize_page import write_optimize_html
 from skill_ttrl.stages.setup.checks import load_checked
@@ -126,7 +126,7 @@ def prepare(
 
     Raises:
         ConfigError: nothing to act is named, or a name or a key is wrong.
-        DataError: a task has two roles, there are none, or the first document is over its token budget.
+        DataError: a task has two roles or no true answer, there are none, or the first document is over its token budget.
         SkillTTRLError: no such policy; tasks cannot be read.
     """
     own = [] if document is None else [f"optimize.document={json.dumps(str(document))}"]
@@ -140,6 +140,7 @@ def prepare(
     place_of(config)
     first = _first_document(config.optimize.document)
     tasks = find_tasks(config, progress or SilentProgress())
+    check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
     found = Prepared(config, _with_config(target, config), tasks, first, text)
@@ -240,6 +241,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             reuse_rollouts=reuses(options),
             on_failure=options.on_failure,
             workers=options.workers,
+            progress=progress,
         )
         if calls.journal.replayed:
             progress.notice(

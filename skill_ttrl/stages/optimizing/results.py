@@ -21,13 +21,19 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
     """The result of one rollout.
 
     `show_reference`: it holds the true answer of the task. `success` is what is counted as such; None: as follows. Success (`hard`) is what the environment calls so, where it says `won`; else a true answer decides; else the environment's
-    return. `soft` is the environment's score, or the same as `hard`. A failed rollout, or one that nothing judges, is no success.
+    return. `soft` is the environment's score, or the same as `hard`. A failed rollout is no success; one that nothing judges is marked
+    `ungraded`, and one that the environment rewards although the true answer says that it is wrong `rewarded`.
     """
-    task, success = trajectory.task, is_success(trajectory) if success is None else success
+    task, told = trajectory.task, success is not None
+    success = is_success(trajectory) if success is None else success
     hard, score = int(bool(success)), env_score(trajectory)
     question = task.options.get("question")
     question = question if isinstance(question, str) else trajectory.goal
     extras: dict[str, Any] = {"stop_reason": trajectory.stop_reason}
+    if success is None:
+        extras["ungraded"] = True
+    elif not (told or hard or trajectory.error) and trajectory.won is None and trajectory.env_return > 0:
+        extras["rewarded"] = True
     if trajectory.bank_version is not None:
         extras |= {"skills_in_prompt": [*trajectory.skills_in_prompt], "retrieved": [*trajectory.retrieved]}
     return RolloutResult(

@@ -166,7 +166,8 @@ class PolicyRollouts:
         def report(trajectory: Trajectory) -> None:
             place = waiting[trajectory.task.id].pop(0)
             results[place] = as_result(trajectory, show_reference=self.show_reference)
-            if trajectory.error is None:  # one that failed is finished only once it is clear that not all fail
+            # One that failed, or that nothing grades, is finished only once it is clear that not all are so.
+            if trajectory.error is None and not results[place].ungraded:
                 on_result(place, results[place])
 
         groups = []

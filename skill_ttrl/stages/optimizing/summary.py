@@ -51,6 +51,8 @@ class Work:
     """Of those, answered by an earlier result of the run."""
     failed: int = 0
     """Of those, without an answer."""
+    ungraded: int = 0
+    """Of those, rollouts of which nothing tells success."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -112,7 +114,7 @@ def summarize(
     """The summary of a finished optimisation."""
     asked, level, rows = config.optimize, config.eval.confidence, found.rows
     assert asked is not None
-    first, best = found.test_first, found.test_best
+    first, best = _graded_pairs(found.test_first, found.test_best)
     change = None
     if first and best:
         change = paired_difference([each.hard for each in first], [each.hard for each in best], confidence=level)
@@ -142,6 +144,15 @@ def summarize(
         confidence=level,
         usage=dict(usage),
     )
+
+
+def _graded_pairs(
+    first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None
+) -> tuple[list[RolloutResult], list[RolloutResult]]:
+    """The test results of both documents on the items on which both are graded."""
+    both = zip(first or (), best or (), strict=True)
+    pairs = [(one, other) for one, other in both if not (one.ungraded or other.ungraded)]
+    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
@@ -178,7 +189,7 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     if found.test_change is not None:
         change, low, high = found.test_change
         lines.append(
-            f"Test, best - first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.items['test']} items."
+            f"Test, best - first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items if found.test_best else 0} items."
         )
     if found.edits:
         lines.append("Edits: " + ", ".join(f"{name} {count}" for name, count in found.edits.items()) + ".")
@@ -218,6 +229,7 @@ def _work_lines(work: Mapping[str, Work]) -> list[str]:
 def _times(each: Work) -> str:
     notes = [f"{each.reused:,} more reused"] if each.reused else []
     notes += [f"{each.failed:,} without an answer"] if each.failed else []
+    notes += [f"{each.ungraded:,} graded by nothing"] if each.ungraded else []
     return f"{each.asked - each.reused:,}" + (f" ({', '.join(notes)})" if notes else "")
 
 

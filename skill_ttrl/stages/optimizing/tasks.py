@@ -8,15 +8,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
+from skill_ttrl.data.qa import QA_ENV_ID
+from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.progress import Progress
 from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.inputs.pin import pinned_source
 from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
+from skill_ttrl.stages.optimizing.results import true_answer
 from skill_ttrl.types import Task, derive_seed
 
 TRAIN, SELECTION, TEST = "train", "selection", "test"
+NEED_ANSWERS = (MATH_ENV_ID, QA_ENV_ID)
+"""Environments that grade by a task's true answer alone."""
 HELD_OUT = 0.25
 """Share of the training tasks that decide on candidates, where the config says nothing of it."""
 WAYS = (
@@ -107,6 +112,26 @@ def told_apart(roles: Mapping[str, Sequence[Task]]) -> dict[str, list[Task]]:
             names.setdefault(task.id, role)
             found[role].append(task if other == role else replace(task, id=f"{role}-{task.id}"))
     return found
+
+
+def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
+    """Refuse tasks without a true answer where the environment cannot tell success without one.
+
+    Raises:
+        DataError: so it is; names how many of which role.
+    """
+    found = []
+    for role, tasks in roles.items():
+        missing = [task for task in tasks if task.env_id in NEED_ANSWERS and true_answer(task) is None]
+        if missing:
+            found.append(f"{len(missing)} of {len(tasks)} {_named(role)} tasks (first {_shown(missing[0])})")
+    if found:
+        env_id = next(task.env_id for tasks in roles.values() for task in tasks)
+        raise DataError(
+            f"{' and '.join(found)} have no true answer, without which {env_id} cannot tell success. Give each record its answer "
+            "(data.train.answer_field names another column), or leave such records out of data.train, optimize.selection.data and data.eval; "
+            "test tasks are not needed (optimize.test=false)."
+        )
 
 
 def _test_tasks(config: SkillTTRLConfig, env_id: str, progress: Progress) -> list[Task]:

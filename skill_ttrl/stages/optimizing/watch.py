@@ -4,33 +4,77 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.openai.ledger import Ledger, asked_in
 from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.epoch import EpochRecord
 from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.record import OptimizeState, StepRecord
+from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.optimize.watch import Watch
-from skill_ttrl.progress import Progress
+from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.stages.optimizing.summary import NAMES
 
 PHASE = "optimize"
 STAGES = ("rollout", "reflect", "aggregate", "select", "update", "evaluate")
 
 
+MARKS = {
+    "ungraded": "are graded by nothing: no analyst reads them and no test counts them; where documents are compared they count 0 for each.",
+    "rewarded": "were rewarded by the environment, but their answer is not the task's true answer, which decides where info has no 'won'. "
+    "If the environment is to decide, have it say info['won'].",
+}
+"""Marks of results that are worth a word, and what they mean; see `results.as_result`."""
 FAILED = ("timeout", "no_answer", "error")
 """Stop reasons of rollouts that failed in the environment or had no answer."""
 
 
+@dataclass
 class StagedCalls(Calls):
-    """Calls whose rollouts stand in the ledger under the stage that asks, and which counts those that failed."""
+    """Calls whose rollouts stand in the ledger under the stage that asks; counts those that failed or that nothing grades, and says so.
+
+    Args:
+        progress: told once of rollouts that nothing grades, and once of those whose reward and true answer disagree.
+    """
+
+    progress: Progress = field(default_factory=SilentProgress)
+    _said: set[str] = field(default_factory=set)
 
     def roll_out(self, stage: str, document: str, items: Sequence[Item]) -> list[RolloutResult]:
         """See `Calls.roll_out`."""
         with asked_in(stage):
             results = super().roll_out(stage, document, items)
         self.counts[stage].failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
+        self.counts[stage].ungraded += sum(result.ungraded for result in results)
+        for mark, what in MARKS.items():
+            marked = [result.id for result in results if result.extras.get(mark)]
+            if marked and mark not in self._said:
+                self._said.add(mark)
+                text = (
+                    f"{len(marked)} of {len(results)} rollouts ({NAMES.get(stage, stage)}, first {marked[0]!r}) {what}"
+                )
+                self.progress.notice(text, warning=True)
         return results
+
+    def check_results(self, results: Sequence[RolloutResult]) -> None:
+        """Refuse the first results of a run where nothing tells success in any of them.
+
+        Results of such a batch are not put down, so an empty journal means that none was graded yet.
+
+        Raises:
+            EnvError: so it is.
+        """
+        played = [result for result in results if result.extras.get("stop_reason") not in FAILED]
+        if len(self.journal) or not played or not all(result.ungraded for result in played):
+            return
+        raise EnvError(
+            f"Nothing tells success in any of the first {len(results)} rollouts (first {played[0].id!r}): the environment says that it "
+            "cannot grade them (info['graded'] is false), and the tasks have no true answer. Have it say info['won'], true or false, with an "
+            "episode's last step, or give the tasks a reference. The same command then begins anew."
+        )
 
 
 class Watches(Watch):
@@ -87,7 +131,7 @@ class ProgressWatch(Watch):
         """See `Watch.step`."""
         self._settle()
         self._actions[record.action.partition("_")[0]] += 1
-        results = record.rollouts
+        results = graded(record.rollouts)
         figures = {
             "current": state.current_score,
             "best": state.best_score,

@@ -58,7 +58,10 @@ def test_the_prompt_column_and_its_fallbacks(tmp_path: Path, name: str) -> None:
 
 
 def test_no_prompt_column_names_what_was_found(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"has no column 'prompt'\. Did you mean 'prompts'\? Known: prompts, x\."):
+    with pytest.raises(
+        DataError,
+        match=r"no column 'prompt', nor 'question' or 'problem'\. Did you mean 'prompts'\? Known: prompts, x\.",
+    ):
         load_tasks(source(tmp_path, [{"prompts": "a", "x": 1}]))
     with pytest.raises(DataError, match=r"data\.jsonl:2: 'answer' must be str or int or float or NoneType, found list"):
         load_tasks(source(tmp_path, [{"prompt": "a", "answer": "1"}, {"prompt": "b", "answer": [1]}]))

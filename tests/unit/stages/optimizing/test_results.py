@@ -72,6 +72,14 @@ def test_skills_that_were_shown_and_retrieved_are_named() -> None:
     assert as_result(rollout()).extras == {"stop_reason": "terminated"}
 
 
+def test_what_nothing_grades_and_what_only_the_environment_rewards_is_marked() -> None:
+    assert as_result(rollout(info={"graded": False})).ungraded
+    assert not as_result(rollout(info={"graded": False}, reference="8")).ungraded
+    assert as_result(rollout(None, reward=1.0)).extras == {"stop_reason": "terminated"}
+    assert as_result(rollout("8", reference="7", reward=1.0)).extras["rewarded"]
+    assert "rewarded" not in as_result(rollout("8", reference="7", reward=1.0, info={"won": False})).extras
+
+
 def test_long_texts_and_long_episodes_are_cut_in_the_middle() -> None:
     text = "a" * 5000 + "z" * 5000
     short = clipped(text)
