@@ -272,7 +272,7 @@ def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episo
 
 
 @pytest.mark.slow
-def test_a_run_s_own_bank_brings_what_the_run_collected(tmp_path: Path) -> None:
+def test_a_run_s_own_bank_brings_what_the_run_collected(episodes: Path, tmp_path: Path) -> None:
     settings = ("--set", "sft.steps=1", "--set", "rl.steps=1")
     assert skillttrl("train", "recipe.yaml", "-o", "runs/whole", *settings).code == 0
     before = sorted(os.listdir("runs/whole"))
