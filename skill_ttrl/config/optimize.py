@@ -101,7 +101,7 @@ class OptimizeConfig(Section):
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the engine. gepa: `minibatch_size` (3), `iterations`, `candidate_selection` (`pareto`)."""
     optimizer: str = "openai"
-    """Who reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (none: rules by elimination, in a grammar of
+    """The optimizer that reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (none: rules by elimination, in a grammar of
     yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""
@@ -116,7 +116,7 @@ class OptimizeConfig(Section):
     """Where the policy reads the document. `prompt`: at the head of every prompt (`agent.document_as`); `bank`: its parts are the skills of the
     bank that the section `skills` describes."""
     granularity: str = "section"
-    """What of the document is one skill where `place` is `bank`: a `section`, an `item` of a list, or `module:attribute`, a function from a
+    """The part of the document that is one skill where `place` is `bank`: a `section`, an `item` of a list, or `module:attribute`, a function from a
     document to its skills."""
     selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
     temperature: float = Field(default=0.0, ge=0)
@@ -142,11 +142,11 @@ class OptimizeConfig(Section):
     lr_scheduler: Literal["constant", "linear", "cosine"] = "cosine"
     """How the edit budget falls."""
     lr_control_mode: Literal["fixed", "autonomous", "none"] = "fixed"
-    """Who sets the edit budget of a step: the schedule, the optimizer's model, or nobody (all merged edits are applied)."""
+    """Source of a step's edit budget: the schedule, the optimizer's model, or nobody (all merged edits are applied)."""
     update_mode: Annotated[
         Literal["patch", "rewrite_from_suggestions", "full_rewrite_minibatch"], BeforeValidator(_mode_by_alias)
     ] = "patch"
-    """What analysts propose: edits, suggestions from which one call writes the document anew, or whole documents."""
+    """Form of the analysts' proposals: edits, suggestions from which one call writes the document anew, or whole documents."""
     accumulation: int = Field(default=1, ge=1)
     """Batches that are rolled out and reflected on before one update."""
     step_buffer: bool = True

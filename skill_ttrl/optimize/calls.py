@@ -6,9 +6,7 @@ finds what was finished, in whatever order it had come back.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -18,7 +16,7 @@ from typing import Any, Protocol
 
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.optimize.journal import Journal
-from skill_ttrl.optimize.scores import skill_hash
+from skill_ttrl.optimize.scores import content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.types import derive_seed
 
@@ -26,7 +24,7 @@ Item = Mapping[str, Any]
 """One task as plain JSON, with at least an `id`."""
 ONE_REQUEST = frozenset({"refused", "too_long", "malformed", "refusal", "filtered", "client", "failed"})
 """Kinds of an `EndpointError` that are one request's own. After any other, such as a server that is gone, a run stops and can be
-continued; put down as a failure, the request would be left out for good.
+continued; recorded as a failure, the request would be left out for good.
 """
 
 
@@ -125,7 +123,7 @@ class Calls:
     Args:
         chat: the optimizer's model; None where the optimizer asks none.
         roll_out: the target.
-        journal: where finished work is kept.
+        journal: where finished work is saved.
         seed: of the rollouts.
         reuse_rollouts: a document that was rolled out on an item is not rolled out on it again.
         on_failure: after a request without an answer: `skip` (None in its place, counted) or `stop`.
@@ -148,7 +146,7 @@ class Calls:
 
         Raises:
             EndpointError: a request came to nothing, under `on_failure: stop`, or because the server serves nobody.
-            BudgetError: the budget is spent; what was answered until then is kept.
+            BudgetError: the budget is spent; the answers until then are saved.
         """
         keys = [
             self._name("chat", request.stage, request.system, request.user, request.max_tokens) for request in requests
@@ -171,13 +169,13 @@ class Calls:
         """Roll out a document on items; one result each, in order. Items are expected to differ.
 
         Raises:
-            BudgetError: the budget is spent; finished rollouts are kept.
+            BudgetError: the budget is spent; finished rollouts are saved.
             EndpointError, EnvError: nothing works.
         """
         count, name = self._of(stage), skill_hash(document)
         keys, before = [], []
         for item in items:
-            base = _digest("rollout", name, item)
+            base = content_hash("rollout", name, item)
             before.append(self._asked[base] > 0)
             repeat = 0 if self.reuse_rollouts else self._asked[base]
             self._asked[base] += 1
@@ -194,15 +192,14 @@ class Calls:
         return [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
 
     def check_results(self, results: Sequence[RolloutResult]) -> None:
-        """Look at the results of a batch before they are put down; what it raises ends the run."""
+        """Look at the results of a batch before they are journaled; what it raises ends the run."""
 
     def _roll_out_missing(self, document: str, missing: Mapping[str, Item], seed: int) -> None:
         keys = [*missing]
 
         def keep(place: int, result: RolloutResult) -> None:
-            if (
-                self.journal.get(keys[place]) is None
-            ):  # one that was finished before the batch is repeated stays as it was
+            # One that was finished before the batch is repeated stays as it was.
+            if self.journal.get(keys[place]) is None:
                 self.journal.put(keys[place], result.to_dict(), durable=False)
 
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)
@@ -242,14 +239,9 @@ class Calls:
                 future.result()
 
     def _name(self, *content: Any) -> str:
-        base = _digest(*content)
+        base = content_hash(*content)
         self._asked[base] += 1
         return f"{base}-{self._asked[base] - 1}"
 
     def _of(self, stage: str) -> Counts:
         return self.counts.setdefault(stage, Counts())
-
-
-def _digest(*content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -20,7 +20,7 @@ from skill_ttrl.types import Message
 
 
 class EndpointChat:
-    """The `ChatFn` of an endpoint; a context manager that ends its connections.
+    """The `ChatFn` of an endpoint; a context manager that ends its connections. No other role stands in for one that is missing.
 
     Requests stand in the ledger under the stage that asks. Temperature, prices, retries and time limits are those of the config.
 
@@ -55,11 +55,6 @@ class EndpointChat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def endpoint_chat(endpoints: EndpointsConfig, role: Role = "optimizer", ledger: Ledger | None = None) -> EndpointChat:
-    """The `ChatFn` of `endpoints.ROLE`. No other role stands in for one that is missing; see `EndpointChat`."""
-    return EndpointChat(endpoints, role, ledger)
 
 
 def metered(client: BaseLLMClient, ledger: Ledger | None = None, prices: EndpointConfig | None = None) -> BaseLLMClient:

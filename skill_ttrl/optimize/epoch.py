@@ -26,7 +26,7 @@ STAGE = "comparison"
 
 @dataclass
 class EpochRecord:
-    """What the end of an epoch made."""
+    """The record of an epoch's end: comparison, guidance, memory, decision."""
 
     epoch: int
     step: int

@@ -21,10 +21,10 @@ JOURNAL = "journal.jsonl"
 
 
 class Journal:
-    """Results by key, kept in a file line by line.
+    """Results by key, saved line by line in a file.
 
     Args:
-        path: the file, continued where it exists; None: results are kept in memory.
+        path: the file, continued where it exists; None: results stay in memory.
 
     Raises:
         RunFolderError: the file cannot be read or written.

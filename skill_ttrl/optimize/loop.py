@@ -8,6 +8,7 @@ resumed by running it again. It knows nothing of environments or models: rollout
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -138,8 +139,8 @@ def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
                 f"There are no {name} items in {task.name!r}: optimisation needs training and selection items."
             )
     for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
-        names = [str(item.get("id", "")) for item in items]
-        if twice := next((each for each in names if names.count(each) > 1), None):
+        names = Counter(str(item.get("id", "")) for item in items)
+        if twice := next((each for each, count in names.items() if count > 1), None):
             raise DataError(
                 f"Two {name} items of {task.name!r} have the id {twice!r}. Give every item an id of its own."
             )

@@ -1,8 +1,9 @@
-"""Scores of a batch of rollouts, and the name of a document by its content."""
+"""Scores of a batch of rollouts, and names of documents and other values by their content."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -27,3 +28,9 @@ def graded(results: Iterable[RolloutResult]) -> list[RolloutResult]:
 def skill_hash(content: str) -> str:
     """16 hexadecimal digits of the document's SHA-256: the key of its evaluations."""
     return hashlib.sha256((content or "").encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def content_hash(*content: Any) -> str:
+    """24 hexadecimal digits that are the same for the same JSON content."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

@@ -31,7 +31,7 @@ BYTES_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Loop:
-    """What the steps of one optimisation share."""
+    """The parts that all steps of an optimisation share."""
 
     task: OptimizeTask
     config: OptimizeConfig

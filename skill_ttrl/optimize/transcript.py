@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from skill_ttrl.optimize.types import Edit, RolloutResult
 from skill_ttrl.sanitize import OUR_TAGS, escape, escape_terminal
@@ -48,27 +48,24 @@ def unescape_tags(answer: str) -> str:
 
 
 def clip(text: str, most: int) -> str:
-    """The text, without its middle where it is longer than `most` characters."""
+    """The text, without its middle where it is longer than `most` characters, and how much that is."""
     if len(text) <= most:
         return text
-    half = max(most // 2 - 12, 0)
-    return f"{text[:half]}\n[… {len(text) - 2 * half} characters are left out …]\n{text[len(text) - half :]}"
+    half = most // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half:,} characters left out ...]\n{text[len(text) - half :]}"
 
 
 def describe_edit(edit: Edit) -> str:
     """One line that says what an edit does, cut where it is long."""
-    shown: dict[str, Callable[[], object]] = {
-        "target": lambda: repr(edit.target),
-        "content": lambda: repr(edit.content),
-        "support": lambda: edit.support_count,
-        "source": lambda: edit.source_type,
+    fields = {
+        "target": edit.target and repr(edit.target),
+        "content": edit.content and repr(edit.content),
+        "support": edit.support_count,
+        "source": edit.source_type,
     }
-    given = (edit.target, edit.content, edit.support_count is not None, edit.source_type)
-    parts = [
-        f"op={edit.op}",
-        *(f"{name}={show()}" for (name, show), has in zip(shown.items(), given, strict=True) if has),
-    ]
-    text = "  ".join(parts)
+    text = "  ".join(
+        [f"op={edit.op}", *(f"{name}={value}" for name, value in fields.items() if value not in ("", None))]
+    )
     return text if len(text) <= EDIT_CHARS else f"{text[: EDIT_CHARS - 3].rstrip()}..."
 
 

@@ -21,8 +21,6 @@ EditOp = Literal["append", "insert_after", "replace", "delete"]
 SourceType = Literal["failure", "success"]
 GateAction = Literal["accept_new_best", "accept", "reject"]
 
-EDIT_OPS: tuple[EditOp, ...] = ("append", "insert_after", "replace", "delete")
-
 
 @dataclass
 class Edit:

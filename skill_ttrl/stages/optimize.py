@@ -6,7 +6,6 @@ and `plan_run` predicts its work. A run that was stopped continues with the same
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -29,6 +28,7 @@ from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
+from skill_ttrl.optimize.scores import content_hash
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import VERDICTS, RunFolder
@@ -97,12 +97,12 @@ class Prepared:
         return Templates(self.options.prompts, base="optimize")
 
     def made_with(self) -> dict[str, Any]:
-        """What the results depend on beside the config."""
+        """Inputs, besides the config, that the results depend on, by digest."""
         return {
             "policy": self.target.fingerprint(),
-            "document": _digest(self.document),
-            "tasks": {role: _digest([*map(_facts, tasks)]) for role, tasks in self.tasks.items()},
-            "prompts": _digest(prompt_texts(self.templates)),
+            "document": content_hash(self.document),
+            "tasks": {role: content_hash([*map(_facts, tasks)]) for role, tasks in self.tasks.items()},
+            "prompts": content_hash(prompt_texts(self.templates)),
         }
 
 
@@ -143,7 +143,7 @@ def prepare(
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
-    found = Prepared(config, _with_config(target, config), tasks, first, text)
+    found = Prepared(config, replace(target, config=config), tasks, first, text)
     check_prompts(config.optimize.prompts)
     return found
 
@@ -324,7 +324,7 @@ def _policy_of(config: SkillTTRLConfig) -> str:
 
 
 def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
-    """What a config states, as overrides of a run's.
+    """Convert the keys that a config states into overrides of a run's.
 
     Raises:
         ConfigError: it states keys that a trained policy no longer takes.
@@ -340,15 +340,6 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
     return [f"{key}={json.dumps(value)}" for key, value in flat.items() if value != {}]
 
 
-def _with_config(target: EvalTarget, config: SkillTTRLConfig) -> EvalTarget:
-    return replace(target, config=config)
-
-
 def _facts(task: Task) -> list[Any]:
-    """What of a task decides its rollouts and their scores."""
+    """Fields of a task that decide its rollouts and their scores."""
     return [task.id, task_content(task), task.reference]
-
-
-def _digest(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -173,7 +173,7 @@ class CommandBackend:
         return Completion(text[: min(ends, default=len(text))], (), (), "stop", self.policy_version)
 
     def _problem(self, finished: Finished) -> str:
-        """What went wrong, in a sentence, with the end of stderr. No variable's value is in it."""
+        """Say in a sentence why it failed, with the end of stderr. No variable's value is in it."""
         why = {
             "timeout": f"had not ended after {self.config.timeout:g} s (command.timeout) and was stopped",
             "too_long": f"wrote more than {self.config.max_output_bytes:,} bytes (command.max_output_bytes) and was stopped",

@@ -48,7 +48,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one run may take."""
+    """Limits of one run."""
 
     seconds: float
     output_bytes: int

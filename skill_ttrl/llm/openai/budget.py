@@ -186,7 +186,7 @@ def budget_text(
 
 
 def _refusal(limits: Limits, spent: Spend, most: Spend, role: str) -> str:
-    """What is left, what the request could take, and what to do."""
+    """Say how much is left, how much the request could take, and how to go on."""
     short = []
     if limits.tokens is not None and spent.tokens + most.tokens > limits.tokens:
         short.append(

@@ -1,4 +1,4 @@
-"""What a ledger holds, in words: requests to models behind addresses with their cost, and programs that were started."""
+"""Text for the totals of a ledger: requests to models behind addresses with their cost, and programs that were started."""
 
 from __future__ import annotations
 

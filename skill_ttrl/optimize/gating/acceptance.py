@@ -13,7 +13,7 @@ _CLOSE = 2e-9
 
 @dataclass(frozen=True)
 class Decision:
-    """What the gate says of a candidate."""
+    """The gate's decision on a candidate."""
 
     accepted: bool
     reason: str

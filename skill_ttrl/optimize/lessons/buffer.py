@@ -25,11 +25,11 @@ EDIT_CHARS = 400
 
 @dataclass(frozen=True, slots=True)
 class StepNote:
-    """What later steps should know of one."""
+    """A step as the prompts of later steps describe it."""
 
     step: int
     action: str
-    """What became of its candidate, as `StepRecord.action`."""
+    """See `StepRecord.action`."""
     rollouts: int
     failed: int
     patterns: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ class BudgetDecision:
     budget: int
     """Between 0 and the number of proposals."""
     named: int | None
-    """What the model wrote; None where it wrote no whole number."""
+    """The model's number; None where it wrote no whole one."""
     reasoning: str = ""
 
     @property

@@ -6,8 +6,6 @@ What is different is in docs/from-skillrl.md. In short: a run that was stopped c
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +25,7 @@ from skill_ttrl.optimize.folder import FolderWatch, write_json
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.optimizers import prompt_texts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.scores import compute_score, skill_hash
+from skill_ttrl.optimize.scores import compute_score, content_hash, skill_hash
 from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
 from skill_ttrl.optimize.skillrl.env import SkillEnv
 from skill_ttrl.optimize.skillrl.env_rollouts import RAISED, ClientChat, EnvRollouts
@@ -164,9 +162,9 @@ class SkillOptTrainer:
         made_with = {
             "config": {**config, **{f"settings.{key}": value for key, value in self.settings.items()}},
             "initial_skill": skill_hash(self.initial_skill),
-            "train": _digest(task.train),
-            "selection": _digest(task.selection),
-            "prompts": _digest(prompt_texts(self._templates)),
+            "train": content_hash(task.train),
+            "selection": content_hash(task.selection),
+            "prompts": content_hash(prompt_texts(self._templates)),
         }
         return SkillOptFolder(root, root / JOURNAL, root / IDENTITY, made_with)
 
@@ -330,8 +328,3 @@ def write_buckets(root: Path, found: Optimized, task_types: Sequence[str]) -> No
 
 def _means(results: Sequence[RolloutResult] | None) -> tuple[float, float] | tuple[None, None]:
     return compute_score(results) if results else (None, None)
-
-
-def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]

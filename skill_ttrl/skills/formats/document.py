@@ -42,7 +42,7 @@ _FIELDS = ("title", "text", "when_to_apply", "tier", "task_type")
 
 @dataclass(frozen=True)
 class DocumentUpdate:
-    """What makes a bank say what a document says: the arguments of `SkillBank.apply`."""
+    """The change that brings a bank in line with a document: the arguments of `SkillBank.apply`."""
 
     changes: tuple[Change, ...]
     origin: str

@@ -54,7 +54,7 @@ class Part:
     text: str
     """Without outer empty lines."""
     marked: Mapping[str, str] = field(default_factory=dict)
-    """What its mark states."""
+    """Fields that its mark states."""
 
 
 def take_apart(document: str, granularity: Granularity = "section") -> list[Part]:

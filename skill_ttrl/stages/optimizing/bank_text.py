@@ -15,7 +15,7 @@ from typing import Any
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.chat import endpoint_chat
+from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.documents.edits import apply_patch_with_report
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.optimizers import make_optimizer
@@ -97,7 +97,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
         )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or endpoints.optimizer is not None
-    chat = endpoint_chat(endpoints) if asks else None
+    chat = EndpointChat(endpoints) if asks else None
     calls = Calls(chat, _nothing, on_failure=config.on_failure, workers=config.workers)
     optimizer = make_optimizer(config.optimizer, calls, config, templates)
     close = (lambda: None) if chat is None else chat.close

@@ -71,7 +71,7 @@ class PlannedWork:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an optimisation takes."""
+    """The predicted work of an optimisation."""
 
     name: str
     epochs: int

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from skill_ttrl.answers import correct
+from skill_ttrl.optimize.transcript import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.types import Step, Task, Trajectory
@@ -14,7 +15,6 @@ TURN_CHARS = 2000
 """Longest text of one turn in a conversation; of a longer one beginning and end stay."""
 MOST_TURNS = 60
 """Most turns of a conversation; of a longer one the first and the last stay."""
-CUT = "\n[... {count:,} characters left out ...]\n"
 
 
 def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: bool | None = None) -> RolloutResult:
@@ -104,7 +104,7 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
 
 
 def conversation(trajectory: Trajectory) -> list[dict[str, str]]:
-    """What was seen and written, turn by turn; long texts and long episodes are cut in the middle.
+    """Observations and replies, turn by turn; long texts and long episodes are cut in the middle.
 
     Text that the bank inserted into a completion is part of it.
     """
@@ -128,10 +128,7 @@ def shortened(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
 
 def clipped(text: str, most: int = TURN_CHARS) -> str:
     """A text of about `most` characters: beginning and end, and how much is missing between them."""
-    if len(text) <= most:
-        return text
-    half = most // 2
-    return text[:half] + CUT.format(count=len(text) - 2 * half) + text[len(text) - half :]
+    return clip(text, most)
 
 
 def _turn(role: str, content: str) -> dict[str, str]:

@@ -26,7 +26,7 @@ SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")
 """Stages whose work are rollouts, in the order in which they are shown; the work of others are calls."""
 NAMES = {"rollout": "training"}
-"""What a stage is called where it is not by its own name."""
+"""Names of stages that are shown under another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeSummary:
-    """What an optimisation achieved."""
+    """The outcome of an optimisation."""
 
     name: str
     seed: int
@@ -98,7 +98,7 @@ class OptimizeSummary:
     """By stage."""
     confidence: float = 0.95
     usage: dict[str, Any] = field(default_factory=dict)
-    """What was asked of models behind addresses (`Ledger.report`)."""
+    """Spending on models behind addresses (`Ledger.report`)."""
     schema_version: int = SCHEMA_VERSION
 
 
@@ -179,7 +179,7 @@ def read_summary(folder: Path) -> OptimizeSummary | None:
 
 
 def summary_lines(found: OptimizeSummary) -> list[str]:
-    """What is under the table of scores: decisions, work and spending, in sentences."""
+    """Lines under the table of scores: decisions, work and spending, in sentences."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
     actions = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in found.actions.items())

@@ -32,7 +32,7 @@ class HistoryStep:
     after: str
     """The document behind the step and, where its epoch ends with it, behind the epoch."""
     epoch: Mapping[str, Any] | None = None
-    """What the end of its epoch did (`slow_update/`); None where it did nothing."""
+    """Record of its epoch's end (`slow_update/`); None where it did nothing."""
 
     @property
     def number(self) -> int:
@@ -52,7 +52,7 @@ class HistoryStep:
 
 @dataclass(frozen=True)
 class OptimizeHistory:
-    """What the folder of an optimisation holds."""
+    """The content of an optimisation's folder."""
 
     path: Path
     steps: Sequence[HistoryStep]
@@ -69,7 +69,7 @@ class OptimizeHistory:
     work: Mapping[str, Mapping[str, Any]]
     """Requests and rollouts by stage."""
     spending: Sequence[str]
-    """What was asked of models behind addresses, in lines."""
+    """Spending on models behind addresses, in lines."""
 
 
 def is_optimization(path: Path) -> bool:

@@ -186,7 +186,7 @@ def _evaluated(row: Mapping[str, Any]) -> str:
 
 
 def _facts(history: OptimizeHistory) -> list[str]:
-    """Who was optimised, by whom, on what."""
+    """Policy, optimizer and task, in a line."""
     found = history.summary or {}
     facts = [
         f"{name}: {_clean(found[name])}"

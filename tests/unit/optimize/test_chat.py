@@ -17,7 +17,7 @@ from skill_ttrl.llm.openai.budget import Spend
 from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.llm.openai.metered import CountedRequest
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.chat import endpoint_chat, metered
+from skill_ttrl.optimize.chat import EndpointChat, metered
 from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
@@ -34,7 +34,7 @@ def optimizer(server: FaultyServer, **budget: Any) -> EndpointsConfig:
 
 def test_stages_that_ask_at_once_are_counted_apart(tmp_path: Path) -> None:
     with FaultyServer([]) as server, track_usage(tmp_path / "usage.jsonl", optimizer(server)) as ledger:
-        with endpoint_chat(optimizer(server)) as chat, ledger.phase("optimize"), ThreadPoolExecutor(4) as pool:
+        with EndpointChat(optimizer(server)) as chat, ledger.phase("optimize"), ThreadPoolExecutor(4) as pool:
             stages = ["analyst_error", "analyst_success"] * 5
             work = [
                 pool.submit(copy_context().run, chat, "be brief", "why?", max_tokens=9, stage=stage) for stage in stages
@@ -49,7 +49,7 @@ def test_stages_that_ask_at_once_are_counted_apart(tmp_path: Path) -> None:
 def test_no_other_role_stands_in_for_a_missing_optimizer() -> None:
     teacher = EndpointsConfig.model_validate({"teacher": {"model": "m", "base_url": "http://127.0.0.1:9/v1"}})
     with pytest.raises(ConfigError, match=r"no endpoints\.optimizer.*endpoints\.optimizer\.model"):
-        endpoint_chat(teacher)
+        EndpointChat(teacher)
 
 
 class Own(BaseLLMClient):
