@@ -46,7 +46,7 @@ def optimize(
         calls: rollouts and requests, with their journal.
         optimizer: proposes edits.
         seed: of batches and minibatches.
-        watch: told of every stage and step.
+        watch: its methods are called at every stage and step.
 
     Raises:
         DataError: no training or selection items, or the first document is over its token budget.

@@ -21,7 +21,7 @@ from skill_ttrl.optimize.lessons.buffer import StepNote, describe_rejected, fail
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.reflection.writer import LLMWriter
-from skill_ttrl.optimize.schedule import build_scheduler
+from skill_ttrl.optimize.schedule import edit_budget_at
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import Patch
 from skill_ttrl.optimize.watch import Watch
@@ -142,12 +142,17 @@ def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRec
 def edit_budget(loop: Loop, update: int) -> int:
     """Most edits of the `update`-th patch (from 1)."""
     config = loop.config
-    total = loop.steps_per_epoch * config.epochs
-    return build_scheduler(config.lr_scheduler, config.edit_budget, config.min_edit_budget, total).get_lr(update)
+    return edit_budget_at(
+        update,
+        mode=config.lr_scheduler,
+        max_lr=config.edit_budget,
+        min_lr=config.min_edit_budget,
+        total_steps=loop.steps_per_epoch * config.epochs,
+    )
 
 
 def update(loop: Loop, view: StepView, selected: Patch) -> tuple[str | None, list[dict[str, Any]]]:
-    """The document with the selected proposals carried out, and what became of each; None where none could be written."""
+    """The document with the selected proposals carried out, and the status of each; None where none could be written."""
 
     def rewrite() -> str | None:
         return None if loop.writer is None else loop.writer.rewrite(view, selected)
@@ -156,7 +161,7 @@ def update(loop: Loop, view: StepView, selected: Patch) -> tuple[str | None, lis
 
 
 def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
-    """The state with what later steps should know: notes on lapses in the document, failures and rejected edits in the memory."""
+    """The state with notes for later steps: on lapses in the document, failures and rejected edits in the memory."""
     if loop.config.skill_aware.use:
         state = add_lapses(loop, state, record)
     if not loop.config.step_buffer:

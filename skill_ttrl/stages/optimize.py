@@ -122,7 +122,7 @@ def prepare(
         policy: who acts: a run, a checkpoint, a model, `openai:MODEL` (see `resolve_target`). None: what the config names.
         document: file with the first document; None: that of `optimize.document` or `agent.document`, else an empty one.
         overrides: changes to the config, as for `--set`.
-        progress: told of what was chosen.
+        progress: receives notices of the choices made.
 
     Raises:
         ConfigError: nothing to act is named, or a name or a key is wrong.
@@ -169,7 +169,7 @@ def optimize_run(
         overrides: see `prepare`.
         resume: `auto` continues a folder that holds this very optimisation; `never` refuses it.
         chat: the optimizer's model (`skill_ttrl.optimize.calls.ChatFn`); None: `endpoints.optimizer`.
-        progress: told of steps, stages and scores.
+        progress: receives steps, stages and scores.
 
     Raises:
         RunFolderError: the folder is that of another run, or cannot be written.
@@ -333,7 +333,7 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
     data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
     if foreign := sorted({*data} - {*TASK_SECTIONS}):
         raise ConfigError(
-            f"{where} states {', '.join(foreign)}, but the policy is trained already. A config beside a run may state "
+            f"{where} states {', '.join(foreign)}, but the policy is trained already. A config given with a run may state "
             f"{', '.join(TASK_SECTIONS)}."
         )
     flat = flatten(data, lists=False)

@@ -90,7 +90,7 @@ def optimize(
         config: `gate`, `epochs`, `max_document_tokens`, `test` and `engine_options` (`GepaOptions`) count.
         calls: rollouts and requests, with their journal.
         seed: of GEPA's draws.
-        watch: told of every iteration as of a step.
+        watch: its `step` is called after every iteration.
 
     Raises:
         MissingDependencyError: gepa is not installed.
@@ -182,10 +182,8 @@ class _Run:
 
     def try_out(self, document: str, items: Sequence[Item]) -> list[RolloutResult]:
         """Roll out a parent, then its child, on the same training items."""
-        record, different = (
-            self.record,
-            {str(item["id"]): item for item in items},
-        )  # gepa fills up a batch with repetitions
+        record = self.record
+        different = {str(item["id"]): item for item in items}  # gepa fills up a batch with repetitions
         assert record is not None
         if (problem := too_long(document, self.config)) is not None:
             record.action, record.reason, record.candidate = "reject_too_long", problem, document
@@ -205,10 +203,8 @@ class _Run:
         found = self.selection.evaluate(document)
         if self.record is not None:
             self.watch.enter(self.record.step, "evaluate")
-            decision, score = (
-                decide(self.config.gate, self.state.current_evaluation, found),
-                self.selection.score(found),
-            )
+            decision = decide(self.config.gate, self.state.current_evaluation, found)
+            score = self.selection.score(found)
             self.record.evaluation, self.record.candidate_score, self.record.reason = found, score, decision.reason
             self.state, self.record.action = advance(self.state, document, found, score, accepted=decision.accepted)
         return found.results

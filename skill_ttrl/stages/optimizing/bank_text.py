@@ -16,10 +16,10 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import EndpointChat
-from skill_ttrl.optimize.documents.edits import apply_patch_with_report
+from skill_ttrl.optimize.documents.regions import apply_patch_outside
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.optimizers import make_optimizer
-from skill_ttrl.optimize.schedule import build_scheduler
+from skill_ttrl.optimize.schedule import edit_budget_at
 from skill_ttrl.optimize.types import Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.outcome import env_success
@@ -70,8 +70,13 @@ class BankText:
             return merged
         self.updates += 1
         config = self.config
-        scheduler = build_scheduler(config.lr_scheduler, config.edit_budget, config.min_edit_budget, max(1, self.total))
-        most = scheduler.get_lr(self.updates)
+        most = edit_budget_at(
+            self.updates,
+            mode=config.lr_scheduler,
+            max_lr=config.edit_budget,
+            min_lr=config.min_edit_budget,
+            total_steps=self.total,
+        )
         return merged if len(merged.edits) <= most else self.optimizer.select(view, merged, most)
 
 
@@ -137,7 +142,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     changes: tuple[Change, ...] = ()
     try:
         patch = text.propose(document, rollouts, number, derive_seed(run.config.seed, SOURCE, step))
-        candidate, report = apply_patch_with_report(document, patch)
+        candidate, report = apply_patch_outside(document, patch)
         update = document_changes(before, candidate, source=SOURCE, round=step)
         changes = update.changes
         if changes:
