@@ -16,9 +16,9 @@ from tests.webshop_files import LAMPS, LAMPS_ABOUT, write_catalogue
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium (the extra dev)")
 
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException  # noqa: E402
 from selenium.webdriver.chrome.options import Options  # noqa: E402
 from selenium.webdriver.chrome.service import Service  # noqa: E402
-from selenium.webdriver.support.expected_conditions import staleness_of  # noqa: E402
 from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
@@ -68,8 +68,24 @@ def follow(browser: Any, element: Any) -> None:
 
 def arrived(browser: Any, before: Any) -> None:
     """Wait until another page than that of the element `before` is there as a whole."""
-    WebDriverWait(browser, 20).until(staleness_of(before))
+    WebDriverWait(browser, 20).until(lambda _: left_behind(before))
     WebDriverWait(browser, 20).until(lambda _: browser.execute_script("return document.readyState") == "complete")
+
+
+def left_behind(element: Any) -> bool:
+    """True once the element's page is no longer shown.
+
+    Between two pages Chromium names the error otherwise than WebDriver's "stale element", which is all that `staleness_of` knows.
+    """
+    try:
+        element.is_enabled()
+    except StaleElementReferenceException:
+        return True
+    except WebDriverException as error:
+        if "does not belong to the document" in str(error.msg):
+            return True
+        raise
+    return False
 
 
 def press(browser: Any, text: str) -> None:
