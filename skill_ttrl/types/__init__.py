@@ -97,6 +97,9 @@ class Completion:
     """Spans [start, end) of `text`, in characters, that were inserted (retrieved skills) and not written by the model."""
     error: str | None = None
     """Why there is no answer, where `finish_reason` is "error": the sampler was asked and nothing usable came."""
+    allowed: tuple[tuple[int, ...], ...] | None = None
+    """Token ids that each token was drawn from, ascending, where `Request.choices` limited it; a forced token's is itself alone, with log-prob
+    0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
 
     @property
     def sampled(self) -> int:
