@@ -60,6 +60,8 @@ class RolloutBatch:
     """Entropy of the policy's distribution at each trained token, in nats; None where nothing needs it."""
     selected_F: Float[Tensor, " F"] | None = None
     """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
+    labels_F: Int[Tensor, " F"] | None = None
+    """Token that is scored in the place of each trained one (`EncodedDemonstration.labels`); None: the token itself."""
 
     def __len__(self) -> int:
         return len(self.prompt_lengths_N)

@@ -25,6 +25,8 @@ class EncodedDemonstration(NamedTuple):
     response_ids: Sequence[int]
     mask: Sequence[bool] | None = None
     """For each response token whether it is learnt; None: all are."""
+    labels: Sequence[int] | None = None
+    """For each response token what is learnt in its place: an expert's token, where another was executed (DAgger). None: itself."""
 
 
 class _Item(NamedTuple):
@@ -99,16 +101,26 @@ def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> Rollo
     """Pack examples to imitate: the response tokens that the mask does not leave out; each is a prompt of its own.
 
     Raises:
-        ValueError: an example has no prompt tokens or no response tokens.
+        ValueError: an example has no prompt tokens or no response tokens, or not one label or mask entry for each of these.
     """
-    if any(len(example.response_ids) == 0 for example in demonstrations):
-        raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
     items = []
-    for index, (prompt, response, mask) in enumerate(demonstrations):
+    for index, (prompt, response, mask, labels) in enumerate(demonstrations):
         count = len(response)
+        if count == 0:
+            raise ValueError("A demonstration has an empty response: there is nothing to learn from it.")
+        for name, given in (("mask", mask), ("labels", labels)):
+            if given is not None and len(given) != count:
+                raise ValueError(f"A demonstration has {count} response tokens, but {name} of {len(given)}.")
         items.append(_Item(prompt, response, [0.0] * count, mask or [True] * count, index, index))
     batch = _flatten(items)
-    return replace(batch, advantages_F=batch.trained_F.float())
+    labels_F = None
+    if any(each.labels is not None for each in demonstrations):
+        rows = (each.response_ids if each.labels is None else each.labels for each in demonstrations)
+        labels_F = batch.tokens_F.clone()
+        labels_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(
+            [*chain.from_iterable(rows)]
+        )
+    return replace(batch, advantages_F=batch.trained_F.float(), labels_F=labels_F)
 
 
 def _numbered(groups: Sequence[Group]) -> Iterator[tuple[int, int, Trajectory]]:

@@ -80,9 +80,14 @@ def fine_tune(
 
 def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
     """Put the loss on the prompt as well, except its first token; the mask of the response stays."""
-    prompt, response, mask = demonstration
+    prompt, response, mask, labels = demonstration
     learnt = (True,) * len(response) if mask is None else mask
-    return EncodedDemonstration(prompt[:1], (*prompt[1:], *response), (*(True,) * (len(prompt) - 1), *learnt))
+    return EncodedDemonstration(
+        prompt[:1],
+        (*prompt[1:], *response),
+        (*(True,) * (len(prompt) - 1), *learnt),
+        None if labels is None else (*prompt[1:], *labels),
+    )
 
 
 def select_batch(

@@ -16,6 +16,8 @@ class Items(Protocol):
     @property
     def trained_F(self) -> Bool[Tensor, " F"]: ...  # noqa: D102
     @property
+    def labels_F(self) -> Int[Tensor, " F"] | None: ...  # noqa: D102
+    @property
     def starts_N(self) -> Int[Tensor, " N"]: ...  # noqa: D102
     @property
     def lengths_N(self) -> Int[Tensor, " N"]: ...  # noqa: D102

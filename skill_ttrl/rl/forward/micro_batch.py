@@ -28,7 +28,7 @@ class MicroBatch:
     rows_K: Int[Tensor, " K"]
     """Which of these positions predicts each trained token: nodes of a tree may predict several."""
     targets_K: Int[Tensor, " K"]
-    """The trained tokens."""
+    """The token that is scored at each: the trained token, or its label (`RolloutBatch.labels_F`)."""
     slots_K: Int[Tensor, " K"]
     """Where each belongs in the flattened (N, R)."""
     response_mask_N_R: Float[Tensor, "N R"]
@@ -127,7 +127,7 @@ def _responses(batch: Items, rows: Int[Tensor, " N"]) -> _Responses:
     sources_N_R = (batch.starts_N[rows, None] + prompts_N_1 + columns_R).clamp(max=len(batch.tokens_F) - 1)
     mask_N_R = batch.trained_F[sources_N_R] & (columns_R < lengths_N_1)
     parts: dict[str, Any] = {
-        "targets_K": batch.tokens_F[sources_N_R[mask_N_R]],
+        "targets_K": (batch.tokens_F if batch.labels_F is None else batch.labels_F)[sources_N_R[mask_N_R]],
         "slots_K": mask_N_R.flatten().nonzero().squeeze(1),
         "response_mask_N_R": mask_N_R.float(),
     }

@@ -102,7 +102,7 @@ def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_pa
     assert (first.prompt, first.response, first.before) == (said[0], said[1], ())
     assert (second.prompt, second.response, second.before) == (said[2], said[3], (said[:2],))
     agent, tokenizer = Agent(PromptFormatter("plain")), tiny_model[1]
-    prompt, response, mask = encode_written(tokenizer, agent, [first, second])[1]
+    prompt, response, mask, _ = encode_written(tokenizer, agent, [first, second])[1]
     talk = [Message("user", said[0]), Message("assistant", said[1]), Message("user", said[2])]
     assert prompt == encode_chat(tokenizer, talk)
     assert tokenizer.decode(response[:-1]) == "open door" and mask == (True,) * len(response)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from skill_ttrl.rl.advantages import group_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, pack_demonstrations, with_advantages
+from skill_ttrl.stages.sft import whole
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
 
@@ -119,3 +120,16 @@ def test_what_a_mask_leaves_out_of_a_demonstration_is_seen_but_not_learnt() -> N
     batch = pack_demonstrations([EncodedDemonstration([1], [3, 4, 5], [True, False, True])])
     (micro_batch,) = batch.micro_batches(torch.tensor([0]), 1, 0)
     assert micro_batch.tokens_N_T.tolist() == [[1, 3, 4, 5]] and micro_batch.targets_K.tolist() == [3, 5]
+
+
+def test_labels_are_learnt_in_the_place_of_what_was_executed() -> None:
+    labelled = EncodedDemonstration([1], [3, 4, 5], [True, True, False], [3, 8, 5])
+    batch = pack_demonstrations([labelled, EncodedDemonstration([1], [3, 9])])
+    for packed in (False, True):
+        micro_batch = batch.micro_batch(torch.arange(2), 0, packed=packed)
+        assert micro_batch.targets_K.tolist() == [3, 8, 3, 9]
+    padded = batch.micro_batch(torch.arange(2), 0)
+    assert padded.tokens_N_T.tolist() == [[1, 3, 4, 5], [1, 3, 9, 0]]  # the model sees what was executed
+    assert whole(EncodedDemonstration([1, 2], [3, 4], None, [3, 8])).labels == (2, 3, 8)
+    with pytest.raises(ValueError, match="3 response tokens, but labels of 2"):
+        pack_demonstrations([labelled._replace(labels=[3, 8])])
