@@ -56,12 +56,21 @@ Overrides = Annotated[
     ),
 ]
 Explore = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SHARE[,SHARE...]",
+        help="Of a player: share of the steps in which any admissible action is taken, whatever it says; what it says stands beside "
+        "every step as `advice`. Several: one for each try in turn. Default: 0.",
+    ),
+]
+ExploreMoves = Annotated[
     float | None,
     typer.Option(
-        metavar="SHARE",
-        help="Of a player: share of the steps in which any admissible action is taken, whatever it says; what it says stands beside "
-        "every step as `advice`. Default: 0.",
+        min=0, max=1, metavar="SHARE", help="Of a player: share of these actions that only move (`go to`). Default: 0."
     ),
+]
+MaxSteps = Annotated[
+    int | None, typer.Option(min=1, help="Of a player: longest episode, in steps. Default: the environment's own.")
 ]
 Recipe = Annotated[str | None, recipe_option("Template, lengths and endpoints of a plain model.")]
 Chunk = Annotated[
@@ -83,6 +92,8 @@ def collect(
     tries: Tries = 1,
     types: Types = None,
     explore: Explore = None,
+    explore_moves: ExploreMoves = None,
+    max_steps: MaxSteps = None,
     data: GameData = None,
     config: Recipe = None,
     no_bank: NoBank = False,
@@ -98,6 +109,7 @@ def collect(
     is right in part (`webshop`), the mean score is reported beside.
     """
     from skill_ttrl.envs import resolve_env
+    from skill_ttrl.rollout.scripted import Exploration
     from skill_ttrl.stages.collect import run
     from skill_ttrl.stages.collecting.collection import TaskSelection
     from skill_ttrl.stages.collecting.watch import find_player
@@ -107,28 +119,34 @@ def collect(
         of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
         refuse(of_policy, f"is for a policy, but {agent} is a player. Leave it out")
     else:
-        of_player = {"--explore": explore, "--jobs": jobs}
-        refuse(of_player, f"is for a player without a model, but {agent} is a policy. Leave it out")
+        noise = {"--explore": explore, "--explore-moves": explore_moves, "--max-steps": max_steps}
+        refuse({**noise, "--jobs": jobs}, f"is for a player without a model, but {agent} is a policy. Leave it out")
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {agent}", loop=False) as view:
         kwargs = environment_arguments(overrides or (), data) if is_player else {} if data is None else {"data": data}
         selection = TaskSelection(env, split, kwargs, words(types), episodes, tries)
         if is_player:
-            found = run(selection, agent=agent, explore=explore or 0.0, seed=seed or 0, jobs=jobs, output=output, progress=view)  # fmt: skip
+            how = Exploration(shares(explore or "0"), explore_moves or 0.0, max_steps)
+            found = run(selection, agent=agent, explore=how, seed=seed or 0, jobs=jobs, output=output, progress=view)
         else:
             from skill_ttrl.stages.targets.collect import run_policy
 
-            found = run_policy(
-                agent,
-                selection,
-                overrides=overrides or (),
-                config=config,
-                use_bank=not no_bank,
-                chunk=chunk,
-                seed=seed,
-                output=output,
-                progress=view,
-            )
+            given: dict[str, Any] = {"overrides": overrides or (), "config": config, "use_bank": not no_bank}
+            found = run_policy(agent, selection, **given, chunk=chunk, seed=seed, output=output, progress=view)
     show_collected(found, as_json)
+
+
+def shares(text: str) -> tuple[float, ...]:
+    """The numbers of a list with commas.
+
+    Raises:
+        ConfigError: one is no number.
+    """
+    try:
+        return tuple(float(each) for each in text.split(","))
+    except ValueError:
+        raise ConfigError(
+            f"--explore is a share of the steps, such as 0.2, or several with commas, found {text!r}."
+        ) from None
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
@@ -159,8 +177,9 @@ def show_collected(found: Collected, as_json: bool) -> None:
     title = f"{found.agent} in {found.env}, {found.split}: {_episodes(overall.episodes)}"
     if overall.tasks < overall.episodes:
         title += f" of {overall.tasks:,} tasks"
-    if found.explore:
-        title += f", {found.explore:g} of the steps taken at random"
+    chances = found.explore if isinstance(found.explore, Sequence) else [found.explore]
+    if any(chances):
+        title += f", {', '.join(f'{chance:g}' for chance in chances)} of the steps taken at random"
     lines = [f"Source: {found.source or 'the environment does not say'}."]
     if overall.success is None:
         lines.append("Success is not known: the environment says of some episodes that it could not judge them.")

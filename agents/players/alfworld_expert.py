@@ -225,6 +225,7 @@ class ALFWorldExpert:
         self._goal = read_goal(observation)
         self._room = Room()
         self._given: Counter[str] = Counter()
+        self._commands: list[str] = []
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
@@ -236,6 +237,7 @@ class ALFWorldExpert:
             self._given[self._done] += 1
             room.undergo(self._done)
         room.see(commands)
+        self._commands = commands
         command = next_command(goal, room) if goal else None
         if command is None or command not in commands or self._given[command] >= TRIES:
             command = self._least_tried(commands)
@@ -243,8 +245,14 @@ class ALFWorldExpert:
         return command
 
     def overruled(self, action: str) -> None:
-        """See `Player`: another command was given than the one it chose."""
-        self._done = action
+        """See `Player`: another command was given than the one it chose; one that is not possible changes nothing.
+
+        A plan that was crossed is not stuck: its commands may be given again as often as at the start. Otherwise it would be lost
+        after another agent has gone to and fro.
+        """
+        self._done = action.strip() if action.strip() in self._commands else None
+        if self._goal is not None:
+            self._given.clear()
 
     def _least_tried(self, commands: Sequence[str]) -> str:
         """The command given least often; among equals the one that may show most."""

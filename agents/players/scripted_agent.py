@@ -195,6 +195,15 @@ def on_action_override(player: Player, action: str) -> None:
         told(action)
 
 
+def check_adviser(player: Player) -> None:
+    """Raise `ConfigError` where what a player says has no meaning once another action than its own was taken."""
+    if isinstance(player, WalkthroughPlayer):
+        raise ConfigError(
+            "explore has no meaning with walkthrough, nor has dagger: it replays a solution without looking, so that it is lost after the "
+            "first other action. Take the expert."
+        )
+
+
 @PLAYERS.register("walkthrough")
 class WalkthroughPlayer:
     """Replays the solution that the environment gives at the start (`info["walkthrough"]`): it knows what no agent can."""

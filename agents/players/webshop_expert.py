@@ -20,6 +20,7 @@ from skill_ttrl.agents.players.webshop_reading import (
     FEATURES,
     NEXT,
     PREVIOUS,
+    SEARCH_SLOT,
     Wish,
     click,
     read_clicks,
@@ -80,7 +81,9 @@ class WebShopExpert:
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`."""
-        clicks = read_clicks(info.get("admissible_commands", ()))
+        listed = info.get("admissible_commands", ())
+        clicks = read_clicks(listed)
+        self._possible = {*map(click, clicks), *listed}
         if self._done is not None:
             self._follow(self._done)
         self._results = NEXT in clicks
@@ -102,8 +105,12 @@ class WebShopExpert:
         return action
 
     def overruled(self, action: str) -> None:
-        """See `Player`: something else was clicked or searched for; what it had set out to do is thought over."""
-        self._done = action
+        """See `Player`: something else was clicked or searched for; what it had set out to do is thought over.
+
+        What is not possible on the page changes nothing.
+        """
+        searched = action.startswith("search[") and SEARCH_SLOT in self._possible
+        self._done = action if searched or action in self._possible else None
         self._plan.clear()
         self._decided = False
 

@@ -4,11 +4,13 @@ these skills, and their evolution while the policy learns. Defaults: SkillRL (ar
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from skill_ttrl.config.section import Section
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class CollectConfig(Section):
@@ -20,9 +22,14 @@ class CollectConfig(Section):
     """Episodes; None: `tries` of every training task."""
     tries: int = Field(default=1, ge=1)
     """Episodes of each task."""
-    explore: float = Field(default=0.0, ge=0, le=1)
+    explore: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
-    `advice`: what it would have done there."""
+    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `tries: 4`."""
+    explore_moves: float = Field(default=0.0, ge=0, le=1)
+    """Share of these random actions that only move (`go to`), where the environment lists such: a step that changes nothing but the place
+    leaves the task as it was, and the way back is what is to be learnt."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Longest episode of a player, in steps; None: the environment alone bounds it."""
 
 
 class DistillConfig(Section):

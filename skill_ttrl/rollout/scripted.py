@@ -1,15 +1,16 @@
-"""One episode of a player that needs no model."""
+"""One episode of a player that needs no model, with or without random actions in place of its own."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 
 from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_action_override
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.info import (
     admissible_actions,
     failure,
@@ -24,6 +25,59 @@ from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
 ADVICE = "advice"
 """Key of a step's `info`: what an exploring player would have done there."""
+MOVE = "go to "
+"""Beginning of the actions that only move."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Random actions that a player's episodes have in place of its own."""
+
+    chances: tuple[float, ...] = (0.0,)
+    """Chance of a step, in [0, 1], that another action is taken: one for each try at a task in turn, from the first again after the last."""
+    moves: float = 0.0
+    """Share of these actions that only move (`MOVE`), where the environment lists such; the others are any of the admissible ones."""
+    max_steps: int | None = None
+    """Longest episode; None: the environment alone bounds it."""
+
+    @classmethod
+    def of(cls, explore: float | Sequence[float] | Exploration) -> Exploration:
+        """The exploration with this chance, or with these.
+
+        Raises:
+            ConfigError: a share is not between 0 and 1, or there is none.
+        """
+        if not isinstance(explore, Exploration):
+            explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,))
+        if not explore.chances:
+            raise ConfigError("explore is empty: name a share of the steps, such as 0, or one for each try in turn.")
+        for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
+            if not 0 <= share <= 1:
+                raise ConfigError(f"{name} is a share, from 0 to 1, found {share:g}.")
+        if explore.max_steps is not None and explore.max_steps < 1:
+            raise ConfigError(f"max_steps must be at least 1, found {explore.max_steps}.")
+        return explore
+
+    @property
+    def explores(self) -> bool:
+        """True where any try explores; all tries then say what the player advised."""
+        return any(self.chances)
+
+    @property
+    def stated(self) -> float | list[float]:
+        """The chances as a config has them: one number, or a list of several."""
+        return self.chances[0] if len(self.chances) == 1 else list(self.chances)
+
+    def draw(self, rng: random.Random, info: Mapping[str, Any], attempt: int) -> str | None:
+        """The action to take in place of the player's own; None: its own."""
+        chance = self.chances[attempt % len(self.chances)]
+        if not chance or rng.random() >= chance:
+            return None
+        if self.moves and rng.random() < self.moves:
+            moves = [action for action in admissible_actions(info) if action.startswith(MOVE)]
+            if moves:
+                return rng.choice(moves)
+        return any_action(rng, info)
 
 
 def play_episode(
@@ -33,13 +87,13 @@ def play_episode(
     *,
     seed: int,
     attempt: int = 0,
-    explore: float = 0.0,
+    explore: float | Sequence[float] | Exploration = 0.0,
     max_steps: int = 1000,
 ) -> Trajectory:
     """Play a task to its end.
 
-    A player that explores is asked in every step, so that what it says is always for the state that it is in; in some of them
-    another action is taken all the same. So there are examples of how to get out of states that it would never get into.
+    A player that explores is asked in every step; in some of them another action is taken all the same. So there are examples of
+    how to get out of states that it would never get into.
 
     An exception of the environment or the player is the episode's outcome (`stop_reason` "error"), not the caller's.
 
@@ -49,11 +103,11 @@ def play_episode(
         player: who plays.
         seed: of the environment, where the task has none, and of the player.
         attempt: number of the try at this task: all begin alike, and the player's choices differ.
-        explore: chance of a step, in [0, 1], that any of the admissible actions is taken, all equally likely, whatever the player
-            says. Above 0, what it said stands in the `info` of every step (`ADVICE`).
+        explore: chance of a step, in [0, 1], that any admissible action is taken, all equally likely, whatever the player says; see
+            `Exploration`. Above 0, what it said stands in the `info` of every step (`ADVICE`).
         max_steps: bound for environments that set none.
     """
-    steps: list[Step] = []
+    how, steps = Exploration.of(explore), list[Step]()
     stop: StopReason = "max_turns"
     observation, error = "", None
     reset_info: Mapping[str, Any] = {}
@@ -62,15 +116,15 @@ def play_episode(
         reset_info = serializable_info(info)
         player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
-        while len(steps) < max_steps and stop == "max_turns":
+        while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
             advice, admissible = text_of(player.act(observation, info), "The agent's action"), admissible_actions(info)
-            action = any_action(draws, info) if explore and draws.random() < explore else advice
+            action = how.draw(draws, info, attempt) or advice
             if action != advice:
                 on_action_override(player, action)
             answer = env.step(action)
             observation, step = make_step(observation, action, answer, reset_info, admissible=admissible)
             info = answer[-1]
-            steps.append(replace(step, info={**step.info, ADVICE: advice}) if explore else step)
+            steps.append(replace(step, info={**step.info, ADVICE: advice}) if how.explores else step)
             if step.terminated or step.truncated:
                 stop = "terminated" if step.terminated else "truncated"
     except FAILURES as raised:

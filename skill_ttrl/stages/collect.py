@@ -8,7 +8,7 @@ model, which loads nothing of what a model takes; a policy plays in `collect_pol
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,15 +16,15 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import FIRST, Player, WalkthroughPlayer, make_player
-from skill_ttrl.config import AgentConfig, SkillTTRLConfig
+from skill_ttrl.agents.players.scripted_agent import FIRST, Player, check_adviser, make_player
+from skill_ttrl.config import AgentConfig, CollectConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import Exploration, play_episode
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -48,7 +48,7 @@ def run(
     *,
     agent: str = "expert",
     prompts: AgentConfig | None = None,
-    explore: float = 0.0,
+    explore: float | Sequence[float] | Exploration = 0.0,
     seed: int = 0,
     jobs: int | None = None,
     output: str | Path | None = None,
@@ -66,7 +66,7 @@ def run(
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
         explore: chance of a step, in [0, 1], that any admissible action is taken in place of the player's own, which stays in the
-            step's `info` as `advice`.
+            step's `info` as `advice`; several: one for each try in turn. `Exploration` says more.
         seed: of the environment, where a task has none, and of the player, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
@@ -83,7 +83,13 @@ def run(
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, found {jobs}.")
     collection = Collection(
-        selection.made(selection.kwargs), agent, seed, output, confidence, progress or SilentProgress(), explore
+        selection.made(selection.kwargs),
+        agent,
+        seed,
+        output,
+        confidence,
+        progress or SilentProgress(),
+        Exploration.of(explore),
     )
     return _collect(collection, prompts, jobs)
 
@@ -149,10 +155,15 @@ def run_as_configured(
 
 def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
-    _refuse_exploring(make_player(agent, resolve_env(selection.env), prompts), explore)  # before anything is played
+    if explore.explores:  # refused before anything is played
+        check_adviser(make_player(agent, resolve_env(selection.env), prompts))
     units = selection.units(collection.progress)
     make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
-    depends_on: dict[str, Any] = {"explore": explore} if explore else {}
+    depends_on: dict[str, Any] = {"explore": explore.stated} if explore.explores else {}
+    if explore.explores and explore.moves:
+        depends_on["explore_moves"] = explore.moves
+    if explore.max_steps is not None:
+        depends_on["max_steps"] = explore.max_steps
     if prompts is not None:
         depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
     return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs))
@@ -178,20 +189,16 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         return collect_for_run(path, config, progress)
     asked = config.collect
     collection = Collection(
-        training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, asked.explore
+        training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, exploration(asked)
     )
     # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
     return _collect(collection, None, jobs=1)
 
 
-def _refuse_exploring(player: Player, explore: float) -> None:
-    if not 0 <= explore <= 1:
-        raise ConfigError(f"explore is a share of the steps, from 0 to 1, found {explore:g}.")
-    if explore and isinstance(player, WalkthroughPlayer):
-        raise ConfigError(
-            "explore has no meaning with walkthrough: it replays a solution without looking, so that it is lost after the first "
-            "other action. Take the expert."
-        )
+def exploration(asked: CollectConfig) -> Exploration:
+    """The exploration that a config asks for."""
+    chances = asked.explore if isinstance(asked.explore, list) else [asked.explore]
+    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps)
 
 
 class _Playing:
@@ -207,7 +214,7 @@ class _Playing:
         agent: str,
         prompts: AgentConfig | None,
         seed: int,
-        explore: float,
+        explore: Exploration,
     ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
         self._make_player = partial(make_player, agent, resolve_env(env), prompts)

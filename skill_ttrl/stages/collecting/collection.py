@@ -29,6 +29,7 @@ from skill_ttrl.rollout.outcome import (
     count_success,
     episode_result,
 )
+from skill_ttrl.rollout.scripted import Exploration
 from skill_ttrl.runs.episode_logs import TrajectoryFile, read_identity
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.types import Task, Trajectory, to_json
@@ -144,8 +145,8 @@ class Collected:
     """Wall time of this call."""
     tokens: int = 0
     """Tokens that a policy wrote in this call."""
-    explore: float = 0.0
-    """Share of a player's steps in which any action was taken; see `play_episode`."""
+    explore: float | Sequence[float] = 0.0
+    """Share of a player's steps in which any action was taken, or one for each try in turn; see `Exploration`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class Collection:
     confidence: float
     """Level of the intervals, in (0, 1)."""
     progress: Progress
-    explore: float = 0.0
+    explore: Exploration = field(default_factory=Exploration)
 
     def run(
         self, units: Sequence[Unit], depends_on: Mapping[str, Any], play: Callable[[EpisodeWriter], int]
@@ -206,7 +207,7 @@ class Collection:
             played=len(outcomes) - there,
             seconds=seconds,
             tokens=tokens,
-            explore=self.explore,
+            explore=self.explore.stated,
         )
 
 

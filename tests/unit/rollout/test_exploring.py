@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from statistics import fmean
 from typing import Any
@@ -13,10 +14,13 @@ from skill_ttrl.agents.players.scripted_agent import RandomPlayer
 from skill_ttrl.agents.players.webshop_expert import WebShopExpert
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
 from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.rollout.scripted import ADVICE, play_episode
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rollout.scripted import ADVICE, Exploration, play_episode
 from skill_ttrl.types import Trajectory
+from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
 from tests.doors import DOORS, Doors, Opener
 
@@ -27,6 +31,15 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def kitchen(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A game of an apple that belongs in the fridge."""
+    root = tmp_path_factory.mktemp("games")
+    name = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
+    write_game(root, "train", name, pddl_problem=problem(PLACE.format("Apple", "Fridge")))
+    return str(root)
 
 
 def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]:
@@ -99,7 +112,7 @@ def test_all_exploring_is_playing_at_random_and_a_search_is_filled_with_the_word
 
 HOT = "-= Welcome =- You are in a room. Your task is to: put a hot mug in shelf."
 EMPTY = "go to shelf 1; take mug 1 from microwave 1; close microwave 1"
-HOLDS = "go to shelf 1; examine microwave 1; heat mug 1 with microwave 1"
+HOLDS = "go to shelf 1; examine microwave 1; heat mug 1 with microwave 1; cool mug 1 with fridge 1"
 
 
 def after(*done: str | None) -> str:
@@ -125,6 +138,42 @@ def test_what_the_expert_of_alfworld_did_not_get_to_do_is_still_to_be_done() -> 
 
 def test_what_chance_did_for_the_expert_of_alfworld_or_undid_is_known() -> None:
     assert after(None, None, "cool mug 1 with fridge 1") == "heat mug 1 with microwave 1", "it is hot no more"
+
+
+def test_the_expert_of_alfworld_is_right_after_another_agent_has_gone_to_and_fro(kitchen: str) -> None:
+    """What is not possible changes nothing, and commands that others gave do not count as its own plan's."""
+    assert after(*["heat mug 2 with microwave 1"] * 5) == "heat mug 1 with microwave 1"
+    assert after(*["heat mug 1 with microwave 1 "], None)[:5] == "go to", "white space means nothing"
+    env, player = ALFWorldEnv(data=kitchen, split="train", max_steps=60), ALFWorldExpert()
+    for number in range(3):
+        task, draws = env.tasks()[0], random.Random(number)
+        seen, info = env.reset(seed=0, options=dict(task.options))
+        player.start(seen, info, 0)
+        done, over = "", False
+        for step in range(60):
+            advice = player.act(seen, info)
+            moves = [each for each in info["admissible_commands"] if each.startswith("go to ")]
+            again = done if done and draws.random() < 0.5 else draws.choice(moves)
+            done = again if step < 25 else advice
+            if done != advice:
+                player.overruled(done)
+            seen, _, won, truncated, info = env.step(done)
+            over = won or truncated
+            if over:
+                break
+        assert over and info["won"], task.id
+
+
+def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str) -> None:
+    env, player = ALFWorldEnv(data=kitchen, split="train"), ALFWorldExpert()
+    task = env.tasks()[0]
+    how = Exploration((0.0, 1.0), moves=1.0, max_steps=8)
+    calm, noisy = (play_episode(env, task, player, seed=0, attempt=attempt, explore=how) for attempt in (2, 3))
+    assert len(calm.steps) <= 8 and all(step.action == step.info["advice"] for step in calm.steps)
+    assert len(noisy.steps) == 8 and noisy.stop_reason == "max_turns"
+    assert all(step.action.startswith("go to ") for step in noisy.steps)
+    with pytest.raises(ConfigError, match="from 0 to 1, found 2"):
+        Exploration.of([0.1, 2])
 
 
 def test_the_expert_of_webshop_goes_on_from_wherever_it_was_led() -> None:
