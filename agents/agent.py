@@ -71,7 +71,8 @@ class Agent:
 
     Args:
         formatter: makes the first message.
-        memory: `conversation`: later observations follow the model's own turns as they are. `none`: each turn is a first.
+        memory: `conversation`: later observations follow the model's own turns as they are. `episode`: the same, but later prompts are
+            made of tokens (`next_message`). `none`: each turn is a first.
         window: makes every prompt instead (`agent.memory: window`).
         skills: how prompts show skills; None: they have no place for any.
         bank: one frozen version of the skill bank. None: nobody queries a bank (the bank-off control): prompts say that it is
@@ -104,6 +105,10 @@ class Agent:
             seen, steps, asks = scene.observation, scene.steps, self.max_retrievals > 0
             return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
         return Prompt(self._conversation(scene))
+
+    def next_message(self, scene: Scene) -> Message:
+        """What follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
+        return Message("user", scene.observation)
 
     def read(self, written: str, scene: Scene) -> Projection:
         """The action that the model's own words mean in this scene."""

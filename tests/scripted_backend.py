@@ -26,6 +26,10 @@ class ScriptedBackend:
         """UTF-8 bytes of the messages."""
         return tuple("\n".join(message.content for message in messages).encode())
 
+    def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...]:
+        """UTF-8 bytes of a line of its own; an answer ends with a zero."""
+        return (*(() if after is None else (0,)), *f"\n{message.content}\n".encode())
+
     def encode_text(self, text: str) -> tuple[int, ...]:
         """UTF-8 bytes."""
         return tuple(text.encode())

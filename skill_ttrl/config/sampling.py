@@ -27,9 +27,11 @@ class AgentConfig(Section):
     """Digest of the document's text; recorded when it is read."""
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
-    memory: Literal["conversation", "none", "window"] = "conversation"
-    """What a later turn sees of earlier ones. `conversation`: all of them, as they were said. `none`: nothing, each turn is a
-    fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
+    memory: Literal["conversation", "episode", "none", "window"] = "conversation"
+    """What a later turn sees of earlier ones. `conversation`: all of them, as they were said, in a prompt that is made anew. `episode`: all of
+    them as one growing sequence of tokens: a later prompt is the one before, the tokens that were sampled, and those of the new observation,
+    so that nothing is computed twice and an episode is one sequence in training; for `hf` and `vllm`, and for chat templates that
+    only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
     the actions that are possible, and the skills."""
     history: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""

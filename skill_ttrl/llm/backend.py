@@ -104,6 +104,17 @@ class Backend(Protocol):
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""
         ...
 
+    def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...] | None:
+        """Tokens between an answer and the next one: the message, and the beginning of the next answer (`llm.chat.encode_next`).
+
+        With `after` the answer's end token comes first where it lacks one. None for a backend that knows texts alone, and one of the
+        user's own may leave it out; neither takes `agent.memory: episode`.
+
+        Raises:
+            ConfigError: the chat template does not only append.
+        """
+        ...
+
     def encode_text(self, text: str) -> tuple[int, ...] | None:
         """Tokens of a text that is inserted into a completion; control tokens that it spells stay text. None as above."""
         ...

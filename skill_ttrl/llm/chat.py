@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request
-from skill_ttrl.types import Message
+from skill_ttrl.types import Completion, Message
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""
+_MARKED = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[Message]) -> tuple[int, ...]:
@@ -30,20 +33,137 @@ def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
     if not getattr(tokenizer, "chat_template", None):
         texts = ["\n\n".join(message.content for message in messages) for messages in conversations]
         return [tuple(ids) for ids in tokenizer(texts, split_special_tokens=True)["input_ids"]] if texts else []
-    control = _control_tokens(tokenizer)
-    split = re.compile(f"{_OPEN}(.*?){_CLOSE}", re.DOTALL)
+    control = control_tokens(tokenizer)
     turns = [
-        [{"role": message.role, "content": _marked(message.content, control)} for message in messages]
+        [{"role": message.role, "content": mark_control(message.content, control)} for message in messages]
         for messages in conversations
     ]
-    texts = render(tokenizer, turns, add_generation_prompt=True) if turns else []
-    pieces = [split.split(text) for text in texts]
+    return encode_rendered(tokenizer, render(tokenizer, turns, add_generation_prompt=True) if turns else [])
+
+
+def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Tokens of rendered conversations, or parts of them; what `mark_control` marked stays text."""
+    pieces = [_MARKED.split(text) for text in texts]
     ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
     theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
     return [
         tuple(chain.from_iterable((theirs if place % 2 else ours)[piece] for place, piece in enumerate(row) if piece))
         for row in pieces
     ]
+
+
+@dataclass(frozen=True)
+class _Growing:
+    """A conversation that only grows, by one chat template."""
+
+    template: str
+    """The template that was looked at."""
+    control: re.Pattern[str]
+    end_id: int
+    """Token that ends an answer."""
+    ending_ids: frozenset[int]
+    """Tokens that end an answer where one was sampled last: all control tokens."""
+    next_ids: dict[Message, tuple[int, ...]] = field(default_factory=dict)
+    """Tokens of messages by message: observations come again and again."""
+
+
+_FIRST, _SAID = "\ue002", "\ue003"
+"""Stand in a conversation for what was said before."""
+_THOUGHT = f"<think>\n{_SAID}\n</think>\n\n{_SAID}"
+REMEMBERED = 10_000
+"""Most messages of a tokenizer whose tokens are kept in mind."""
+_GROWING: WeakKeyDictionary[Any, _Growing] = WeakKeyDictionary()
+
+
+def encode_next(tokenizer: Any, message: Message) -> tuple[int, ...]:
+    """Tokens that follow the end of the assistant's answer: the next message, and the beginning of the next answer.
+
+    The tokens of a conversation are then those of its first prompt, the answer, its end token (`turn_end`) where it was not sampled,
+    these, the next answer, and so on: nothing that stands is tokenised again.
+
+    Raises:
+        ConfigError: the chat template does not only append, or there is none.
+    """
+    growing = _growing(tokenizer)
+    if message not in growing.next_ids:
+        if len(growing.next_ids) >= REMEMBERED:
+            growing.next_ids.clear()
+        growing.next_ids[message] = encode_rendered(tokenizer, [_after(tokenizer, growing, message)])[0]
+    return growing.next_ids[message]
+
+
+def turn_end(tokenizer: Any) -> int:
+    """The token by which the chat template ends an answer. It is the first of what follows the answer in a longer conversation.
+
+    Raises:
+        ConfigError: see `encode_next`.
+    """
+    return _growing(tokenizer).end_id
+
+
+def missing_end(tokenizer: Any, completion: Completion) -> tuple[int, ...]:
+    """The end token of an answer that lacks it, which was cut off or ended at a text; else nothing.
+
+    Raises:
+        ConfigError: see `encode_next`.
+    """
+    growing, ids = _growing(tokenizer), completion.token_ids
+    ended = completion.finish_reason == "stop" and ids and ids[-1] in growing.ending_ids
+    return () if ended else (growing.end_id,)
+
+
+def _growing(tokenizer: Any) -> _Growing:
+    found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
+    if not template:
+        raise ConfigError(
+            "agent.memory=episode continues a conversation token by token, and the model's tokenizer has no chat template that says how. "
+            "Add one (chat_template.jinja beside the tokenizer), or set agent.memory=conversation."
+        )
+    if found is None or found.template != str(template):
+        found = _look_at(tokenizer, str(template))
+        _GROWING[tokenizer] = found
+    return found
+
+
+def _look_at(tokenizer: Any, template: str) -> _Growing:
+    """What there is to know of a template whose conversations grow.
+
+    Raises:
+        ConfigError: it takes back or changes what it wrote before, or ends no answer.
+    """
+    asked = [{"role": "user", "content": _FIRST}]
+    control = control_tokens(tokenizer)
+    begun = render(tokenizer, asked, add_generation_prompt=True)
+    end_id = -1
+    names = {token.content: index for index, token in tokenizer.added_tokens_decoder.items()}
+    for said in (_SAID, _THOUGHT):
+        answered = [*asked, {"role": "assistant", "content": said}]
+        longer = render(tokenizer, [*answered, *asked], add_generation_prompt=True)
+        if not longer.startswith(begun + said):
+            what = "thoughts of earlier answers" if said == _THOUGHT else "what it wrote before"
+            raise ConfigError(
+                f"agent.memory=episode continues a conversation token by token, but the model's chat template changes {what} as a "
+                "conversation goes on. Set agent.memory=conversation, or give the tokenizer a template that only appends."
+            )
+        end = control.search(longer, len(begun + said))
+        if end is None or longer[len(begun + said) : end.start()].strip():
+            raise ConfigError(
+                "agent.memory=episode needs a chat template that ends an answer with a control token, and the model's does not. Set "
+                "agent.memory=conversation, or give the tokenizer a template that does."
+            )
+        end_id = names[end[0]]
+    ending = frozenset(index for name, index in names.items() if control.fullmatch(name))
+    return _Growing(template, control, end_id, ending)
+
+
+def _after(tokenizer: Any, growing: _Growing, message: Message) -> str:
+    """The rendered text that follows the end token of an answer."""
+    turns = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}]
+    turns.append({"role": message.role, "content": mark_control(message.content, growing.control)})
+    text = render(tokenizer, turns, add_generation_prompt=True)
+    end = growing.control.search(text, text.index(_SAID))
+    assert end is not None  # `_look_at` saw it
+    return str(text[end.end() :])
 
 
 def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
@@ -90,11 +210,12 @@ def encode_plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
-def _marked(text: str, control: re.Pattern[str]) -> str:
+def mark_control(text: str, control: re.Pattern[str]) -> str:
+    """A message's text with marks around all that spells a control token."""
     return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text.replace(_OPEN, "").replace(_CLOSE, ""))
 
 
-def _control_tokens(tokenizer: Any) -> re.Pattern[str]:
+def control_tokens(tokenizer: Any) -> re.Pattern[str]:
     """Matches what must not be spelled: special tokens, and added ones that the template itself writes."""
     template = str(tokenizer.chat_template)
     added = tokenizer.added_tokens_decoder.values()
@@ -131,6 +252,11 @@ class TokenizerMixin:
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Prompt tokens by the tokenizer's chat template; without one, the contents joined by blank lines."""
         return encode_chat(self.tokenizer, messages)
+
+    def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...]:
+        """See `Backend.encode_next`."""
+        found = encode_next(self.tokenizer, message)
+        return found if after is None else (*missing_end(self.tokenizer, after), *found)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Tokens of a text inside an answer; see `Backend.encode_text`."""

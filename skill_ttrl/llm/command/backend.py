@@ -71,6 +71,9 @@ class CommandBackend:
     def encode(self, messages: Sequence[Message]) -> None:
         """None: this backend knows texts alone."""
 
+    def encode_next(self, message: Message, after: Completion | None = None) -> None:
+        """None: it knows texts alone."""
+
     def encode_text(self, text: str) -> None:
         """None: this backend knows texts alone."""
 

@@ -12,7 +12,7 @@ from typing import Any
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rl.parallel.backend import merged, shares
 from skill_ttrl.rl.parallel.commands import Driver, Objects
-from skill_ttrl.types import Message, derive_seed
+from skill_ttrl.types import Completion, Message, derive_seed
 
 
 class RanksEngines:
@@ -38,6 +38,11 @@ class RanksEngines:
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """See `Backend.encode`."""
         found: tuple[int, ...] | None = self._own.encode(messages)
+        return found
+
+    def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...] | None:
+        """See `Backend.encode_next`."""
+        found: tuple[int, ...] | None = self._own.encode_next(message, after)
         return found
 
     def encode_text(self, text: str) -> tuple[int, ...] | None:

@@ -39,6 +39,7 @@ from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import starting_file
@@ -182,6 +183,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_episodes,
     check_bank,
     check_groups,
+    check_memory,
     check_engine,
     check_collected,
     check_ranks,

@@ -28,6 +28,7 @@ from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
+from skill_ttrl.stages.setup.check_memory import check_grows
 from skill_ttrl.stages.setup.checks import check_constrained, check_ready, context_parts
 from skill_ttrl.stages.training.components import check_document
 from skill_ttrl.types import Skill, derive_seed
@@ -90,6 +91,7 @@ def build_policy(
     backend = make_backend(context)
     try:
         check_constrained(config, backend, trains)
+        check_grows(config, backend)
         return PolicyBundle(accelerator, context, backend, make_agent(config, backend))
     except BaseException:
         backend.close()

@@ -1,0 +1,30 @@
+"""Rules of `agent.memory: episode`, whose prompts grow token by token."""
+
+from __future__ import annotations
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.types import Message
+
+
+def check_memory(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where episodes are to be sequences of tokens and the backend knows texts alone."""
+    if config.agent.memory == "episode" and backend_facts(config).remote:
+        raise ConfigError(
+            f"agent.memory=episode continues an episode token by token, and rollout.backend={config.rollout.backend} takes texts. Use hf or "
+            "vllm, or set agent.memory=conversation."
+        )
+
+
+def check_grows(config: SkillTTRLConfig, backend: Backend) -> None:
+    """Raise `ConfigError` where episodes are to be sequences of tokens, and the backend or its chat template cannot continue them."""
+    if config.agent.memory != "episode":
+        return
+    check_memory(config)
+    if not hasattr(backend, "encode_next") or backend.encode_next(Message("user", "next")) is None:
+        raise ConfigError(
+            f"agent.memory=episode continues an episode token by token, and rollout.backend={config.rollout.backend} has no encode_next that "
+            "gives tokens (skill_ttrl.llm.backend.Backend). Add it, or set agent.memory=conversation."
+        )
