@@ -27,6 +27,8 @@ class EmbeddedConfig(Section):
     hidden_size: int = Field(default=96, ge=8, le=4096)
     layers: int = Field(default=2, ge=1, le=64)
     heads: int = Field(default=4, ge=1)
+    intermediate_size: int | None = Field(default=None, ge=8, le=16384)
+    """Width of the gated layer (SwiGLU); None: three times the hidden size."""
     max_positions: int = Field(default=512, ge=16)
     merges: int = Field(default=96, ge=0, le=20_000)
     """Words that the tokenizer learns from the demonstrations, at most."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from skill_ttrl.config.data import SourceConfig
 from skill_ttrl.config.section import Beta, Section
@@ -18,6 +18,11 @@ class SFTConfig(Section):
     steps: int = Field(default=500, ge=0)
     batch_size: int = Field(default=64, ge=1)
     """Demonstrations a step."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of a step's demonstrations, prompts included, in the place of `batch_size`; a longer demonstration is a batch alone."""
+    sort_chunk: int = Field(default=1024, ge=1)
+    """With `batch_tokens`: so many demonstrations of an epoch's shuffle are sorted by length and cut into batches, so that those of a
+    batch are of about one length. The batches of an epoch are shuffled."""
     micro_batch_size: int = Field(default=64, ge=1)
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` takes hidden matrices, AdamW the rest."""
@@ -27,9 +32,12 @@ class SFTConfig(Section):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
-    schedule: Literal["constant", "cosine"] = "cosine"
+    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    """What follows the warm-up. `linear`: the peak, and from `decay_from` on a straight line."""
+    decay_from: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the steps after which the linear schedule leaves the peak; 0: after the warm-up."""
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Where the cosine ends, as a share of the peak."""
+    """Where the schedule ends, as a share of the peak."""
     restart_after: float | None = Field(default=None, gt=0, lt=1)
     """Share of the steps after which the schedule begins again, warm-up included (SGDR, arXiv 1608.03983); None: never."""
     restart_scale: float = Field(default=1.0, gt=0)
@@ -44,6 +52,12 @@ class SFTConfig(Section):
     to copy from them. 0 for a pretrained one."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
+
+    @model_validator(mode="after")
+    def _decay_is_linear(self) -> SFTConfig:
+        if self.decay_from and self.schedule != "linear":
+            raise ValueError(f"decay_from is of schedule linear, found schedule {self.schedule}")
+        return self
 
 
 class VoteSFTConfig(Section):

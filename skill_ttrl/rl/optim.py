@@ -18,7 +18,7 @@ from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.tensors import like, local, whole
 from skill_ttrl.rl.parts import model_parts
 
-Schedule = Literal["constant", "cosine"]
+Schedule = Literal["constant", "cosine", "linear"]
 
 
 def learning_rate(
@@ -28,25 +28,29 @@ def learning_rate(
     warmup_steps: int = 0,
     schedule: Schedule = "constant",
     min_lr_ratio: float = 0.0,
+    decay_from: float = 0.0,
 ) -> float:
-    """The rate of one optimiser step: a linear warm-up that ends at the peak, then constant or a cosine.
+    """The rate of one optimiser step: a linear warm-up that ends at the peak, then constant, a cosine or a straight line.
 
     Args:
         step: 0 for the first step; those beyond the end keep the last rate.
         total_steps: Steps in all.
         peak: Highest rate.
         warmup_steps: Step i of these has the rate peak * (i + 1) / warmup_steps, so that the first is not lost.
-        schedule: `constant`, or `cosine` from the peak down to `min_lr_ratio * peak` at the last step; where that is 0, it
-            would come one step after the last, as in `transformers.get_cosine_schedule_with_warmup`.
+        schedule: `constant`, or `cosine` or `linear` from the peak down to `min_lr_ratio * peak` at the last step; where that
+            is 0, it would come one step after the last, as in `transformers.get_cosine_schedule_with_warmup`.
         min_lr_ratio: In [0, 1].
+        decay_from: Share of all steps that `linear` stays at the peak, warm-up included.
     """
     if step < warmup_steps:
         return peak * (step + 1) / warmup_steps
     if schedule == "constant":
         return peak
+    first = max(warmup_steps, round(decay_from * total_steps))
     last = total_steps - 1 if min_lr_ratio > 0 else total_steps  # a step at the rate 0 would learn nothing
-    progress = min(1.0, (step - warmup_steps) / max(1, last - warmup_steps))
-    return peak * (min_lr_ratio + (1.0 - min_lr_ratio) * 0.5 * (1.0 + math.cos(math.pi * progress)))
+    progress = min(1.0, max(0.0, (step - first) / max(1, last - first)))
+    left = 1.0 - progress if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * progress))
+    return peak * (min_lr_ratio + (1.0 - min_lr_ratio) * left)
 
 
 class Muon(torch.optim.Optimizer):

@@ -111,4 +111,5 @@ def rate_fraction(step: int, config: SFTConfig) -> float:
             length = restart
         else:
             begin, length, peak = restart, config.steps - restart, config.restart_scale
-    return learning_rate(step - begin, length, peak, config.warmup_steps, config.schedule, config.min_lr_ratio)
+    shape = config.warmup_steps, config.schedule, config.min_lr_ratio, config.decay_from
+    return learning_rate(step - begin, length, peak, *shape)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.parallel.learner import DriverSFTLearner
 from skill_ttrl.stages.setup.encode import Encoded
+from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import PhaseState, load_learner, save_if_due
 from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
-from skill_ttrl.types import derive_seed
 
 PHASE, SHOWN = "sft", "cold start"
 """The phase in files, and as progress shows it."""
@@ -23,11 +21,10 @@ PHASE, SHOWN = "sft", "cold start"
 def cold_start(run: Run, demonstrations: Encoded) -> None:
     """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
     config = run.config.sft
-    clean, noisy = demonstrations
+    clean, noisy = (batch_selector(data, config, run.config.seed) for data in demonstrations)
 
     def batch_of(step: int) -> list[EncodedDemonstration]:
-        data = clean if step < config.clean_fraction * config.steps else noisy
-        batch = select_batch(data, config, step, run.config.seed)
+        batch = (clean if step < config.clean_fraction * config.steps else noisy)(step)
         return [whole(each) for each in batch] if step < config.whole_fraction * config.steps else batch
 
     fine_tune(run, PHASE, SHOWN, config, batch_of, save_every=config.checkpoint_every)
@@ -88,18 +85,3 @@ def whole(demonstration: EncodedDemonstration) -> EncodedDemonstration:
         (*(True,) * (len(prompt) - 1), *learnt),
         None if labels is None else (*prompt[1:], *labels),
     )
-
-
-def select_batch(
-    data: Sequence[EncodedDemonstration], config: SFTConfig, step: int, seed: int
-) -> list[EncodedDemonstration]:
-    """The demonstrations of a step: each epoch is all of them, in the order that `sft.order` says."""
-    count, start = len(data), step * config.batch_size
-    if config.order == "given":
-        return [data[(start + place) % count] for place in range(config.batch_size)]
-    indices: list[int] = []
-    while len(indices) < config.batch_size:
-        epoch, offset = divmod(start + len(indices), count)
-        order = np.random.default_rng(derive_seed(seed, PHASE, epoch)).permutation(count)
-        indices += order[offset : offset + config.batch_size - len(indices)].tolist()
-    return [data[place] for place in indices]

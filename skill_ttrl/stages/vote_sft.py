@@ -24,7 +24,8 @@ from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.stages.evaluation.results import BANK_OFF
-from skill_ttrl.stages.sft import fine_tune, select_batch
+from skill_ttrl.stages.sft import fine_tune
+from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.state import PhaseState, record_step, save_if_due
@@ -113,7 +114,7 @@ def learn(run: Run) -> int:
         PHASE,
         LEARNING,
         config,
-        lambda step: select_batch(data, config, step, run.config.seed),
+        batch_selector(data, config, run.config.seed),
         save_every=run.config.vote_sft.checkpoint_every,
         before=run.config.rl.steps,
     )

@@ -84,7 +84,7 @@ def build_model(
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.hidden_size,
-        intermediate_size=3 * shape.hidden_size,
+        intermediate_size=shape.intermediate_size or 3 * shape.hidden_size,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,

@@ -225,7 +225,7 @@ def _backward(
     rows, limit, sampled = section.micro_batch_size, None, config.rollout.max_new_tokens
     shares, entropy = False, False
     if isinstance(section, SFTConfig):
-        most = section.batch_size
+        most, limit = section.batch_size if section.batch_tokens is None else rows, section.batch_tokens
     else:
         groups = section.mini_batch_prompts or section.prompts_per_step
         most = groups * config.rollout.n_samples_per_prompt * config.agent.max_turns

@@ -201,8 +201,10 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         )
     if name == "sft":
         sft = config.sft
-        examples = sft.steps * sft.batch_size
-        each = PhasePlan(name, f"{sft.steps:,} steps of {sft.batch_size}", trained_tokens=examples * _item(config))
+        batch = sft.batch_size if sft.batch_tokens is None else max(1, sft.batch_tokens // _item(config))
+        examples = sft.steps * batch
+        size = str(batch) if sft.batch_tokens is None else f"{sft.batch_tokens:,} tokens"
+        each = PhasePlan(name, f"{sft.steps:,} steps of {size}", trained_tokens=examples * _item(config))
         if sft.data is not None or config.demonstrations.thought != OPENAI:
             return each
         # Without `demonstrations.examples` every step is imitated: then as many as are learnt from is the best that is known.
