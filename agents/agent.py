@@ -119,6 +119,11 @@ class Agent:
         return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
 
     @property
+    def prompts_extend(self) -> bool:
+        """True where the prompt of a turn begins with that of the turn before and what was answered."""
+        return self.window is None and self.memory != "none"
+
+    @property
     def max_retrievals(self) -> int:
         """How often one answer may query the bank."""
         return 0 if self.skills is None or self.bank is None else self.skills.max_retrievals

@@ -44,7 +44,8 @@ class Request:
     begun: str = ""
     """What the assistant has said of its answer already, for backends that know texts alone."""
     choices: tuple[str, ...] = ()
-    """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`."""
+    """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`. A text with a place for the
+    model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 
@@ -85,6 +86,8 @@ class Backend(Protocol):
     """A rollout backend.
 
     One that has something to start before it can sample has `ready()`: a rollout calls it before the time of its episodes counts.
+    One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
+    sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
     """
 
     is_learner: bool

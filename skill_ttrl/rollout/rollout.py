@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
@@ -51,15 +52,17 @@ async def rollout(
     getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
     run = RolloutContext(agent, backend, settings, on_episode)
     starts = range(0, len(episodes), group_size)
+    extends = agent.prompts_extend and settings.max_turns > 1
     try:
-        if settings.schedule == "lockstep":
-            await _run_lockstep(run, episodes, group_size)
-        else:
-            if getattr(backend, "blocking", False):
-                batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
-                run.backend = cast(Backend, batching)
-            placed = list(enumerate(episodes))
-            await _gather(_run_group(run, placed[start : start + group_size]) for start in starts)
+        with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
+            if settings.schedule == "lockstep":
+                await _run_lockstep(run, episodes, group_size)
+            else:
+                if getattr(backend, "blocking", False):
+                    batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
+                    run.backend = cast(Backend, batching)
+                placed = list(enumerate(episodes))
+                await _gather(_run_group(run, placed[start : start + group_size]) for start in starts)
     finally:
         threads.close()
     tries = [run.finished[place] for place in range(len(episodes))]

@@ -211,8 +211,10 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
     room[1] = "data.max_prompt_tokens=150"
     code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", *room)
     assert code == 0 and "has grown past data.max_prompt_tokens=150" in out and "Left after" in out
-    asked = ("--agent", tmp_path / "run", "--constrain")
-    assert "agent.constrain_actions needs a backend" in skillttrl(*PLAY, *asked)[2]
+    room = ["--set", "data.max_prompt_tokens=4000", "--set", "rollout.max_new_tokens=60"]
+    code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", "--constrain", "--json", *room)
+    played = from_json(Trajectory, out)
+    assert code == 0 and played.steps and all(step.action in step.admissible for step in played.steps)
 
 
 @pytest.mark.usefixtures("here")

@@ -2,13 +2,15 @@
 
 What makes it fast for groups: samples with the same text so far are one row of the model (see `decoding`), and those that are done leave
 it. It shares the learner's weights, so there is nothing to copy after an update, and it returns the
-log-probabilities it sampled with, so there is no second forward pass to find them.
+log-probabilities it sampled with, so there is no second forward pass to find them. While it is `keeping`, keys and values outlive a call
+(see `kept`): the next turn of an episode reads its new tokens alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +19,19 @@ import torch
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, end_ids
-from skill_ttrl.llm.hf.decoding import Decoding
+from skill_ttrl.llm.hf.choices import ChoiceTokens
+from skill_ttrl.llm.hf.constrained import Draft, sample_choices
+from skill_ttrl.llm.hf.decoding import Decoding, takes_slot_masks
 from skill_ttrl.llm.hf.draw import row_uniforms, sample_seeds, sample_token
+from skill_ttrl.llm.hf.kept import KeptDecoding, KeptRows
 from skill_ttrl.llm.hf.stop_texts import StopTexts
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+KEPT_BYTES = 2**30
+"""Most memory of keys and values that outlive a call (1 GiB); beyond it those go that were used longest ago."""
 
 
 class HFBackend(TokenizerMixin):
@@ -42,6 +50,7 @@ class HFBackend(TokenizerMixin):
         *,
         max_batch_size: int = 1024,
         autocast: torch.dtype | None = None,
+        kept_bytes: int = KEPT_BYTES,
     ) -> None:
         self.model: Any = model
         self.tokenizer: Any = tokenizer
@@ -49,14 +58,35 @@ class HFBackend(TokenizerMixin):
         self.autocast = autocast
         self.policy_version = 0
         self.context: int | None = getattr(model.config, "max_position_embeddings", None)
-        self.constrains = False
+        self.constrains = True
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
+        end = tokenizer.eos_token_id
+        self._choices = ChoiceTokens(tokenizer, end if end in self.eos_ids else min(self.eos_ids))
+        self.kept_bytes = kept_bytes
+        self._kept: KeptRows | None = None
+        self._keepers = 0
+        self._weights: tuple[int, ...] = ()
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
         self.policy_version = policy_version
+        self._kept = None
+
+    @contextlib.contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Let keys and values outlive a call while this is entered, up to `kept_bytes`; see `Backend`.
+
+        They go where weights change. A model with sliding windows, or another attention than `sdpa`, has none that outlive a call.
+        """
+        self._keepers += 1
+        try:
+            yield
+        finally:
+            self._keepers -= 1
+            if not self._keepers:
+                self._kept = None
 
     def rest(self) -> None:
         """Nothing to give back: the model is the learner's own."""
@@ -73,16 +103,24 @@ class HFBackend(TokenizerMixin):
     ) -> list[Generation]:
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
-        owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
+        choices = [request.choices for request in requests]
         row_seeds = [seed for of_request in seeds for seed in of_request]
+        owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
-            for start in range(0, len(owners), self.max_batch_size):
-                part = slice(start, start + self.max_batch_size)
-                rows = owners[part]
-                sampled = self._sample(prompts, limits, rows, sampling, row_seeds[part])
-                for owner, completion in zip(rows, sampled, strict=True):
-                    found[owner].append(completion)
+            for constrained in (False, True):
+                places = [place for place, owner in enumerate(owners) if bool(choices[owner]) == constrained]
+                for start in range(0, len(places), self.max_batch_size):
+                    part = places[start : start + self.max_batch_size]
+                    rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
+                    if constrained:
+                        sampled = self._sample_choices(prompts, limits, rows, sampling, part_seeds, choices)
+                    else:
+                        sampled = self._sample(prompts, limits, rows, sampling, part_seeds)
+                    for owner, completion in zip(rows, sampled, strict=True):
+                        found[owner].append(completion)
+            if self._kept is not None:
+                self._kept.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 
     @contextlib.contextmanager
@@ -134,25 +172,69 @@ class HFBackend(TokenizerMixin):
                 break
             running_M, token_M, slots_M = running_M[goes_on], token_M[goes_on], slots_M[goes_on]
             slots_M = decoding.advance(slots_M, token_M)
-        return self._collect(tokens_N_T, logprobs_N_T, lengths_N, stopped_N)
+        ids = [row[:length] for row, length in zip(tokens_N_T.tolist(), lengths_N.tolist(), strict=True)]
+        logprobs = [row[:length] for row, length in zip(logprobs_N_T.tolist(), lengths_N.tolist(), strict=True)]
+        return self._collect(ids, logprobs, stopped_N.tolist())
 
-    def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding:
+    def _sample_choices(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        limits: Sequence[int],
+        rows: list[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        choices: Sequence[tuple[str, ...]],
+    ) -> list[Completion]:
+        """One completion for each row that is one of its request's choices, whatever `Sampling.stop` says."""
+        longest, end_id = max(limits[index] for index in rows), self._choices.end_id
+        drafts = [Draft(self._choices.start(choices[index]), limits[index], end_id) for index in rows]
+        self._check_prompts([prompts[index] for index in set(rows)])
+        sample_choices(
+            drafts,
+            rows,
+            prompts,
+            lambda read: self._decoding(read, len(rows), longest, several=True),
+            sampling,
+            row_uniforms(seeds, longest),
+            several=takes_slot_masks(self.model),
+        )
+        ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
+        found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
+        return [replace(done, allowed=tuple(draft.allowed)) for done, draft in zip(found, drafts, strict=True)]
+
+    def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding | KeptDecoding:
+        self._check_prompts(prompts)
+        return self._decoding(prompts, rows, longest)
+
+    def _check_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
         length = max(len(prompt) for prompt in prompts)
         if self.context is not None and length >= self.context:
             raise ModelError(f"A prompt of {length} tokens does not fit the model's {self.context} positions.")
         if min(len(prompt) for prompt in prompts) == 0:
             raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+
+    def _decoding(
+        self, prompts: list[tuple[int, ...]], rows: int, longest: int, *, several: bool = False
+    ) -> Decoding | KeptDecoding:
+        """The prompts, read, on kept rows where there are some; `several`: where it can be, one that reads several tokens at once."""
+        if (self._keepers or several) and takes_slot_masks(self.model):
+            return KeptDecoding(self.model, prompts, self.pad_id, self._rows_to_keep() if self._keepers else KeptRows())
         return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
 
+    def _rows_to_keep(self) -> KeptRows:
+        weights = tuple(part._version for part in self.model.parameters())  # raised by what an optimiser does to them
+        if self._kept is None or weights != self._weights:
+            self._kept, self._weights = KeptRows(), weights
+        return self._kept
+
     def _collect(
-        self, tokens: torch.Tensor, logprobs: torch.Tensor, lengths: torch.Tensor, stopped: torch.Tensor
+        self, tokens: list[list[int]], logprobs: list[list[float]], stopped: Sequence[bool]
     ) -> list[Completion]:
-        reasons: list[FinishReason] = ["stop" if stop else "length" for stop in stopped.tolist()]
-        rows = [tuple(row[:length]) for row, length in zip(tokens.tolist(), lengths.tolist(), strict=True)]
-        values = [row[:length] for row, length in zip(logprobs.tolist(), lengths.tolist(), strict=True)]
+        reasons: list[FinishReason] = ["stop" if stop else "length" for stop in stopped]
+        rows = [tuple(row) for row in tokens]
         different = list(set(rows))  # samples of a group are often the same
         texts = dict(zip(different, self.tokenizer.batch_decode(different, skip_special_tokens=True), strict=True))
         return [
             Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, mask=(True,) * len(ids))
-            for ids, logprob, reason in zip(rows, values, reasons, strict=True)
+            for ids, logprob, reason in zip(rows, logprobs, reasons, strict=True)
         ]

@@ -116,7 +116,7 @@ class Decoding:
         self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, *, most_rows: int, most_new_tokens: int
     ) -> None:
         self._model = model
-        self._masks_by_slot = _takes_slot_masks(model)
+        self._masks_by_slot = takes_slot_masks(model)
         longest = max(len(prompt) for prompt in prompts)
         pads = [longest - len(prompt) for prompt in prompts]
         rows = [[pad_id] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
@@ -174,7 +174,7 @@ class Decoding:
         return logits
 
 
-def _takes_slot_masks(model: Any) -> bool:
+def takes_slot_masks(model: Any) -> bool:
     """True if a mask of which keys each row sees may go to the attention of every layer as it is: all see all tokens before.
 
     Making a mask is most of what transformers does for a token of a small model.

@@ -232,7 +232,7 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
     if not backend.constrains:
         raise ConfigError(
             f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
-            f"{config.rollout.backend} cannot. Use vllm, or --set agent.constrain_actions=false."
+            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.constrain_actions=false."
         )
     if trains:
         raise ConfigError(

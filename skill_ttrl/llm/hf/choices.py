@@ -1,0 +1,168 @@
+"""Completions that are one of some given texts: the tokens that may come next, token by token.
+
+A text with a slot, `search[<your query>]`, stands for all that have words in its place. The model writes them as it likes, on one line; they
+end where the text after the slot has been written and the model ends the completion, or where there is room for no more.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+from skill_ttrl.llm.chat import encode_plain
+
+SLOT = re.compile(r"<[^<>]+>")
+"""Stands in a choice where the model's own words do (as `agents.action_list.PLACE`)."""
+REMEMBERED = 50_000
+"""Most choices, and lists of them, whose tokens are held in memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A choice with slots, and how far it has been written."""
+
+    parts: tuple[tuple[int, ...], ...]
+    """Tokens of the fixed texts around the slots; the last one ends with the end token."""
+    part: int = 0
+    place: int = 0
+    """Token of that part which is next."""
+    filled: bool = False
+    """True if the slot before this part has words."""
+
+    @property
+    def in_slot(self) -> bool:
+        """True where words may come next."""
+        return self.part > 0 and self.place == 0
+
+    @property
+    def rest(self) -> int:
+        """Tokens that it needs at least from here on, the end token included."""
+        slots = len(self.parts) - 1 - self.part + (self.in_slot and not self.filled)
+        return sum(map(len, self.parts[self.part :])) - self.place + slots
+
+    def at(self, place: int) -> _Open:
+        """The same choice further on in its present part, in the next slot where the part is over."""
+        last = self.part == len(self.parts) - 1
+        if place < len(self.parts[self.part]) or last:
+            return replace(self, place=place, filled=False)
+        return replace(self, part=self.part + 1, place=0, filled=False)
+
+
+_Move = tuple[frozenset[int], _Open]
+"""Tokens, and how far the choice has been written after one of them."""
+
+
+class ChoiceTokens:
+    """Tokens of choices by a tokenizer, each worked out once.
+
+    Args:
+        tokenizer: Writes texts as tokens.
+        end_id: Follows a complete choice.
+    """
+
+    def __init__(self, tokenizer: Any, end_id: int) -> None:
+        self._tokenizer, self.end_id = tokenizer, end_id
+        self._fixed: Callable[[str], tuple[int, ...]] = lru_cache(REMEMBERED)(
+            lambda text: (*encode_plain(tokenizer, text), end_id)
+        )
+        self._of = lru_cache(REMEMBERED)(self._choices)
+        self.moves: Callable[[_Open], tuple[_Move, ...]] = lru_cache(REMEMBERED)(self._moves)
+        self._texts = cache(self._slot_texts)
+        self._words = cache(self._slot_words)
+        self._merged = cache(self._merged_tokens)
+
+    def start(self, choices: tuple[str, ...]) -> Walk:
+        """Begin to write one of the choices."""
+        return Walk(self, *self._of(choices))
+
+    def _choices(self, choices: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], tuple[_Open, ...]]:
+        """Tokens of the choices without a slot, the end token included, and those with one."""
+        closed = dict.fromkeys(self._fixed(text) for text in choices if not SLOT.search(text))
+        return tuple(closed), tuple(self._opened(text) for text in choices if SLOT.search(text))
+
+    def _opened(self, text: str) -> _Open:
+        before, *inner, after = SLOT.split(text)
+        texts = [before, *filter(None, inner), after]  # two slots side by side are one
+        ids = [encode_plain(self._tokenizer, each) if each else () for each in texts]
+        parts = (*ids[:-1], (*ids[-1], self.end_id))
+        return _Open(parts, part=0 if before else 1)
+
+    def _moves(self, now: _Open) -> tuple[_Move, ...]:
+        """Everything that may come next. Tokenizers merge across the edges of a slot: a token may be a word and the text next to it."""
+        part, last = now.parts[now.part], now.part == len(now.parts) - 1
+        fixed = part[now.place :]
+        moves: list[_Move] = []
+        if not now.in_slot or now.filled:
+            moves.append((frozenset(fixed[:1]), now.at(now.place + 1)))
+            if not last:
+                in_next = replace(now, part=now.part + 1, place=0, filled=True)
+                moves.append((self._merged(fixed, opens=True), in_next))
+        if now.in_slot:
+            moves.append((self._words(now.filled), replace(now, filled=True)))
+            whole = len(part) - last
+            moves.append((self._merged(part[:whole], opens=False), now.at(whole)))
+        return tuple((ids, then) for ids, then in moves if ids)
+
+    def _slot_texts(self) -> dict[int, str]:
+        """Texts of the tokens that may stand in a slot: no control tokens, no line breaks."""
+        closed = {int(token) for token in self._tokenizer.all_special_ids} | {self.end_id}
+        texts = self._tokenizer.batch_decode([[token] for token in range(len(self._tokenizer))])
+        return {
+            token: text
+            for token, text in enumerate(texts)
+            if token not in closed and text and not set(text) & set("\n\r")
+        }
+
+    def _slot_words(self, filled: bool) -> frozenset[int]:
+        """Tokens that may stand in a slot; `filled`: also those of white space alone."""
+        return frozenset(token for token, text in self._texts().items() if filled or text.strip())
+
+    def _merged_tokens(self, fixed: tuple[int, ...], *, opens: bool) -> frozenset[int]:
+        """Tokens that are a fixed text and the beginning of the words after it (`opens`), or the end of the words before it."""
+        text = str(self._tokenizer.decode(list(fixed))) if fixed else ""
+        if not text:
+            return frozenset()
+        size = len(text)
+        if opens:
+            return frozenset(
+                token for token, each in self._texts().items() if each.startswith(text) and each[size:].strip()
+            )
+        return frozenset(token for token, each in self._texts().items() if each.endswith(text) and each[:-size].strip())
+
+
+class Walk:
+    """One sample on its way through its choices. Those that are left share all that is written."""
+
+    __slots__ = ("_depth", "_fixed", "_open", "_tokens")
+
+    def __init__(self, tokens: ChoiceTokens, fixed: tuple[tuple[int, ...], ...], opened: tuple[_Open, ...]) -> None:
+        self._tokens, self._fixed, self._open = tokens, fixed, opened
+        self._depth = 0
+
+    def allowed(self, room: int) -> tuple[int, ...]:
+        """Ids that may come next, ascending, where the completion has room for so many tokens."""
+        depth = self._depth
+        ids = {choice[depth] for choice in self._fixed}
+        if not self._open:
+            return tuple(sorted(ids))
+        moves = [move for each in self._open for move in self._tokens.moves(each)]
+        # Words are left out where they would leave no room for the text after them.
+        most = max(room - 1, min(then.rest for _, then in moves))
+        return _ascending(frozenset(ids), *(found for found, then in moves if then.rest <= most))
+
+    def take(self, token: int) -> None:
+        """Go on with a token that was allowed."""
+        depth = self._depth
+        self._fixed = tuple([choice for choice in self._fixed if choice[depth] == token])
+        if self._open:
+            moves = (move for each in self._open for move in self._tokens.moves(each))
+            self._open = tuple(dict.fromkeys(then for ids, then in moves if token in ids))
+        self._depth = depth + 1
+
+
+@lru_cache(1024)
+def _ascending(*ids: frozenset[int]) -> tuple[int, ...]:
+    return tuple(sorted(frozenset().union(*ids)))

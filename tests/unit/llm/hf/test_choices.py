@@ -1,0 +1,138 @@
+"""Constrained sampling: a completion is one of its choices, drawn from the model's distribution over what may follow."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from skill_ttrl.agents.action_list import PLACE
+from skill_ttrl.agents.action_parser import possible
+from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.hf import HFBackend, sample_seeds
+from skill_ttrl.llm.hf.choices import SLOT, ChoiceTokens
+
+CHOICES = ("go to 1", "go to 12", "go", "take 3 from 4", "take 3", "look")
+
+
+@pytest.fixture(scope="module")
+def backend(tiny_model: tuple[Any, Any]) -> HFBackend:
+    return HFBackend(*tiny_model)
+
+
+def sample(
+    backend: HFBackend, requests: list[Request], *, seed: int = 0, length: int = 16, **how: Any
+) -> list[Generation]:
+    return backend.sample(requests, Sampling(max_new_tokens=length, **how), sample_seeds(requests, seed))
+
+
+def by_prefix(backend: HFBackend, choices: tuple[str, ...], written: tuple[int, ...]) -> set[int]:
+    """What may follow, straight from the definition."""
+    whole = [(*backend.encode_text(choice), backend.tokenizer.eos_token_id) for choice in choices]
+    return {choice[len(written)] for choice in whole if choice[: len(written)] == written}
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(0, 10_000),
+    st.lists(st.lists(st.sampled_from(CHOICES), min_size=1, max_size=6).map(tuple), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.5, 1.0]),
+)
+def test_every_token_is_drawn_from_what_may_follow_with_the_log_prob_among_those(
+    backend: HFBackend, seed: int, several: list[tuple[str, ...]], temperature: float
+) -> None:
+    ids = backend.encode_text("Act: ")
+    requests = [Request(token_ids=ids, n=3, choices=choices) for choices in several]  # one prompt, different choices
+    for request, found in zip(requests, sample(backend, requests, seed=seed, temperature=temperature), strict=True):
+        for done in found.completions:
+            assert done.text in request.choices and done.finish_reason == "stop" and done.allowed is not None
+            logits = backend.model(torch.tensor([[*ids, *done.token_ids]])).logits[0].detach() / (temperature or 1)
+            for place, (token, logprob, allowed) in enumerate(
+                zip(done.token_ids, done.logprobs, done.allowed, strict=True)
+            ):
+                assert set(allowed) == by_prefix(backend, request.choices, done.token_ids[:place])
+                assert all(one < other for one, other in pairwise(allowed)) and token in allowed
+                masked = torch.log_softmax(logits[len(ids) + place - 1, list(allowed)], -1)
+                assert logprob == pytest.approx(float(masked[allowed.index(token)]), abs=1e-4)
+                assert temperature or masked.max() == masked[allowed.index(token)]
+                assert len(allowed) > 1 or logprob == 0
+
+
+def test_frequencies_are_those_of_the_masked_distribution(backend: HFBackend) -> None:
+    ids = backend.encode_text("Act: ")
+    (found,) = sample(backend, [Request(token_ids=ids, n=4000, choices=CHOICES)])
+    texts = [done.text for done in found.completions]
+    for text in set(texts):
+        chance = math.exp(sum(found.completions[texts.index(text)].logprobs))
+        assert texts.count(text) / 4000 == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / 4000))
+
+
+def test_truncation_comes_after_the_mask(backend: HFBackend) -> None:
+    ids = backend.encode_text("Act: ")
+    (found,) = sample(backend, [Request(token_ids=ids, n=50, choices=CHOICES)], top_k=1)
+    (greedy,) = sample(backend, [Request(token_ids=ids, choices=CHOICES)], temperature=0.0)
+    assert {done.text for done in found.completions} == {greedy.completions[0].text}
+
+
+def test_one_choice_needs_no_model(backend: HFBackend) -> None:
+    ran: list[Any] = []
+    hook = backend.model.register_forward_pre_hook(lambda *args: ran.append(1))
+    (found,) = sample(backend, [Request(token_ids=(1, 2), n=2, choices=("look",))])
+    hook.remove()
+    assert not ran and {done.text for done in found.completions} == {"look"}
+    assert all(set(done.logprobs) == {0.0} for done in found.completions)
+
+
+def test_requests_with_choices_and_without_share_a_call(backend: HFBackend) -> None:
+    requests = [
+        Request(token_ids=(1, 2), n=2),
+        Request(token_ids=(1, 2), n=2, choices=CHOICES),
+        Request(token_ids=(3,)),
+    ]
+    free, held, other = sample(backend, requests, stop=("o",))
+    assert all(done.allowed is None for done in (*free.completions, *other.completions))
+    assert all(done.text in CHOICES for done in held.completions)
+    (alone,) = sample(backend, requests[:1], stop=("o",))
+    assert [done.token_ids for done in alone.completions] == [done.token_ids for done in free.completions]
+
+
+OPEN = ("search[<your query>]", "click[buy now]", "click[<item>]")
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000), st.integers(16, 20))
+def test_a_choice_with_a_slot_is_filled_in(backend: HFBackend, seed: int, length: int) -> None:
+    found = sample(backend, [Request(token_ids=(5, 6), n=4, choices=OPEN)], seed=seed, length=length)
+    for done in found[0].completions:
+        assert possible(done.text, OPEN) and done.finish_reason == "stop" and len(done.token_ids) <= length
+
+
+def test_any_words_can_be_written_into_a_slot(backend: HFBackend) -> None:
+    assert SLOT.pattern == PLACE.pattern
+    tokens = ChoiceTokens(backend.tokenizer, backend.tokenizer.eos_token_id)
+    draw = random.Random(0)
+    for _ in range(200):
+        words = " ".join("".join(draw.choice("abc]#é") for _ in range(draw.randrange(1, 6))) for _ in range(3))
+        for text in (f"search[{words}]", f"give {words}", f"{words} now", f"a[{words}] b[{words}]"):
+            walk = tokens.start((*OPEN, "give <it>", "<who> now", "a[<x>] b[<y>]"))
+            for token in (*backend.encode_text(text), tokens.end_id):
+                assert token in walk.allowed(99)
+                if token != tokens.end_id:
+                    walk.take(token)
+
+
+@pytest.mark.parametrize("text", ["search[]", "search[ ]", "search[a\nb]", "search[a", "search"])
+def test_what_fills_no_slot_cannot_be_written(backend: HFBackend, text: str) -> None:
+    tokens = ChoiceTokens(backend.tokenizer, backend.tokenizer.eos_token_id)
+    walk = tokens.start(OPEN)
+    for token in (*backend.encode_text(text), tokens.end_id):
+        if token not in walk.allowed(99):
+            return
+        walk.take(token)
+    pytest.fail(f"{text!r} was written")
