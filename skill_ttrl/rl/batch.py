@@ -1,9 +1,12 @@
 """Rollouts as tensors: the only place where they are defined. `pack` makes them.
 
-A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items.
+A training item is one prompt and the completion sampled from it, so a trajectory of several turns gives several items; or, where a
+trajectory's tokens only grow, its first prompt and all that follows, words of the environment among them. A *turn* of a batch is a
+completion with the tokens before it in its item: the prompt, or what the environment said since the turn before.
 `RolloutBatch` holds all items flat; `micro_batches` cuts it into `MicroBatch`es, padded or packed (see `rl.forward`).
 
-Suffixes name the dimensions: _N items, _F flat over all tokens of all items, _K trained tokens.
+Suffixes name the dimensions: _N items, _S turns, _F flat over all tokens of all items, _K trained tokens, _U sets of allowed tokens, _P ids
+in all of these sets.
 """
 
 from __future__ import annotations
@@ -46,8 +49,8 @@ class RolloutBatch:
     """Which group (prompt) an item belongs to."""
     trajectory_index_N: Int[Tensor, " N"]
     """Which trajectory, counted over all groups."""
-    step_index_N: Int[Tensor, " N"]
-    """Which step of its trajectory."""
+    step_F: Int[Tensor, " F"]
+    """Step of its trajectory at each token of a completion; -1 at prompts, and at words of the environment within an item."""
     ref_log_probs_F: Float[Tensor, " F"] | None = None
     """Log-probs of the reference model; None where nothing needs them."""
     values_F: Float[Tensor, " F"] | None = None
@@ -60,6 +63,12 @@ class RolloutBatch:
     """Entropy of the policy's distribution at each trained token, in nats; None where nothing needs it."""
     selected_F: Float[Tensor, " F"] | None = None
     """1 at the tokens that the loss selects (`losses.SelectingLoss`); None where it selects none."""
+    allowed_F: Int[Tensor, " F"] | None = None
+    """Set of token ids that each token was drawn from (`Completion.allowed`), -1 for the whole vocabulary; None: all from that."""
+    allowed_ids_P: Int[Tensor, " P"] | None = None
+    """The ids of these sets, set after set."""
+    allowed_sizes_U: Int[Tensor, " U"] | None = None
+    """Ids in each set."""
     labels_F: Int[Tensor, " F"] | None = None
     """Token that is scored in the place of each trained one (`EncodedDemonstration.labels`); None: the token itself."""
 
@@ -86,14 +95,38 @@ class RolloutBatch:
         """Items with a token whose advantage is not 0."""
         return self._count(self.advantages_F != 0) > 0
 
-    def at_last_token(self, values_N: Float[Tensor, " N"]) -> Float[Tensor, " F"]:
-        """Each item's value at its last trained token, 0 elsewhere. An item without trained tokens loses its value."""
+    @cached_property
+    def turn_F(self) -> Int[Tensor, " F"]:
+        """Turn of each token; without joined steps its item."""
+        ends = self._turn_ends_F.long()
+        return ends.cumsum(0) - ends
+
+    @cached_property
+    def turn_places(self) -> list[tuple[int, int]]:
+        """(trajectory, step) of each turn (S), in the order of the batch."""
+        ends = self._turn_ends_F
+        trajectories_S = self.trajectory_index_N[self.item_F[ends]]
+        return [*zip(trajectories_S.tolist(), self.step_F[ends].tolist(), strict=True)]
+
+    @cached_property
+    def _turn_ends_F(self) -> Bool[Tensor, " F"]:
+        """Last token of each completion."""
+        follows_F = torch.zeros(len(self.step_F), dtype=torch.bool)
+        follows_F[:-1] = (self.step_F[1:] == self.step_F[:-1]) & (self.item_F[1:] == self.item_F[:-1])
+        return (self.step_F >= 0) & ~follows_F
+
+    def at_last_token(self, values_S: Float[Tensor, " S"]) -> Float[Tensor, " F"]:
+        """Each turn's value at its last trained token, 0 elsewhere. A turn without trained tokens loses its value."""
         trained = self.trained_F.nonzero().squeeze(1)
-        last_N = torch.full((len(self),), -1).scatter_reduce(0, self.item_F[trained], trained, "amax")
-        has_any = last_N >= 0
+        last_S = torch.full((len(values_S),), -1).scatter_reduce(0, self.turn_F[trained], trained, "amax")
+        has_any = last_S >= 0
         flat = torch.zeros(len(self.tokens_F))
-        flat[last_N[has_any]] = values_N[has_any].float()
+        flat[last_S[has_any]] = values_S[has_any].float()
         return flat
+
+    def sum_by_turn(self, values_F: Float[Tensor, " F"]) -> Float[Tensor, " S"]:
+        """Sum of each turn's values."""
+        return torch.zeros(len(self.turn_places), dtype=values_F.dtype).index_add(0, self.turn_F, values_F)
 
     def sum_by_item(self, values_F: Float[Tensor, " F"]) -> Float[Tensor, " N"]:
         """Sum of each item's values."""

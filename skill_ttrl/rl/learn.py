@@ -29,7 +29,7 @@ from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.overlong import without_truncated
 from skill_ttrl.rl.pack import pack, with_advantages
-from skill_ttrl.rl.trace import ItemGradients
+from skill_ttrl.rl.trace import TurnGradients
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 VOTED = "majority"
@@ -56,15 +56,14 @@ class UpdateRecord:
     stopped_tokens: Sequence[Sequence[int]] = ()
     """Of each a row with the tokens of each step whose gradient a clip or a weight of 0 has stopped, counted in each pass."""
 
-    def after(self, batch: RolloutBatch, gradients: ItemGradients) -> UpdateRecord:
+    def after(self, batch: RolloutBatch, gradients: TurnGradients) -> UpdateRecord:
         """The same record after its update."""
-        total = float(gradients.absolute_N.sum()) or 1.0
+        total = float(gradients.absolute_S.sum()) or 1.0
         shares = [[0.0] * len(row) for row in self.advantages]
         stopped = [[0] * len(row) for row in self.advantages]
-        places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
-        for at, (trajectory, step) in enumerate(places):
-            shares[trajectory][step] = float(gradients.absolute_N[at]) / total
-            stopped[trajectory][step] = int(gradients.stopped_N[at])
+        for at, (trajectory, step) in enumerate(batch.turn_places):
+            shares[trajectory][step] = float(gradients.absolute_S[at]) / total
+            stopped[trajectory][step] = int(gradients.stopped_S[at])
         return replace(self, gradient_shares=shares, stopped_tokens=stopped)
 
 
@@ -76,10 +75,11 @@ def record_update(samples: TrainingSamples, batch: RolloutBatch, scores: Sequenc
         batch: The same, with advantages.
         scores: Of each trajectory (E); None: its reward.
     """
-    means_N = batch.sum_by_item(batch.advantages_F * batch.trained_F) / batch.trained_tokens_N.clamp(min=1)
+    tokens_S = batch.sum_by_turn(batch.trained_F.float())
+    means_S = batch.sum_by_turn(batch.advantages_F * batch.trained_F) / tokens_S.clamp(min=1)
     rows: list[list[float | None]] = [[None] * len(each.steps) for each in samples.trajectories]
-    items = (batch.trajectory_index_N, batch.step_index_N, batch.trained_tokens_N, means_N)
-    for trajectory, step, tokens, mean in zip(*(each.tolist() for each in items), strict=True):
+    turns = zip(batch.turn_places, tokens_S.tolist(), means_S.tolist(), strict=True)
+    for (trajectory, step), tokens, mean in turns:
         if tokens:  # others are out of the loss: a filter or the algorithm left them out
             rows[trajectory][step] = mean
     return UpdateRecord(samples.trajectories, samples.rewards if scores is None else scores, scores is not None, rows)
@@ -108,6 +108,7 @@ class UpdateRule:
     Args:
         config: Algorithm, correction and KL penalty.
         sampler_is_learner: The learner's own model samples, so its log-probs need no correction by default.
+        join: Learn from each episode as one sequence, as far as its prompts go on from one another; see `pack`.
 
     Raises:
         ConfigError: there is no such algorithm or correction, or an option is wrong.
@@ -116,8 +117,9 @@ class UpdateRule:
     record: UpdateRecord | None = None
     """Of the latest update."""
 
-    def __init__(self, config: RLConfig, *, sampler_is_learner: bool) -> None:
+    def __init__(self, config: RLConfig, *, sampler_is_learner: bool, join: bool = False) -> None:
         self.config = config
+        self.join = join
         self.algorithm = build_algorithm(config.algorithm)
         self.requires = requirements(self.algorithm)
         self.correction = choose_correction(config, sampler_is_learner=sampler_is_learner)
@@ -156,7 +158,7 @@ class UpdateRule:
             Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
         """
         samples = self._samples(groups, votes, voters, greedy)
-        batch = pack(samples.groups, invalid_penalty=samples.invalid_penalty)
+        batch = pack(samples.groups, invalid_penalty=samples.invalid_penalty, join=self.join)
         # Three forward passes at most, none where nothing asks for them.
         batch = learner.score(
             batch,

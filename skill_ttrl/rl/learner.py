@@ -41,7 +41,7 @@ from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.trace import GradientTrace, ItemGradients
+from skill_ttrl.rl.trace import GradientTrace, TurnGradients
 from skill_ttrl.rl.update_metrics import UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
 
@@ -54,8 +54,8 @@ class Learner(Protocol):
         """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
 
     @property
-    def gradients(self) -> ItemGradients | None:
-        """Which items of the latest update's batch carried its gradient; None before the first."""
+    def gradients(self) -> TurnGradients | None:
+        """Which turns of the latest update's batch carried its gradient; None before the first."""
 
     def score(
         self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
@@ -98,7 +98,7 @@ class LocalLearner:
         self.policy = policy
         self.config = config
         self.skipped: list[SkippedUpdate] = []
-        self.gradients: ItemGradients | None = None
+        self.gradients: TurnGradients | None = None
         self._scored = 0.0
         """Operations of `score` since the last update."""
         self._ranks = ranks
@@ -225,7 +225,7 @@ class LocalLearner:
         self._entropy_coef = self.config.entropy_coef if entropy_coef is None else entropy_coef
         batch = with_selection(batch, self._loss, derive_seed(seed, "select", step))
         self.policy.release_weights()
-        trace = GradientTrace(len(batch), self.policy.device)
+        trace = GradientTrace(batch, self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
             for epoch in range(0 if self._warms_up_critic(step) else self.config.epochs):

@@ -37,15 +37,14 @@ def overlong_penalties(group: Group, settings: OverlongConfig, limit: int) -> li
     return [length_penalty(longest(each), limit, buffer, settings.factor) for each in group.trajectories]
 
 
-def truncated_items(batch: RolloutBatch, trajectories: Sequence[Trajectory]) -> Bool[Tensor, " N"]:
-    """Items whose response ended at the token limit.
+def truncated_turns(batch: RolloutBatch, trajectories: Sequence[Trajectory]) -> Bool[Tensor, " S"]:
+    """Turns whose completion ended at the token limit.
 
     Args:
-        batch: N items.
+        batch: S turns.
         trajectories: The rollouts that were packed into it, group after group.
     """
-    places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
-    done = [trajectories[number].steps[step].completion for number, step in places]
+    done = [trajectories[number].steps[step].completion for number, step in batch.turn_places]
     return torch.tensor([each is not None and each.finish_reason == "length" for each in done], dtype=torch.bool)
 
 
@@ -53,9 +52,9 @@ def without_truncated(batch: RolloutBatch, trajectories: Sequence[Trajectory]) -
     """Take truncated responses out of the loss and its means; advantages of the others stay as they are.
 
     Returns:
-        (batch, metrics): `filtered_overlong`, the share of items.
+        (batch, metrics): `filtered_overlong`, the share of turns.
     """
-    truncated_N = truncated_items(batch, trajectories)
-    trained_F = batch.trained_F & ~truncated_N[batch.item_F]
-    metrics = {"filtered_overlong": float(truncated_N.float().mean()) if len(batch) else 0.0}
+    truncated_S = truncated_turns(batch, trajectories)
+    trained_F = batch.trained_F & ~truncated_S[batch.turn_F]
+    metrics = {"filtered_overlong": float(truncated_S.float().mean()) if len(batch) else 0.0}
     return replace(batch, trained_F=trained_F, advantages_F=batch.advantages_F * trained_F), metrics

@@ -1,7 +1,13 @@
-"""From sampled groups to a `RolloutBatch`: one item for each step that holds a completion with tokens."""
+"""From sampled groups to a `RolloutBatch`: an item for each step that holds a completion with tokens, or for each whole episode.
+
+Where a step's prompt is the tokens before it and more (`agent.memory: episode`), the steps of a trajectory can be joined: one item,
+whose response is all that follows the first prompt. Each token has the same tokens before it as in an item of its step alone, so
+log-probs and gradients are the same, and what the steps begin with is computed once.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -11,7 +17,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.types import Completion, Group, Trajectory
+from skill_ttrl.types import Completion, Group, Step, Trajectory
 
 Advantages = Sequence[float | Sequence[float | Sequence[float]]]
 """An entry for each trajectory: one number for all of its steps, or a row with an entry for each step. That is one number for
@@ -33,35 +39,97 @@ class _Item(NamedTuple):
     prompt_ids: Sequence[int]
     token_ids: Sequence[int]
     logprobs: Sequence[float]
-    """One for each response token, as `mask`."""
+    """One for each response token, as `mask` and `steps`."""
     mask: Sequence[bool]
+    steps: Sequence[int]
+    """Step of each response token; -1 between two steps."""
     prompt_index: int
-    trajectory_index: int = 0
-    step_index: int = 0
-    score: float = 0.0
+    trajectory_index: int
+    scores: Sequence[float]
+    """Of each step in it."""
+    allowed: Sequence[Sequence[int] | None] = ()
+    """What each response token was drawn from; empty or None: any token."""
 
 
-def pack(groups: Sequence[Group], *, invalid_penalty: float = 0.0) -> RolloutBatch:
+def pack(groups: Sequence[Group], *, invalid_penalty: float = 0.0, join: bool = False) -> RolloutBatch:
     """Pack sampled groups into a batch.
 
-    A group's position is its items' prompt index. The score of an item is its trajectory's reward, less `invalid_penalty` where
-    the step's action was invalid; it stands at the item's last trained token (verl: `token_level_scores`). Advantages are 0.
+    A group's position is its items' prompt index. The score of a step is its trajectory's reward, less `invalid_penalty` where
+    the step's action was invalid; it stands at the step's last trained token (verl: `token_level_scores`). Advantages are 0.
+
+    Args:
+        groups: Rollouts with rewards.
+        invalid_penalty: Taken off the score of each step whose action was invalid.
+        join: Make one item of consecutive steps, each of whose prompts begins with the tokens before it. A trajectory in which
+            another prompt comes gives several items.
 
     Raises:
-        ValueError: a completion without log-probs, or one without a prompt.
+        ValueError: a completion without log-probs, one without a prompt, or a token that is none of those it was drawn from.
     """
     items: list[_Item] = []
     for prompt, number, trajectory in _numbered(groups):
-        for at, step, done in _items(trajectory):
-            if len(done.logprobs) != len(done.token_ids):
-                raise ValueError(
-                    f"Task {trajectory.task.id!r}: a completion of {len(done.token_ids)} tokens has {len(done.logprobs)} "
-                    "log-probs. The learner needs the log-prob each was sampled with."
-                )
-            mask = done.mask or (True,) * len(done.token_ids)
-            score = (trajectory.reward or 0.0) - invalid_penalty * (step.verdict == "invalid")
-            items.append(_Item(step.prompt_ids, done.token_ids, done.logprobs, mask, prompt, number, at, score))
+        reward = trajectory.reward or 0.0
+        for run in _runs(trajectory, join):
+            scores = [reward - invalid_penalty * (step.verdict == "invalid") for _, step, _ in run]
+            items.append(_item(trajectory, run, prompt, number, scores))
     return _flatten(items)
+
+
+def _runs(trajectory: Trajectory, join: bool) -> list[list[tuple[int, Step, Completion]]]:
+    """The steps of each item; with `join` a step goes with the one before it where its prompt goes on from there."""
+    runs: list[list[tuple[int, Step, Completion]]] = []
+    before: tuple[int, ...] = ()
+    for at, step, done in _items(trajectory):
+        if join and runs and step.prompt_ids[: len(before)] == before:
+            runs[-1].append((at, step, done))
+        else:
+            runs.append([(at, step, done)])
+        before = (*step.prompt_ids, *done.token_ids)
+    return runs
+
+
+def _item(
+    trajectory: Trajectory,
+    run: Sequence[tuple[int, Step, Completion]],
+    prompt: int,
+    number: int,
+    scores: Sequence[float],
+) -> _Item:
+    first, limited = run[0][1].prompt_ids, any(done.allowed is not None for _, _, done in run)
+    tokens: list[int] = []
+    logprobs: list[float] = []
+    mask: list[bool] = []
+    steps: list[int] = []
+    allowed: list[Sequence[int] | None] = []
+    for at, step, done in run:
+        count = len(done.token_ids)
+        if len(done.logprobs) != count:
+            raise ValueError(
+                f"Task {trajectory.task.id!r}: a completion of {count} tokens has {len(done.logprobs)} log-probs. The learner needs "
+                "the log-prob each was sampled with."
+            )
+        between = step.prompt_ids[len(first) + len(tokens) :]  # what the environment said
+        tokens += (*between, *done.token_ids)
+        logprobs += (*(0.0,) * len(between), *done.logprobs)
+        mask += (*(False,) * len(between), *(done.mask or (True,) * count))
+        steps += (*(-1,) * len(between), *(at,) * count)
+        if limited:
+            sets = (None,) * count if done.allowed is None else done.allowed
+            _check_allowed(trajectory, done.token_ids, sets)
+            allowed += (*(None,) * len(between), *sets)
+    return _Item(first, tokens, logprobs, mask, steps, prompt, number, scores, allowed)
+
+
+def _check_allowed(trajectory: Trajectory, tokens: Sequence[int], sets: Sequence[Sequence[int] | None]) -> None:
+    if len(sets) != len(tokens):
+        raise ValueError(
+            f"Task {trajectory.task.id!r}: a completion of {len(tokens)} tokens names {len(sets)} sets of allowed tokens."
+        )
+    for token, found in zip(tokens, sets, strict=True):
+        if found is not None and token not in found[bisect_left(found, token) :][:1]:
+            raise ValueError(
+                f"Task {trajectory.task.id!r}: token {token} is none of the {len(found)} it was drawn from."
+            )
 
 
 def with_advantages(batch: RolloutBatch, groups: Sequence[Group], advantages: Advantages | Tensor) -> RolloutBatch:
@@ -111,7 +179,7 @@ def pack_demonstrations(demonstrations: Sequence[EncodedDemonstration]) -> Rollo
         for name, given in (("mask", mask), ("labels", labels)):
             if given is not None and len(given) != count:
                 raise ValueError(f"A demonstration has {count} response tokens, but {name} of {len(given)}.")
-        items.append(_Item(prompt, response, [0.0] * count, mask or [True] * count, index, index))
+        items.append(_Item(prompt, response, [0.0] * count, mask or [True] * count, [0] * count, index, index, [0.0]))
     batch = _flatten(items)
     labels_F = None
     if any(each.labels is not None for each in demonstrations):
@@ -132,7 +200,7 @@ def _numbered(groups: Sequence[Group]) -> Iterator[tuple[int, int, Trajectory]]:
             number += 1
 
 
-def _items(trajectory: Trajectory) -> Iterator[tuple[int, Any, Completion]]:
+def _items(trajectory: Trajectory) -> Iterator[tuple[int, Step, Completion]]:
     """(position, step, completion) of the steps that hold tokens."""
     for at, step in enumerate(trajectory.steps):
         if step.completion is not None and step.completion.token_ids:
@@ -145,9 +213,9 @@ def _check_count(where: str, what: str, expected: int, found: int) -> None:
 
 
 def _spread(batch: RolloutBatch, rows: Iterable[Sequence[Any]]) -> Tensor:
-    """Values of the response tokens, with zeros at the prompts."""
+    """Values of the tokens of all completions, with zeros between them."""
     flat = torch.zeros(len(batch.tokens_F))
-    flat[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor([*chain.from_iterable(rows)])
+    flat[batch.step_F >= 0] = torch.tensor([*chain.from_iterable(rows)])
     return flat
 
 
@@ -164,8 +232,8 @@ def _flatten(items: Sequence[_Item]) -> RolloutBatch:
     response_lengths = torch.tensor([len(item.token_ids) for item in items], dtype=torch.long)
     response_F = _responses(prompt_lengths, response_lengths)
 
-    def spread(rows: Iterable[Sequence[Any]], dtype: torch.dtype) -> Tensor:
-        flat = torch.zeros(len(response_F), dtype=dtype)
+    def spread(rows: Iterable[Sequence[Any]], dtype: torch.dtype, fill: int = 0) -> Tensor:
+        flat = torch.full((len(response_F),), fill, dtype=dtype)
         flat[response_F] = torch.tensor(list(chain.from_iterable(rows)), dtype=dtype)
         return flat
 
@@ -186,7 +254,31 @@ def _flatten(items: Sequence[_Item]) -> RolloutBatch:
         advantages_F=torch.zeros(len(response_F)),
         prompt_index_N=column(item.prompt_index for item in items),
         trajectory_index_N=column(item.trajectory_index for item in items),
-        step_index_N=column(item.step_index for item in items),
+        step_F=spread((item.steps for item in items), torch.long, fill=-1),
     )
-    scores_F = batch.at_last_token(torch.tensor([item.score for item in items]))
+    if any(item.allowed for item in items):
+        batch = replace(batch, **_allowed(batch, items))
+    scores_F = batch.at_last_token(torch.tensor([score for item in items for score in item.scores]))
     return replace(batch, scores_F=scores_F, rewards_F=scores_F)
+
+
+def _allowed(batch: RolloutBatch, items: Sequence[_Item]) -> dict[str, Tensor]:
+    """Each distinct set of allowed tokens once, and the set of each response token."""
+    numbers: dict[tuple[int, ...], int] = {}
+    known: dict[int, int] = {}  # by identity: a long set is one object at all of its tokens
+    found: list[int] = []
+    for item in items:
+        for ids in item.allowed or (None,) * len(item.token_ids):
+            if ids is None:
+                found.append(-1)
+                continue
+            if id(ids) not in known:
+                known[id(ids)] = numbers.setdefault(tuple(ids), len(numbers))
+            found.append(known[id(ids)])
+    allowed_F = torch.full((len(batch.tokens_F),), -1)
+    allowed_F[_responses(batch.prompt_lengths_N, batch.response_lengths_N)] = torch.tensor(found)
+    return {
+        "allowed_F": allowed_F,
+        "allowed_ids_P": torch.tensor([*chain.from_iterable(numbers)]),
+        "allowed_sizes_U": torch.tensor([len(ids) for ids in numbers]),
+    }

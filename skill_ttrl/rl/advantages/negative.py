@@ -88,7 +88,7 @@ def reward_to_go(rewards_F: Float[Tensor, " F"], item_F: Int[Tensor, " F"]) -> F
 
     Args:
         rewards_F: `token_level_rewards`, flat over all items, those of an item side by side.
-        item_F: Item of each token, 0 to N - 1.
+        item_F: Item (or turn) of each token, 0 to N - 1.
     """
     values_F = rewards_F.double()
     totals_N = torch.zeros(int(item_F.max()) + 1 if len(item_F) else 0, dtype=torch.float64)

@@ -113,9 +113,8 @@ class TrainingSamples:
         """Sum of `token_level_rewards` of each step of each trajectory: its score, less the KL penalty."""
         rows = self.step_scores
         if self.batch is not None:
-            penalties_N = self.batch.sum_by_item(self.batch.scores_F.double() - self.batch.rewards_F.double())
-            places = zip(self.batch.trajectory_index_N.tolist(), self.batch.step_index_N.tolist(), strict=True)
-            for (trajectory, step), penalty in zip(places, penalties_N.tolist(), strict=True):
+            penalties_S = self.batch.sum_by_turn(self.batch.scores_F.double() - self.batch.rewards_F.double())
+            for (trajectory, step), penalty in zip(self.batch.turn_places, penalties_S.tolist(), strict=True):
                 rows[trajectory][step] -= penalty
         return rows
 

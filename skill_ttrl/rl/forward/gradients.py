@@ -32,6 +32,12 @@ def embed(embedding: nn.Embedding, tokens_N_T: Int[Tensor, "N T"]) -> Float[Tens
     return hidden
 
 
+def gather_rows(weight_V_D: Tensor, ids: Int[Tensor, " R"], *, straight: bool) -> Float[Tensor, "R D"]:
+    """Rows of a matrix; with `straight` their gradient goes to its `.grad` and no matrix of its size is made."""
+    rows: Tensor = _Rows.apply(weight_V_D, ids) if straight else weight_V_D.index_select(0, ids)  # type: ignore[no-untyped-call]
+    return rows
+
+
 def is_plain_embedding(module: nn.Module) -> TypeGuard[nn.Embedding]:
     """True if a module is a table of rows that learns, and nothing else."""
     if type(module) is not nn.Embedding or module._forward_hooks or module._forward_pre_hooks:
@@ -54,3 +60,16 @@ class _Embed(torch.autograd.Function):
             rows = rows.masked_fill((tokens == ctx.padding_idx)[:, None], 0.0)
         gathered(ctx.weight).index_add_(0, tokens, rows)
         return None, None, None
+
+
+class _Rows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, ids: Tensor) -> Tensor:
+        ctx.weight = weight
+        ctx.save_for_backward(ids)
+        return weight.index_select(0, ids)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None]:
+        gathered(ctx.weight).index_add_(0, ctx.saved_tensors[0], gradients[0].to(ctx.weight.dtype))
+        return None, None

@@ -18,6 +18,12 @@ class Items(Protocol):
     @property
     def labels_F(self) -> Int[Tensor, " F"] | None: ...  # noqa: D102
     @property
+    def allowed_F(self) -> Int[Tensor, " F"] | None: ...  # noqa: D102
+    @property
+    def allowed_ids_P(self) -> Int[Tensor, " P"] | None: ...  # noqa: D102
+    @property
+    def allowed_sizes_U(self) -> Int[Tensor, " U"] | None: ...  # noqa: D102
+    @property
     def starts_N(self) -> Int[Tensor, " N"]: ...  # noqa: D102
     @property
     def lengths_N(self) -> Int[Tensor, " N"]: ...  # noqa: D102

@@ -19,6 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import linear
 
+from skill_ttrl.rl.forward.allowed import Limits
 from skill_ttrl.rl.forward.gradients import gathered
 
 CPU_BLOCK, GPU_BLOCK = 2_000_000, 16_000_000
@@ -65,6 +66,7 @@ def score_tokens(
     targets_K: Int[Tensor, " K"],
     rows_K: Int[Tensor, " K"],
     settings: HeadSettings,
+    limits: Limits | None = None,
 ) -> tuple[Float[Tensor, " K"], Float[Tensor, " K"] | None]:
     """Log-probs of tokens, and on request the entropies of the distributions that they come from.
 
@@ -75,11 +77,12 @@ def score_tokens(
         targets_K: Tokens to score.
         rows_K: Position of each, an index of `hidden_Q_D`; several tokens may have the same.
         settings: See `HeadSettings`.
+        limits: The part of the vocabulary that each position's distribution is over; None: all of it.
 
     Returns:
         (log_probs_K, entropy_K) in nats, float32.
     """
-    log_probs_K, entropy_Q = _Scores.apply(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, settings)  # type: ignore[no-untyped-call]
+    log_probs_K, entropy_Q = _Scores.apply(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, settings, limits)  # type: ignore[no-untyped-call]
     return log_probs_K, entropy_Q[rows_K] if settings.with_entropy else None
 
 
@@ -95,10 +98,11 @@ class _Scores(torch.autograd.Function):
         targets_K: Tensor,
         rows_K: Tensor,
         settings: HeadSettings,
+        limits: Limits | None,
     ) -> tuple[Tensor, Tensor]:
         head = _Head(hidden_Q_D, weight_V_D, bias_V)
         learns_head = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
-        plain = settings.softcap is None and not settings.with_entropy
+        plain = settings.softcap is None and not settings.with_entropy and limits is None
         ctx.summed = ctx.needs_input_grad[0] and not learns_head and plain
         budget = settings.budget if ctx.needs_input_grad[0] or learns_head else 0
 
@@ -111,12 +115,14 @@ class _Scores(torch.autograd.Function):
         for start, end in head.blocks:
             output_Q_B = head.output(start, end)
             logits_Q_B = settings.logits(output_Q_B)
+            if limits is not None:
+                logits_Q_B = logits_Q_B.masked_fill(~limits.mask(start, end), -torch.inf)
             sums.append(torch.logsumexp(logits_Q_B, dim=1))
             inside = ((targets_K >= start) & (targets_K < end)).nonzero().squeeze(1)
             chosen_K[inside] = logits_Q_B[rows_K[inside], targets_K[inside] - start]
             if settings.with_entropy:
                 log_share_Q_B = logits_Q_B - sums[-1][:, None]
-                inner.append((torch.exp(log_share_Q_B) * log_share_Q_B).sum(dim=1))
+                inner.append(_finite(torch.exp(log_share_Q_B) * log_share_Q_B, limits).sum(dim=1))
             if means_Q_D is not None:
                 total_Q = _add_mean(means_Q_D, total_Q, logits_Q_B, sums[-1], head, start, end)
             if not ctx.summed and end * len(hidden_Q_D) <= budget:
@@ -126,8 +132,9 @@ class _Scores(torch.autograd.Function):
         entropy_Q = sum_Q.new_empty(0)
         if settings.with_entropy:
             log_share_Q_n = sums_Q_n - sum_Q[:, None]
-            entropy_Q = -(torch.exp(log_share_Q_n) * (torch.stack(inner, dim=1) + log_share_Q_n)).sum(dim=1)
-        ctx.settings, ctx.dtype, ctx.weight = settings, head.dtype, weight_V_D
+            share_Q_n = torch.exp(log_share_Q_n) * (torch.stack(inner, dim=1) + log_share_Q_n)
+            entropy_Q = -_finite(share_Q_n, limits).sum(dim=1)
+        ctx.settings, ctx.limits, ctx.dtype, ctx.weight = settings, limits, head.dtype, weight_V_D
         ctx.save_for_backward(hidden_Q_D, weight_V_D, bias_V, targets_K, rows_K, sum_Q, entropy_Q, means_Q_D, *held)
         return chosen_K - sum_Q[rows_K], entropy_Q
 
@@ -141,7 +148,7 @@ class _Scores(torch.autograd.Function):
         if ctx.summed:
             grad_Q_D = means_Q_D.mul(-weights_Q[:, None])
             grad_Q_D.index_add_(0, rows_K, weight_V_D[targets_K].float() * grad_K[:, None])
-            return grad_Q_D.mul_(factor).to(hidden_Q_D.dtype), None, None, None, None, None
+            return grad_Q_D.mul_(factor).to(hidden_Q_D.dtype), None, None, None, None, None, None
 
         head = _Head(hidden_Q_D, weight_V_D, bias_V, ctx.dtype)
         grad_hidden = torch.zeros_like(hidden_Q_D, dtype=torch.float32) if ctx.needs_input_grad[0] else None
@@ -161,6 +168,8 @@ class _Scores(torch.autograd.Function):
             else:
                 grad_Q_B.mul_(-weights_Q[:, None])
             inside = ((targets_K >= start) & (targets_K < end)).nonzero().squeeze(1)
+            if ctx.limits is not None:
+                grad_Q_B = grad_Q_B.masked_fill_(~ctx.limits.mask(start, end), 0.0)
             places = (rows_K[inside], targets_K[inside] - start)
             grad_Q_B.index_put_(places, grad_K[inside], accumulate=True)
             grad_out = settings.backward(grad_Q_B, logits_Q_B).to(ctx.dtype)
@@ -175,7 +184,12 @@ class _Scores(torch.autograd.Function):
             if grad_bias is not None:
                 grad_bias[start:end] = grad_out.sum(dim=0)
         grad_input = None if grad_hidden is None else grad_hidden.to(hidden_Q_D.dtype)
-        return grad_input, None if gather else grad_weight, grad_bias, None, None, None
+        return grad_input, None if gather else grad_weight, grad_bias, None, None, None, None
+
+
+def _finite(values: Tensor, limits: Limits | None) -> Tensor:
+    """P log p, which is 0 where a limit makes p 0."""
+    return values if limits is None else values.nan_to_num_(nan=0.0)
 
 
 def _add_mean(

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from skill_ttrl.rl.forward.allowed import LimitedTokens, limited_tokens
 from skill_ttrl.rl.forward.items import Items
 from skill_ttrl.rl.forward.tree import PrefixTree, build_tree, moved
 
@@ -44,6 +45,8 @@ class MicroBatch:
     selected_N_R: Float[Tensor, "N R"] | None = None
     tree: PrefixTree | None = None
     """None: the items are padded."""
+    allowed: tuple[LimitedTokens, ...] = ()
+    """The trained tokens by the part of the vocabulary that they were drawn from; empty: all from the whole."""
 
     @property
     def positions_K(self) -> Int[Tensor, " K"]:
@@ -86,6 +89,8 @@ class _Responses(NamedTuple):
     prompts_N_1: Int[Tensor, "N 1"]
     mask_N_R: Bool[Tensor, "N R"]
     """Which are trained."""
+    places_K: Int[Tensor, " K"]
+    """Where the trained tokens stand in the batch."""
     parts: dict[str, Any]
     """Fields of a `MicroBatch` that do not depend on its layout."""
 
@@ -99,11 +104,13 @@ def pad(batch: Items, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
     offsets_N_1 = torch.arange(len(rows))[:, None] * len(columns_T)
     positions_N_R = offsets_N_1 + responses.prompts_N_1 + responses.columns_R - 1
     positions_K = positions_N_R[responses.mask_N_R]
+    rows_K = torch.arange(len(positions_K))
     return MicroBatch(
         tokens_N_T=tokens_N_T.masked_fill(columns_T >= lengths, pad_id),
         positions_Q=positions_K,
-        rows_K=torch.arange(len(positions_K)),
+        rows_K=rows_K,
         **responses.parts,
+        allowed=limited_tokens(batch, responses.places_K, rows_K, responses.parts["targets_K"]),
     )
 
 
@@ -117,7 +124,12 @@ def pack_tree(batch: Items, rows: Int[Tensor, " N"]) -> MicroBatch:
     nodes_K = nodes_N_T.gather(1, columns_N_R)[responses.mask_N_R]
     positions_Q, rows_K = torch.unique(nodes_K, return_inverse=True)
     return MicroBatch(
-        tokens_N_T=tree.tokens_F[None], positions_Q=positions_Q, rows_K=rows_K, **responses.parts, tree=tree
+        tokens_N_T=tree.tokens_F[None],
+        positions_Q=positions_Q,
+        rows_K=rows_K,
+        **responses.parts,
+        tree=tree,
+        allowed=limited_tokens(batch, responses.places_K, rows_K, responses.parts["targets_K"]),
     )
 
 
@@ -126,12 +138,13 @@ def _responses(batch: Items, rows: Int[Tensor, " N"]) -> _Responses:
     columns_R = torch.arange(int(lengths_N_1.max()))
     sources_N_R = (batch.starts_N[rows, None] + prompts_N_1 + columns_R).clamp(max=len(batch.tokens_F) - 1)
     mask_N_R = batch.trained_F[sources_N_R] & (columns_R < lengths_N_1)
+    places_K = sources_N_R[mask_N_R]
     parts: dict[str, Any] = {
-        "targets_K": (batch.tokens_F if batch.labels_F is None else batch.labels_F)[sources_N_R[mask_N_R]],
+        "targets_K": (batch.tokens_F if batch.labels_F is None else batch.labels_F)[places_K],
         "slots_K": mask_N_R.flatten().nonzero().squeeze(1),
         "response_mask_N_R": mask_N_R.float(),
     }
     for name in MATRICES:
         values_F = getattr(batch, f"{name.removesuffix('_N_R')}_F")
         parts[name] = None if values_F is None else values_F[sources_N_R].masked_fill(~mask_N_R, 0.0)
-    return _Responses(columns_R, prompts_N_1, mask_N_R, parts)
+    return _Responses(columns_R, prompts_N_1, mask_N_R, places_K, parts)

@@ -22,7 +22,7 @@ from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.state import join_tree, split_tree
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
-from skill_ttrl.rl.trace import ItemGradients
+from skill_ttrl.rl.trace import TurnGradients
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.pack import EncodedDemonstration
@@ -44,9 +44,9 @@ class DriverLearner:
         return found
 
     @property
-    def gradients(self) -> ItemGradients | None:
+    def gradients(self) -> TurnGradients | None:
         """See `Learner.gradients`; the ranks' are added up."""
-        found: ItemGradients | None = self._driver.objects[LEARNER].gradients
+        found: TurnGradients | None = self._driver.objects[LEARNER].gradients
         return found
 
     def score(self, batch: RolloutBatch, **options: Any) -> RolloutBatch:

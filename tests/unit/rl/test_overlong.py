@@ -15,7 +15,7 @@ from skill_ttrl.config.rl import OverlongConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.overlong import length_penalty, overlong_penalties, truncated_items
+from skill_ttrl.rl.overlong import length_penalty, overlong_penalties, truncated_turns
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import FinishReason, Group, VoteResult
@@ -87,7 +87,7 @@ def test_truncated_samples_leave_the_loss_and_not_their_groups_statistics(
         learner = Watching(make_policy(), config, accelerator, total_steps=1)
         metrics = UpdateRule(config, sampler_is_learner=True)(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
     plain, filtered = seen
-    truncated_N = truncated_items(plain, [each for group in groups for each in group.trajectories])
+    truncated_N = truncated_turns(plain, [each for group in groups for each in group.trajectories])
     assert truncated_N.tolist() == [False, True, False, True] * 3 and metrics["filtered_overlong"] == 0.5
     assert torch.equal(filtered.trained_tokens_N > 0, ~truncated_N)
     kept_F = filtered.trained_F

@@ -44,8 +44,8 @@ def test_an_items_gradient_is_that_of_the_policy_loss_at_its_log_probs(
     assert learner.gradients is not None
     # At a ratio of 1 the gradient of token-mean is -A / tokens, whatever KL adds.
     expected = batch.sum_by_item(batch.advantages_F.abs() * batch.trained_F) / batch.trained_F.sum()
-    assert torch.allclose(learner.gradients.absolute_N, expected, atol=1e-6)
-    assert not learner.gradients.stopped_N.any()
+    assert torch.allclose(learner.gradients.absolute_S, expected, atol=1e-6)
+    assert not learner.gradients.stopped_S.any()
 
 
 def test_clipped_tokens_carry_nothing_and_are_counted(
@@ -59,9 +59,9 @@ def test_clipped_tokens_carry_nothing_and_are_counted(
     moved = torch.where(first & batch.trained_F, batch.old_log_probs_F - 1.0, batch.old_log_probs_F)
     learner.update(replace(batch, old_log_probs_F=moved), step=0, seed=0, temperature=1.0)
     assert learner.gradients is not None
-    stopped = learner.gradients.stopped_N
+    stopped = learner.gradients.stopped_S
     assert stopped[0] == 2 * batch.trained_tokens_N[0] and not stopped[1:].any(), "once in each pass"
-    assert learner.gradients.absolute_N[0] == 0 and (learner.gradients.absolute_N[1:] > 0).all()
+    assert learner.gradients.absolute_S[0] == 0 and (learner.gradients.absolute_S[1:] > 0).all()
 
 
 def test_steps_that_were_not_taken_count_for_nothing(
@@ -74,7 +74,7 @@ def test_steps_that_were_not_taken_count_for_nothing(
     learner.update(replace(batch, advantages_F=bad), step=0, seed=0, temperature=1.0)
     assert learner.gradients is not None
     of_first = batch.prompt_index_N == 0
-    assert not learner.gradients.absolute_N[of_first].any() and (learner.gradients.absolute_N[~of_first] > 0).all()
+    assert not learner.gradients.absolute_S[of_first].any() and (learner.gradients.absolute_S[~of_first] > 0).all()
 
 
 def test_a_record_has_each_steps_share(

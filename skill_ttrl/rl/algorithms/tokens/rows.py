@@ -33,10 +33,10 @@ class TokenRows(NamedTuple):
 
     @classmethod
     def of(cls, batch: RolloutBatch, level: GroupLevel) -> TokenRows:
-        """The rows of a batch: one a trajectory that has trained tokens, or one an item."""
+        """The rows of a batch: one a trajectory that has trained tokens, or one a turn."""
         places_K = batch.trained_F.nonzero().squeeze(1)
-        item_K = batch.item_F[places_K]
-        owner_K = batch.trajectory_index_N[item_K] if level == "episode" else item_K
+        turn_K, trajectory_K = batch.turn_F[places_K], batch.trajectory_index_N[batch.item_F[places_K]]
+        owner_K = trajectory_K if level == "episode" else turn_K
         _, row_K, counts_N = torch.unique_consecutive(owner_K, return_inverse=True, return_counts=True)
         starts_N = counts_N.cumsum(0) - counts_N
         column_K = torch.arange(len(places_K)) - starts_N[row_K]
@@ -45,12 +45,11 @@ class TokenRows(NamedTuple):
         mask = torch.zeros(len(counts_N) * width)
         mask[slots_K] = 1.0
         follows_K = torch.zeros(len(places_K), dtype=torch.bool)
-        follows_K[:-1] = (row_K[1:] == row_K[:-1]) & (item_K[1:] != item_K[:-1])
+        follows_K[:-1] = (row_K[1:] == row_K[:-1]) & (turn_K[1:] != turn_K[:-1])
         ends = torch.zeros(len(counts_N) * width, dtype=torch.bool)
         ends[slots_K] = follows_K
         shape = (len(counts_N), width)
-        trajectories_N = batch.trajectory_index_N[item_K[starts_N]]
-        return cls(places_K, slots_K, mask.view(shape), ends.view(shape), trajectories_N)
+        return cls(places_K, slots_K, mask.view(shape), ends.view(shape), trajectory_K[starts_N])
 
     def padded(self, values_F: Float[Tensor, " F"]) -> Float[Tensor, "N T"]:
         """Values of the flat batch in rows, in float64; 0 as padding."""

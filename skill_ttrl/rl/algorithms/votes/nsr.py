@@ -65,9 +65,9 @@ class _Signed:
         )
 
     def _of_tokens(self, batch: RolloutBatch, scores: Sequence[Sequence[float]]) -> AdvantageEstimate:
-        places = zip(batch.trajectory_index_N.tolist(), batch.step_index_N.tolist(), strict=True)
-        correct_F = is_correct([scores[trajectory][step] for trajectory, step in places], self.threshold)[batch.item_F]
-        to_go_F = reward_to_go(batch.rewards_F, batch.item_F)
+        by_turn = [scores[trajectory][step] for trajectory, step in batch.turn_places]
+        correct_F = is_correct(by_turn, self.threshold)[batch.turn_F]
+        to_go_F = reward_to_go(batch.rewards_F, batch.turn_F)
         advantages_F = nsr_advantages(to_go_F, correct_F, self.half, self.positive_weight)
         if not self.drop:
             return AdvantageEstimate(advantages_F)

@@ -124,7 +124,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
             batch = replace(batch, advantages_F=advantages_F)
         metrics.append(learner.update(batch, step=step, seed=0, temperature=1.0))
         assert learner.gradients is not None
-        gradients += learner.gradients.absolute_N.tolist()
+        gradients += learner.gradients.absolute_S.tolist()
         skipped.append([[each.items_M.tolist(), each.reason()] for each in learner.skipped])
     sharded = [isinstance(parameter, DTensor) for parameter in policy.model.parameters()]
     moments = learner.state_dict()["optimizer"]["optimizers"][0]["state"]

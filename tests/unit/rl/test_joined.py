@@ -1,0 +1,147 @@
+"""Episodes whose tokens only grow, packed as one item each: the same learning as from an item for each step."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+
+from skill_ttrl.config import RLConfig
+from skill_ttrl.rl.batch import RolloutBatch
+from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.pack import pack, with_advantages
+from skill_ttrl.rl.policy import Policy
+from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult
+
+
+def draws(draw: random.Random, low: int, high: int) -> tuple[int, ...]:
+    return tuple(draw.randrange(39) for _ in range(draw.randint(low, high)))
+
+
+def episode(draw: random.Random, task: Task, prompt: tuple[int, ...], reward: float, breaks: bool) -> Trajectory:
+    """2 to 4 steps, each prompt the tokens before it and what the environment said; with `breaks` the third begins anew."""
+    steps: list[Step] = []
+    for at in range(draw.randint(3 if breaks else 2, 4)):
+        tokens = draws(draw, 1, 4)
+        mask = (True,) * (len(tokens) - 1) + (at != 1 or len(tokens) == 1,)
+        done = Completion("", tokens, tuple(-3.6 - 0.1 * draw.random() for _ in tokens), "stop", mask=mask)
+        state = {"state": f"{task.id} {draw.randrange(3)}"}
+        verdict: Any = "invalid" if draw.random() < 0.3 else "valid"
+        steps.append(Step(state["state"], "", 0.0, False, False, prompt, done, info=state, verdict=verdict))
+        prompt = draws(draw, 2, 3) if breaks and at == 1 else (*prompt, *tokens, *draws(draw, 0, 3))
+    return Trajectory(task, tuple(steps), None, "terminated", reward=reward, start_state="start")
+
+
+def episodes(seed: int = 0) -> list[Group]:
+    """2 groups of 3 episodes; one has a step whose prompt is no continuation."""
+    draw, groups = random.Random(seed), []
+    for number in range(2):
+        task, prompt = Task(f"t{number}", "e"), draws(draw, 2, 4)
+        tries = tuple(episode(draw, task, prompt, float(at == 0), number + at == 0) for at in range(3))
+        groups.append(Group(task, tries))
+    return groups
+
+
+GROUPS = episodes()
+
+
+def at_completions(batch: RolloutBatch, values_F: torch.Tensor) -> list[float]:
+    found: list[float] = values_F[batch.step_F >= 0].tolist()
+    return found
+
+
+def test_steps_that_go_on_from_one_another_are_one_item() -> None:
+    apart, joined = pack(GROUPS, invalid_penalty=0.5), pack(GROUPS, invalid_penalty=0.5, join=True)
+    steps = [len(each.steps) for group in GROUPS for each in group.trajectories]
+    assert len(apart) == sum(steps) and len(joined) == 7 and joined.turn_places == apart.turn_places
+    assert joined.trajectory_index_N.tolist() == [0, 0, 1, 2, 3, 4, 5]
+    assert len(joined.tokens_F) < 0.7 * len(apart.tokens_F)
+    for name in ("tokens", "scores", "old_log_probs", "trained", "step"):
+        assert at_completions(joined, getattr(joined, f"{name}_F")) == at_completions(
+            apart, getattr(apart, f"{name}_F")
+        )
+    assert not joined.trained_F[joined.step_F < 0].any() and not joined.scores_F[joined.step_F < 0].any()
+    last = GROUPS[1].trajectories[2].steps[-1]
+    assert last.completion is not None
+    assert joined.tokens_F[joined.item_F == 6].tolist() == [
+        *last.prompt_ids,
+        *last.completion.token_ids,
+    ]
+    once = with_advantages(joined, GROUPS, [[float(at) for at in range(count)] for count in steps])
+    assert torch.equal(once.advantages_F, joined.step_F.clamp(min=0) * joined.trained_F)
+
+
+def gradients(policy: Policy, batch: RolloutBatch, temperature: float = 0.7) -> tuple[float, dict[str, torch.Tensor]]:
+    """The token-mean loss of a batch, in micro-batches of 3, and its gradients."""
+    total = 0.0
+    with policy.training(0):
+        for rows in torch.split(torch.arange(len(batch)), 3):
+            part = policy.lay_out(batch, rows)
+            log_probs, entropy = policy.token_logprobs(part, temperature=temperature, with_entropy=True)
+            assert entropy is not None
+            loss = -((log_probs * part.advantages_N_R).sum() + 0.1 * entropy.sum()) / batch.trained_F.sum()
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+    return total, {name: each.grad for name, each in policy.model.named_parameters() if each.grad is not None}
+
+
+@pytest.mark.parametrize("packing", ["off", "on"])
+def test_an_item_an_episode_has_the_gradient_of_its_steps(packing: str, make_policy: Callable[..., Policy]) -> None:
+    draw, found = random.Random(3), []
+    advantages = [[draw.gauss(0, 1) for _ in each.steps] for group in GROUPS for each in group.trajectories]
+    for join in (False, True):
+        batch = with_advantages(pack(GROUPS, join=join), GROUPS, advantages)
+        found.append(gradients(make_policy(packing=packing), batch))
+    (loss, apart), (same, joined) = found
+    assert same == pytest.approx(loss, abs=1e-6) and joined.keys() == apart.keys() and len(apart) > 20
+    for name, gradient in apart.items():
+        assert torch.allclose(joined[name], gradient, atol=1e-6), name
+    assert max(float(each.abs().max()) for each in apart.values()) > 1e-2
+
+
+RULES: Sequence[dict[str, Any]] = (
+    {"algorithm": {"type": "grpo", "level": "step"}, "invalid_penalty": 0.25},
+    {"algorithm": {"type": "gigpo"}, "invalid_penalty": 0.25},
+    {"algorithm": {"type": "graphgpo"}},
+    {"algorithm": {"type": "dapo"}, "overlong": {"filter": True, "penalty": False}},
+    {"algorithm": {"type": "rloo"}, "kl_in_reward": {"coef": 0.1, "estimator": "k1"}},
+    {"algorithm": {"type": "reinforce_plus_plus", "gamma": 0.9, "step_gamma": 0.5}},
+    {"algorithm": {"type": "reinforce_plus_plus", "level": "step"}, "whiten_advantages": True},
+    {"algorithm": {"type": "psr"}},
+    {"algorithm": {"type": "gae", "lam": 0.9}, "critic": {}},
+)
+
+
+@pytest.mark.parametrize("changes", RULES, ids=lambda changes: str(changes["algorithm"]["type"]))
+def test_a_rule_learns_the_same_from_whole_episodes(
+    changes: dict[str, Any], make_policy: Callable[..., Policy], accelerator: Accelerator
+) -> None:
+    plain = {"reward": "env", "prompts_per_step": 2, "mini_batch_prompts": None, "kl_coef": 0.0, "warmup_steps": 0}
+    config = RLConfig.model_validate({**plain, "learning_rate": 1e-9, "loss_aggregation": "token-mean", **changes})
+    votes, found = [VoteResult(None, 0.0, (False,) * 3)] * 2, []
+    groups = [
+        replace(
+            group, trajectories=tuple(replace(each, rewards={"env": each.reward or 0.0}) for each in group.trajectories)
+        )
+        for group in GROUPS
+    ]
+    for join in (False, True):
+        rule = UpdateRule(config, sampler_is_learner=True, join=join)
+        learner = LocalLearner(make_policy(), config, accelerator, total_steps=1)
+        metrics = rule(learner, groups, votes, step=0, seed=0, temperature=1.0)
+        assert rule.record is not None
+        found.append((metrics, rule.record))
+    (apart, record), (joined, same) = found
+    for name in ("policy_loss", "grad_norm", "clip_fraction", "entropy", "advantage/mean", "tokens"):
+        assert joined[name] == pytest.approx(apart[name], abs=2e-6), name
+    assert joined["sequences"] == 7 < apart["sequences"] and joined["all_tokens"] < apart["all_tokens"]
+    for mine, other in zip(same.gradient_shares, record.gradient_shares, strict=True):
+        assert mine == pytest.approx(other, abs=1e-5)
+    for row, wanted in zip(same.advantages, record.advantages, strict=True):
+        assert row == pytest.approx(wanted, abs=1e-5)
