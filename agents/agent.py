@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
 from skill_ttrl.agents.action_parser import Project, Projection, whole
+from skill_ttrl.agents.observations import Observe
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
 from skill_ttrl.config import SkillsConfig
@@ -79,6 +80,7 @@ class Agent:
             empty, and questions stay unanswered.
         project: finds the action in what was written.
         listing: of the possible actions in a prompt.
+        observe: how prompts write an observation (`agent.observations`); None: as the environment says it.
     """
 
     formatter: PromptFormatter
@@ -88,6 +90,7 @@ class Agent:
     bank: BankView | None = None
     project: Project = whole
     listing: Listing = AS_LISTED
+    observe: Observe | None = None
 
     def with_bank(self, bank: BankView | None) -> Agent:
         """The same agent with another version of the bank."""
@@ -102,13 +105,13 @@ class Agent:
     def prompt(self, scene: Scene) -> Prompt:
         """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""
         if self.window is not None:
-            seen, steps, asks = scene.observation, scene.steps, self.max_retrievals > 0
+            seen, steps, asks = self._seen(scene), self._steps(scene, self.window.history), self.max_retrievals > 0
             return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
         return Prompt(self._conversation(scene))
 
     def next_message(self, scene: Scene) -> Message:
         """What follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
-        return Message("user", scene.observation)
+        return Message("user", self._seen(scene))
 
     def read(self, written: str, scene: Scene) -> Projection:
         """The action that the model's own words mean in this scene."""
@@ -160,9 +163,24 @@ class Agent:
         names = {} if self.skills is None else self.skills.type_names
         return names.get(task.task_type, task.task_type)
 
+    def _seen(self, scene: Scene) -> str:
+        """What is seen, as prompts write it."""
+        return scene.observation if self.observe is None else self.observe(scene)
+
+    def _steps(self, scene: Scene, last: int | None = None) -> Sequence[Step]:
+        """The steps with their observations as prompts write them; only the `last` ones are ever shown, None: all."""
+        if self.observe is None:
+            return scene.steps
+        steps = list(scene.steps)
+        for place in range(0 if last is None else max(0, len(steps) - last), len(steps)):
+            step = scene.steps[place]
+            then = replace(scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible)
+            steps[place] = replace(step, observation=self.observe(then))
+        return steps
+
     def _conversation(self, scene: Scene) -> tuple[Message, ...]:
         """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
-        steps, observation = scene.steps, scene.observation
+        steps, observation = self._steps(scene), self._seen(scene)
         skills = None if self.skills is None else scene.skills
         bank_empty = not scene.skills and (self.bank is None or not len(self.bank.snapshot))
         if not steps or self.memory == "none":

@@ -33,6 +33,10 @@ class AgentConfig(Section):
     so that nothing is computed twice and an episode is one sequence in training; for `hf` and `vllm`, and for chat templates that
     only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
     the actions that are possible, and the skills."""
+    observations: str = "full"
+    """How prompts write an observation. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
+    or one word (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text. Episodes, experts and teachers
+    have what the environment said in any case."""
     history: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""
     observation_tokens: int | None = Field(default=None, ge=1)

@@ -83,19 +83,33 @@ class RolloutContext:
             episode.mark_timeout()
         if episode.stop_reason is not None:
             return None
-        prompt = self.agent.prompt(episode.scene)
-        messages, episode.left_out = prompt.messages, {**prompt.left_out, **episode.skills_had_no_room}
-        if messages not in known:
-            ids = self.backend.encode(messages)
-            length = self.backend.count(messages) if ids is None else len(ids)
-            known[messages] = Request(messages, token_ids=ids), length
-        request, length = known[messages]
+        fits: bool | None = None
+        if self.agent.memory == "episode" and episode.steps:
+            ids = self._continued(episode)
+            request, length = Request(token_ids=ids), len(ids)
+        else:
+            prompt = self.agent.prompt(episode.scene)
+            messages, fits = prompt.messages, prompt.fits
+            episode.left_out = {**prompt.left_out, **episode.skills_had_no_room}
+            if messages not in known:
+                found = self.backend.encode(messages)
+                length = self.backend.count(messages) if found is None else len(found)
+                known[messages] = Request(messages, token_ids=found), length
+            request, length = known[messages]
         length -= episode.skill_tokens
         limit = self.settings.max_prompt_tokens
-        if limit is not None and (length > limit if prompt.fits is None else not prompt.fits):
+        if limit is not None and (length > limit if fits is None else not fits):
             episode.mark_context_overflow(length, limit)
             return None
         return replace(request, choices=episode.admissible if self.settings.constrain else ())
+
+    def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
+        """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""
+        last = episode.steps[-1]
+        assert last.completion is not None
+        later = self.backend.encode_next(self.agent.next_message(episode.scene), last.completion)
+        assert later is not None  # `check_grows`
+        return (*last.prompt_ids, *last.completion.token_ids, *later)
 
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
         """Parse the action of a completion and step the environment."""

@@ -62,8 +62,8 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
 
 
 def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> None:
-    """Say that the environment lists what can be done (`lists`) and the prompts will not show it."""
-    if lists and config.agent.memory != "window":
+    """Say that the environment lists what can be done (`lists`) and the prompts will not show it, where nobody chose that."""
+    if lists and config.agent.memory not in ("window", "episode"):
         progress.notice(
             f"{config.env.id} lists the actions that are possible, but prompts do not show them: agent.memory="
             f"{config.agent.memory}, agent.template={config.agent.template}. With agent.memory=window and agent.template=episode "

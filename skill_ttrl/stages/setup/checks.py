@@ -18,6 +18,7 @@ from typing import Any
 
 import gymnasium
 
+from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
@@ -114,8 +115,7 @@ def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
     found = [phase for phase in config.phases if phase not in DATA_PHASES]
     if not found:
         raise ConfigError(
-            f"A run learns something: phases is {config.phases}. To collect and distill alone there are the commands "
-            "skillttrl collect and skillttrl distill."
+            f"A run learns something: phases is {config.phases}. To collect and distill alone: skillttrl collect, skillttrl distill."
         )
     return found
 
@@ -150,8 +150,7 @@ def check_episodes(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where skills are to be distilled from episodes that nothing names."""
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
         raise ConfigError(
-            "The phase distill needs episodes: put the phase collect before it, or name a file of them in "
-            "demonstrations.trajectories."
+            "The phase distill needs episodes: put the phase collect before it, or name a file of them in demonstrations.trajectories."
         )
 
 
@@ -274,6 +273,7 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
     rl, skills = config.rl, config.skills
     found: dict[str, Lookup] = {
         "prompt template": partial(_template, config),
+        "form of observations": partial(_known, config.agent.observations, find_observations),
         "backend": lambda: f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}",
     }
     if env:

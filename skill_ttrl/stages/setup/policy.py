@@ -15,6 +15,7 @@ from skill_ttrl.agents.action_list import Listing
 from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
 from skill_ttrl.config import EMBEDDED, SkillsConfig, SkillTTRLConfig
@@ -108,7 +109,8 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     skills, formatter = config.skills, PromptFormatter.from_config(agent)
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
-    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing)
+    observe = find_observations(config.agent.observations)
+    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing, observe=observe)
     check_document(made, backend, config.data.max_prompt_tokens)
     return made
 

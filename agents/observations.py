@@ -1,0 +1,87 @@
+"""How an observation is written into prompts (`agent.observations`).
+
+Environments, episodes, experts and teachers go by what an environment says. A prompt may hold a form of it that is easier to
+learn from: a pure function of the scene, the same for what is seen now and for what stands in the history. To add one, write a function
+from a `Scene` to a text and name it as `module:attribute`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.registry import Registry
+from skill_ttrl.sanitize import replace_surrogates
+
+if TYPE_CHECKING:
+    from skill_ttrl.agents.agent import Scene
+
+FULL = "full"
+Observe = Callable[["Scene"], str]
+"""The text of `Scene.observation` in a prompt."""
+OBSERVATIONS: Registry[Observe] = Registry("form of observations", functions=True, key="agent.observations")
+
+_ENTITY = re.compile(r"[a-z]+ \d+")
+_WORD = re.compile(r"[a-z]+")
+_SEEN = re.compile(r"you (?:see|are carrying:?) ([^\n]*)", re.IGNORECASE)
+_TASK = re.compile(r"your task is to:?([^\n]*)", re.IGNORECASE)
+_FILLERS = frozenset({"a", "an", "the", "some", "it", "them", "and"})
+"""Words of a task that say nothing."""
+
+
+def find_observations(name: str) -> Observe | None:
+    """The form of observations by name; None: as the environment says them.
+
+    Raises:
+        ConfigError: there is none of this name.
+    """
+    if name == FULL:
+        return None
+    found = OBSERVATIONS.get(name)
+
+    def observe(scene: Scene) -> str:
+        text = found(scene)
+        if not isinstance(text, str):
+            raise ConfigError(
+                f"agent.observations={name} gave {type(text).__name__} where the text of an observation was due."
+            )
+        return replace_surrogates(text)
+
+    return observe
+
+
+@OBSERVATIONS.register(FULL)
+def full(scene: Scene) -> str:
+    """As the environment says it."""
+    return scene.observation
+
+
+@OBSERVATIONS.register("alfworld")
+def alfworld(scene: Scene) -> str:
+    """An observation of ALFWorld as the things that it names.
+
+    The first is `<task> put keychain in armchair <room> armchair 1 drawer 2`: the task without articles, and the receptacles. A later one
+    has the things that are seen or carried, or one word: `nothing` where there are none, `closed` of a receptacle, `fail` where nothing
+    happened, `ok` for all else.
+    """
+    said = scene.observation
+    if not scene.steps:
+        asked = _TASK.search(said)
+        words = _WORD.findall((asked[1] if asked else scene.task).lower())
+        task = [word for word in words if word not in _FILLERS]
+        return " ".join(["<task>", *task, "<room>", *_things(said[: asked.start()] if asked else said)])
+    if said.strip().startswith("Nothing happens"):
+        return "fail"
+    things = _things(said)
+    if things:
+        return " ".join(things)
+    if "you see nothing" in said or "not carrying anything" in said:
+        return "nothing"
+    return "closed" if said.rstrip().endswith("is closed.") else "ok"
+
+
+def _things(said: str) -> list[str]:
+    """What is seen or carried, in the order in which it is named."""
+    return [thing for seen in _SEEN.findall(said) for thing in _ENTITY.findall(seen.lower())]
