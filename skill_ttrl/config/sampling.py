@@ -58,9 +58,9 @@ class AgentConfig(Section):
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
     constrain_actions: bool = False
-    """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can
-    (`vllm`, and `openai` where the server knows `structured_outputs`), and for measuring only: constrained log-probs are
-    not the policy's."""
+    """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can: `hf`, and for
+    measuring alone `vllm`, and `openai` where the server knows `structured_outputs`. What `hf` sampled so is learnt from under the same
+    limits: probabilities, entropies and KL are those among the tokens that were possible."""
 
 
 class RolloutConfig(Section):

@@ -19,7 +19,13 @@ WITHIN_1 = (VOTED, "label", "format", "random")
 
 
 def check_algorithm(
-    rl: RLConfig, *, vote_strategy: str, action_parser: str, multi_turn: bool, vote_shapes: bool = False
+    rl: RLConfig,
+    *,
+    vote_strategy: str,
+    action_parser: str,
+    multi_turn: bool,
+    vote_shapes: bool = False,
+    whole_episodes: bool = False,
 ) -> None:
     """Check that the algorithm exists, and that the run can give the algorithm its inputs.
 
@@ -29,6 +35,7 @@ def check_algorithm(
         vote_shapes: That strategy does more than reward: it shapes the advantages of whole rollouts.
         action_parser: `agent.projection`; with `none` no action is ever invalid.
         multi_turn: Rollouts may have several steps.
+        whole_episodes: All steps of a rollout are one sequence of the learner's (`agent.memory: episode`).
 
     Raises:
         ConfigError: there is no such algorithm, an option is wrong, or the combination makes no sense.
@@ -44,6 +51,7 @@ def check_algorithm(
         *_reference_problems(rl),
         *_length_problems(rl),
         *_half_problems(rl, algorithm),
+        *(_whole_episode_problems(rl, algorithm) if whole_episodes and multi_turn else ()),
     ]
     if rl.invalid_penalty and action_parser == "none":
         problems.append(
@@ -247,6 +255,18 @@ def _step_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
         yield (
             f"rl.invalid_penalty={rl.invalid_penalty:g}: {_named(rl)} cannot penalise single steps and let each episode weigh "
             f"the same. Use {instead}rl.invalid_penalty=0, or rl.algorithm=grpo."
+        )
+
+
+def _whole_episode_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
+    """A line where the loss takes one advantage a sequence, and the steps of an episode, which is a sequence here, have their own."""
+    level = getattr(getattr(algorithm, "options", None), "level", None)
+    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_penalty)
+    if getattr(build_loss(rl.loss), "one_advantage", False) and stepwise:
+        yield (
+            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.memory=episode is an episode, but "
+            f"{_named(rl)} gives each step its own (or rl.invalid_penalty takes something off single steps). Use rl.loss=ppo_clip or gspo, "
+            "rl.algorithm=grpo with level=episode and rl.invalid_penalty=0, or agent.memory=conversation."
         )
 
 

@@ -27,18 +27,25 @@ class ModelWork:
     head_learns: bool
     attention: int
     """Width of all query heads together x layers."""
+    vocabulary: int
 
     def forward(self, micro_batch: MicroBatch) -> float:
         """Operations of a forward pass: the decoder's for each token, the head's where a trained token is predicted."""
-        positions = len(micro_batch.positions_Q)
         scores = 4 * self.attention * micro_batch.attention_pairs  # of a query with a key, and of its share of a value
-        return 2.0 * (self.weights * micro_batch.computed_tokens + self.head * positions) + scores
+        return 2.0 * (self.weights * micro_batch.computed_tokens + self.head * self._whole_heads(micro_batch)) + scores
 
     def update(self, micro_batch: MicroBatch) -> float:
         """Operations of a forward and a backward pass: gradients of all inputs, and of the weights that learn."""
-        tokens, positions = micro_batch.computed_tokens, len(micro_batch.positions_Q)
+        tokens, positions = micro_batch.computed_tokens, self._whole_heads(micro_batch)
         gradients = 2.0 * (self.learnt * tokens + self.head * positions * self.head_learns)
         return self.forward(micro_batch) * 2 + gradients + 4 * self.attention * micro_batch.attention_pairs
+
+    def _whole_heads(self, micro_batch: MicroBatch) -> float:
+        """Positions at which the head is applied; one with fewer of its rows counts as their share."""
+        if not micro_batch.allowed:
+            return len(micro_batch.positions_Q)
+        shares = (1.0 if part.ids_V is None else len(part.ids_V) / self.vocabulary for part in micro_batch.allowed)
+        return sum(len(part.queries_Q) * share for part, share in zip(micro_batch.allowed, shares, strict=True))
 
     @classmethod
     def of(cls, model: Any) -> ModelWork:
@@ -53,4 +60,5 @@ class ModelWork:
             head=config.vocab_size * config.hidden_size,
             head_learns=any(parameter.requires_grad for parameter in head.parameters()),
             attention=width * config.num_attention_heads * config.num_hidden_layers,
+            vocabulary=config.vocab_size,
         )

@@ -36,7 +36,8 @@ class PolicyLoss(Protocol):
 
     It may say of itself, as attributes: `zero_without_advantage` (default False): loss and gradient are exactly 0 wherever the
     advantage is 0, so that such items need not be computed. `has_ratio` (default True): its gradient is weighted by the policy ratio,
-    so that a ratio against the rollout backend corrects for the backend (`rl.correction`).
+    so that a ratio against the rollout backend corrects for the backend (`rl.correction`). `one_advantage` (default False): it takes one
+    advantage for all tokens of a sequence.
     """
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:

@@ -32,6 +32,7 @@ class GeoMean:
 
     options_type: ClassVar[type[Section]] = GeoMeanOptions
     zero_without_advantage: ClassVar[bool] = True
+    one_advantage: ClassVar[bool] = True
 
     def __init__(self, options: GeoMeanOptions) -> None:
         self.options = options

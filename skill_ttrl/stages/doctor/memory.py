@@ -219,7 +219,8 @@ def _backward(
 ) -> dict[str, int]:
     """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least, and no more than a mini-batch has.
 
-    Packed samples of one prompt share it; turns of an episode have prompts of their own.
+    Packed samples of one prompt share it; turns of an episode have prompts of their own. With `agent.memory: episode` its last prompt and
+    answer are all of it.
     """
     prompt, answer = longest_turn(config)
     rows, limit, sampled = section.micro_batch_size, None, config.rollout.max_new_tokens
@@ -228,7 +229,9 @@ def _backward(
         most, limit = section.batch_size if section.batch_tokens is None else rows, section.batch_tokens
     else:
         groups = section.mini_batch_prompts or section.prompts_per_step
-        most = groups * config.rollout.n_samples_per_prompt * config.agent.max_turns
+        turns = config.agent.max_turns
+        most = groups * config.rollout.n_samples_per_prompt * items_of_episode(config)
+        sampled = min(sampled * turns // items_of_episode(config), prompt + answer)
         limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
         shares = how.packed and config.agent.max_turns == 1
     if limit is not None:
@@ -256,8 +259,16 @@ def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings,
         sampling = sampling_bytes(
             shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer
         )
-    tokens = tries * config.agent.max_turns * (prompt + answer) * how.on_cpu
-    return sampling | {"episodes": tokens * EPISODE_TOKEN_BYTES, "batch": tokens * BATCH_TOKEN_BYTES}
+    longest = tries * (prompt + answer) * how.on_cpu
+    return sampling | {
+        "episodes": longest * config.agent.max_turns * EPISODE_TOKEN_BYTES,
+        "batch": longest * items_of_episode(config) * BATCH_TOKEN_BYTES,
+    }
+
+
+def items_of_episode(config: SkillTTRLConfig) -> int:
+    """Sequences that the learner makes of an episode: one, or one for each turn."""
+    return 1 if config.agent.memory == "episode" else config.agent.max_turns
 
 
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:

@@ -2,7 +2,7 @@
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
 raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made:
-`check_cut_series`, `check_states`, `check_enough`, `check_constrained`. Rules on values alone are validators of the config
+`check_cut_series`, `check_states`, `check_enough`, `check_constrained` (its own file). Rules on values alone are validators of the config
 (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is
 broken.
 """
@@ -26,7 +26,6 @@ from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
-from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import BACKENDS, backend_facts, check_trainable, is_remote
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
@@ -224,22 +223,6 @@ def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
         )
 
 
-def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
-    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or the policy is to learn from them."""
-    if not config.agent.constrain_actions:
-        return
-    if not backend.constrains:
-        raise ConfigError(
-            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
-            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.constrain_actions=false."
-        )
-    if trains:
-        raise ConfigError(
-            "agent.constrain_actions is for measuring: the log-probs of constrained tokens are not the policy's, so nothing "
-            "can be learnt from them. Train with --set agent.constrain_actions=false."
-        )
-
-
 def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
     """Tokens that the longest prompt and answer may take together, by the settings that bound them."""
     parts = {
@@ -382,6 +365,7 @@ def _algorithm(config: SkillTTRLConfig) -> str:
         vote_shapes=shapes,
         action_parser=config.agent.projection,
         multi_turn=config.agent.max_turns > 1,
+        whole_episodes=config.agent.memory == "episode",
     )
     return str(config.rl.algorithm["type"])
 

@@ -76,10 +76,10 @@ class RLState(PhaseState):
         if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and "sft" in config.phases:
             # The cold start's policy: without its adapters it would be the bare base.
             parts.driver.run(call, "policy", "refresh_reference")
-        learner = DriverLearner(
-            parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=config.rollout.max_new_tokens
-        )
-        rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner)
+        whole_episodes = config.agent.memory == "episode"
+        longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
+        learner = DriverLearner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
+        rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
         if step:
             load_learner(run)
             rule.load_state_dict(resumed.state)

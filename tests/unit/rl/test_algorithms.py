@@ -90,6 +90,16 @@ OWN = f"{__name__}:Unaware"
         ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
+        (
+            {"algorithm": "gigpo", "loss": "geo_mean"},
+            {"whole_episodes": True},
+            "with agent.memory=episode is an episode",
+        ),
+        (
+            {"invalid_penalty": 0.1, "loss": "geo_mean"},
+            {"whole_episodes": True},
+            "takes one advantage for a whole sequence",
+        ),
         ({"algorithm": "gpro"}, {}, "Did you mean 'grpo'"),
         (
             {"algorithm": "ppo_clip"},

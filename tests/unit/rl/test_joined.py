@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,8 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.llm.backend import Request, Sampling
+from skill_ttrl.llm.hf import HFBackend, sample_seeds
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
@@ -145,3 +148,45 @@ def test_a_rule_learns_the_same_from_whole_episodes(
         assert mine == pytest.approx(other, abs=1e-5)
     for row, wanted in zip(same.advantages, record.advantages, strict=True):
         assert row == pytest.approx(wanted, abs=1e-5)
+
+
+def sampled_episodes(backend: HFBackend, temperature: float) -> list[Group]:
+    """8 episodes of 3 turns from the sampler, which keeps what it computed: the first and the last turn one of some choices, a slot in one."""
+    task, ends = Task("t", "e"), (backend.encode_text("A?"), backend.encode_text("2+"))
+    turns = (("84", "8;1", "8", "5<answer>"), (), ("12;", "1", "Compute 3", "look"))
+    steps: list[list[Step]] = [[] for _ in range(8)]
+    seen = [backend.encode_text("Compute 12+34.") for _ in steps]
+    how = Sampling(max_new_tokens=9, temperature=temperature)
+    with backend.keeping():
+        for number, choices in enumerate(turns):
+            requests = [Request(token_ids=ids, choices=choices) for ids in seen]
+            for at, found in enumerate(backend.sample(requests, how, sample_seeds(requests, number))):
+                (done,) = found.completions
+                steps[at].append(Step("", done.text, 0.0, False, False, found.prompt_ids, done))
+                seen[at] = (*found.prompt_ids, *done.token_ids, *ends[number % 2])
+    return [Group(task, tuple(Trajectory(task, tuple(row), None, "terminated") for row in steps))]
+
+
+@pytest.mark.parametrize(("temperature", "packing"), [(1.0, "on"), (0.6, "off")])
+def test_the_learner_scores_a_constrained_episode_as_it_was_sampled(
+    tiny_model: tuple[Any, Any], temperature: float, packing: str, accelerator: Accelerator
+) -> None:
+    backend = HFBackend(*tiny_model)
+    groups = sampled_episodes(backend, temperature)
+    batch = pack(groups, join=True)
+    assert len(batch) == 8 and batch.allowed_F is not None
+    config = RLConfig(kl_coef=0.1, micro_batch_size=3)
+    policy = Policy(deepcopy(backend.model), backend.tokenizer, "cpu", packing=packing)  # type: ignore[arg-type]
+    learner = LocalLearner(policy, config, accelerator, total_steps=1)
+    scored = learner.score(batch, temperature=temperature, own=True, reference=True, entropy=True)
+    assert scored.ref_log_probs_F is not None
+    assert scored.entropies_F is not None
+    for found_F in (scored.old_log_probs_F, scored.ref_log_probs_F):
+        assert torch.allclose(found_F, batch.sampler_log_probs_F, atol=2e-4)
+    limited = batch.trained_F & (batch.allowed_F >= 0)
+    forced = limited & (batch.sampler_log_probs_F == 0)
+    assert forced.any() and (scored.old_log_probs_F[forced] == 0).all() and (scored.entropies_F[forced] == 0).all()
+    assert batch.allowed_sizes_U is not None
+    assert (scored.entropies_F[limited] <= batch.allowed_sizes_U[batch.allowed_F[limited]].log() + 1e-5).all()
+    plain = learner.score(replace(batch, allowed_F=None), temperature=temperature, own=True, reference=False)
+    assert float((plain.old_log_probs_F - batch.sampler_log_probs_F).abs().max()) > 1

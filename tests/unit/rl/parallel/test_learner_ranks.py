@@ -56,7 +56,8 @@ def make_policy(ranks: Ranks, *, fsdp: bool, lora: bool = False, **options: Any)
     return Policy(model, Tokenizer(), "cpu", sharding=sharding)
 
 
-def make_batch(seed: int, prompts: int = 3, samples: int = 4) -> RolloutBatch:
+def make_batch(seed: int, prompts: int = 3, samples: int = 4, *, turns: int = 1) -> RolloutBatch:
+    """With two turns whole episodes, whose tokens were drawn from a few."""
     draw = random.Random(seed)
 
     def ids(low: int, high: int) -> tuple[int, ...]:
@@ -66,13 +67,19 @@ def make_batch(seed: int, prompts: int = 3, samples: int = 4) -> RolloutBatch:
     for index in range(prompts):
         task, prompt, trajectories = Task(id=f"t{index}", env_id="e"), ids(2, 5), []
         for _ in range(samples):
-            response = ids(1, 6)
-            completion = Completion("", response, tuple(-3.7 + 0.3 * draw.random() for _ in response), "stop")
-            step = Step("", "", 0.0, True, False, prompt_ids=prompt, completion=completion)
-            trajectories.append(Trajectory(task, (step,), None, "terminated"))
+            steps: list[Step] = []
+            seen = prompt
+            for _ in range(turns):
+                response = ids(1, 6)
+                sets = tuple(tuple(sorted({token, *ids(3, 3)})) for token in response) if turns > 1 else None
+                log_probs = tuple(-3.7 + 0.3 * draw.random() for _ in response)
+                completion = Completion("", response, log_probs, "stop", allowed=sets)
+                steps.append(Step("", "", 0.0, True, False, prompt_ids=seen, completion=completion))
+                seen = (*seen, *response, 7)
+            trajectories.append(Trajectory(task, tuple(steps), None, "terminated"))
             advantages.append(draw.gauss(0, 1))
         groups.append(Group(task, tuple(trajectories)))
-    return with_advantages(pack(groups), groups, advantages)
+    return with_advantages(pack(groups, join=True), groups, advantages)
 
 
 def plain(values: dict[str, Tensor]) -> dict[str, Any]:
@@ -112,7 +119,11 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     for step in range(3):
         entropy = config.top_entropy_quantile < 1
         batch = learner.score(
-            make_batch(step), temperature=1.0, own=True, reference=config.kl_coef > 0, entropy=entropy
+            make_batch(step, turns=how.get("turns", 1)),
+            temperature=1.0,
+            own=True,
+            reference=config.kl_coef > 0,
+            entropy=entropy,
         )
         if entropy:
             batch, _ = at_high_entropy(batch, config.top_entropy_quantile)
@@ -153,6 +164,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "ddp, critic": {"policy": {"fsdp": False}, "rl": {"critic": CRITIC}},
     "fsdp, critic": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}},
     "fsdp, critic apart": {"policy": {"fsdp": True}, "rl": {"critic": CRITIC}, "critic_model": True},
+    "ddp, whole episodes": {"policy": {"fsdp": False}, "turns": 2},
+    "fsdp, whole episodes": {"policy": {"fsdp": True}, "turns": 2},
     "ddp, a bad value": {"policy": {"fsdp": False}, "bad_step": 1},
     "fsdp, a bad value": {"policy": {"fsdp": True}, "bad_step": 1},
     "fsdp, dead samples left out": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from typer.testing import CliRunner
 from skill_ttrl.cli.main import app
 from skill_ttrl.config import InvalidConfigError, load_config
 from skill_ttrl.errors import ConfigError, EnvError
+from skill_ttrl.stages.setup.check_constrained import check_constrained
 from skill_ttrl.stages.setup.checks import check_names, with_wrong_names, wrong_names
 from skill_ttrl.stages.train import run
+from tests.scripted_backend import ScriptedBackend
 
 WRONG = {
     "rl.loss": ("ppo_clp", "ppo_clip"),
@@ -96,3 +99,22 @@ def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: P
     with pytest.raises(InvalidConfigError) as caught:
         load_config(tmp_path)
     assert caught.value.rest is None
+
+
+@pytest.mark.parametrize(
+    ("name", "constrains", "trains", "words"),
+    [
+        ("hf", True, True, None),
+        ("vllm", True, False, None),
+        ("vllm", True, True, "vllm is for measuring: this backend does not name the tokens"),
+        ("openai", False, False, "openai cannot. Use hf or vllm"),
+    ],
+)
+def test_what_the_learner_samples_itself_may_be_constrained_in_training(
+    tiny_yaml: Path, name: str, constrains: bool, trains: bool, words: str | None
+) -> None:
+    config = load_config(tiny_yaml, ["agent.constrain_actions=true", f"rollout.backend={name}"])
+    backend = ScriptedBackend(["go"])
+    backend.constrains = constrains
+    with nullcontext() if words is None else pytest.raises(ConfigError, match=words):
+        check_constrained(config, backend, trains)

@@ -1,0 +1,25 @@
+"""The rule of `agent.constrain_actions`: who samples under limits, and who may be trained on what came of it."""
+
+from __future__ import annotations
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Backend
+from skill_ttrl.llm.backends import backend_facts
+
+
+def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
+    """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or cannot name what training has to know."""
+    if not config.agent.constrain_actions:
+        return
+    if not backend.constrains:
+        raise ConfigError(
+            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
+            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.constrain_actions=false."
+        )
+    if trains and not backend_facts(config).is_learner:
+        raise ConfigError(
+            f"agent.constrain_actions with rollout.backend={config.rollout.backend} is for measuring: this backend does not name the tokens "
+            "that each one was drawn from, so the learner cannot score them as they were drawn. Train with rollout.backend=hf, which does, "
+            "or with agent.constrain_actions=false."
+        )
