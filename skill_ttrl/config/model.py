@@ -35,6 +35,9 @@ class EmbeddedConfig(Section):
     numbers: int = Field(default=0, ge=0, le=999)
     """So many numbers in brackets, `[1]` and so on, are one token each: the answers of `agent.actions: numbered`."""
 
+    shared_embeddings: bool = False
+    """The embedding of a token "cabinet 27" is learnt as the row of its kind plus the row of its number. What is saved is a plain matrix."""
+
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> EmbeddedConfig:
         if self.hidden_size % (2 * self.heads):

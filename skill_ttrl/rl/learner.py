@@ -41,6 +41,7 @@ from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.shared_rows import shared_rows
 from skill_ttrl.rl.trace import GradientTrace, TurnGradients
 from skill_ttrl.rl.update_metrics import UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
@@ -121,6 +122,7 @@ class LocalLearner:
             scaler=accelerator.scaler,
             ranks=ranks,
             offload=policy.offload_optimizer,
+            shared=shared_rows(policy),
         )
         per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_prompts or config.prompts_per_step))
         self._updates_per_step = per_epoch * config.epochs

@@ -13,10 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import CheckpointError, ModelError
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.tensors import like, local, whole
 from skill_ttrl.rl.parts import model_parts
+from skill_ttrl.rl.shared_rows import SharedRows
 
 Schedule = Literal["constant", "cosine", "linear"]
 
@@ -109,6 +110,7 @@ class PolicyOptimizer:
             the backward pass has done so.
         parts: The same parameters by part of the model (`parts.model_parts`); None: one part.
         offload: Hold the state of the optimisers in the CPU's memory between the steps.
+        shared: Rows that the optimisers hold in the place of the model's embeddings.
     """
 
     def __init__(
@@ -119,7 +121,9 @@ class PolicyOptimizer:
         parts: Mapping[str, Sequence[nn.Parameter]] | None = None,
         *,
         offload: bool = False,
+        shared: SharedRows | None = None,
     ) -> None:
+        self._shared = shared
         self._ranks = ranks
         self._offload = offload
         self._optimizers = list(optimizers)
@@ -154,6 +158,8 @@ class PolicyOptimizer:
             (norm of the gradient before clipping, whether the weights were updated). They are not when the loss or the
             gradient is not finite, on any rank.
         """
+        if self._shared is not None:
+            self._shared.take_gradient()
         self._add_up_gradients()
         if self._scaler is not None:
             for optimizer in self._optimizers:
@@ -168,6 +174,8 @@ class PolicyOptimizer:
             self._move_state(to_cpu=False)
             for optimizer in self._optimizers:
                 optimizer.step()
+            if self._shared is not None:
+                self._shared.write()
             self._move_state(to_cpu=True)
         if self._scaler is not None:
             self._scaler.update()
@@ -202,10 +210,22 @@ class PolicyOptimizer:
     def state_dict(self) -> dict[str, Any]:
         """State for an exact resume."""
         scaler = None if self._scaler is None else self._scaler.state_dict()
-        return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers], "scaler": scaler}
+        shared = {} if self._shared is None else {"shared_rows": self._shared.rows.detach()}
+        return {"optimizers": [optimizer.state_dict() for optimizer in self._optimizers], "scaler": scaler, **shared}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave, here or with another number of ranks: whole moments are cut to this rank's shards."""
+        """Restore what `state_dict` gave, here or with another number of ranks: whole moments are cut to this rank's shards.
+
+        Raises:
+            CheckpointError: the model shares rows and the state has none, or the reverse.
+        """
+        if (self._shared is None) != ("shared_rows" not in state):
+            raise CheckpointError(
+                "The model's config.json and the optimiser's state disagree on shared_embeddings: they are of two runs, or one was edited. "
+                "Resume from another checkpoint."
+            )
+        if self._shared is not None:
+            self._shared.rows.data.copy_(state["shared_rows"])
         for optimizer, part in zip(self._optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(part)
             for parameter, moments in optimizer.state.items():
@@ -228,6 +248,7 @@ def build_optimizer(
     scaler: Any = None,
     ranks: Ranks = ALONE,
     offload: bool = False,
+    shared: SharedRows | None = None,
 ) -> PolicyOptimizer:
     """The optimiser of a model's trainable parameters. Vectors (biases, norms) are never decayed.
 
@@ -241,6 +262,7 @@ def build_optimizer(
         scaler: Loss scaler of fp16 (`accelerator.scaler`), or None.
         ranks: Processes that compute parts of the same loss.
         offload: See `PolicyOptimizer`.
+        shared: See `PolicyOptimizer`.
 
     Raises:
         ModelError: nothing in the model is trainable.
@@ -250,7 +272,7 @@ def build_optimizer(
         raise ModelError("The model has no trainable parameters. Unfreeze some, or add adapters (model.lora).")
     hidden = _hidden_matrices(model, trainable) if kind == "muon" else []
     taken = {id(parameter) for parameter in hidden}
-    rest = [parameter for parameter in trainable if id(parameter) not in taken]
+    rest = _held([parameter for parameter in trainable if id(parameter) not in taken], shared)
     optimizers: list[torch.optim.Optimizer] = []
     if hidden:
         optimizers.append(Muon(hidden, lr=muon_learning_rate, weight_decay=weight_decay))
@@ -261,7 +283,15 @@ def build_optimizer(
     groups = [group for group in groups if group["params"]]
     if groups:
         optimizers.append(torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=True))
-    return PolicyOptimizer(optimizers, scaler, ranks, model_parts(model), offload=offload)
+    parts = {part: _held(parameters, shared) for part, parameters in model_parts(model).items()}
+    return PolicyOptimizer(optimizers, scaler, ranks, parts, offload=offload, shared=shared)
+
+
+def _held(parameters: Sequence[nn.Parameter], shared: SharedRows | None) -> list[nn.Parameter]:
+    """What the optimiser holds of these: shared rows in the place of the embeddings that are their sums."""
+    if shared is None:
+        return list(parameters)
+    return [shared.rows if parameter is shared.embeddings else parameter for parameter in parameters]
 
 
 def _gradient_norm(parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -17,6 +17,7 @@ from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.shared_rows import shared_rows
 from skill_ttrl.types import derive_seed
 
 
@@ -48,6 +49,7 @@ class SFTLearner:
             scaler=accelerator.scaler,
             ranks=ranks,
             offload=policy.offload_optimizer,
+            shared=shared_rows(policy),
         )
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:

@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import EmbeddedConfig
+from skill_ttrl.llm.models.token_rows import draw_shared_embeddings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -99,4 +100,7 @@ def build_model(
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Qwen2ForCausalLM(config)
+        model = Qwen2ForCausalLM(config)
+        if shape.shared_embeddings:
+            draw_shared_embeddings(model, tokenizer)
+    return model
