@@ -36,9 +36,7 @@ from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.types import Group, Task
 
 PIECES = r"<[a-z]+>|[a-z]+ \d+|go to|[a-z]+"
-TEMPLATE = (
-    "{% for m in messages %}{{ m.content }}{{ '<obs>' if m.role == 'assistant' else '<act>' }}{% endfor %}"
-)
+TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '<obs>' if m.role == 'assistant' else '<act>' }}{% endfor %}"
 
 
 class Compact(ALFWorldEnv):
@@ -63,11 +61,17 @@ def make_tokenizer(texts: Sequence[str]) -> Any:
     """One token a word, and one a thing with its number; the chat template only ever appends."""
     special = ["<pad>", "<unk>", "<act>", "<obs>"]
     words = sorted({piece for text in texts for piece in re.findall(PIECES, text)})
-    bare = Tokenizer(models.WordLevel({word: place for place, word in enumerate([*special, *words])}, unk_token="<unk>"))
+    bare = Tokenizer(
+        models.WordLevel({word: place for place, word in enumerate([*special, *words])}, unk_token="<unk>")
+    )
     bare.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "removed", invert=True)
     bare.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     tokenizer: Any = PreTrainedTokenizerFast(
-        tokenizer_object=bare, pad_token="<pad>", unk_token="<unk>", eos_token="<obs>", additional_special_tokens=["<act>"]
+        tokenizer_object=bare,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        eos_token="<obs>",
+        additional_special_tokens=["<act>"],
     )
     tokenizer.chat_template = TEMPLATE
     return tokenizer
@@ -132,9 +136,7 @@ class Scene:
         agent = Agent(PromptFormatter("plain"))
         with _not_keeping(self.backend) if not keep else nullcontext():
             began = time.process_time()
-            work = rollout(
-                self.tasks, self.group, envs=self.pool, agent=agent, backend=self.backend, settings=settings
-            )
+            work = rollout(self.tasks, self.group, envs=self.pool, agent=agent, backend=self.backend, settings=settings)
             groups = wait_for(work)
             return groups, time.process_time() - began, self.model.seconds, self.env.seconds
 
@@ -175,7 +177,9 @@ def main() -> None:
     parser.add_argument("--group", type=int, default=8, help="episodes of one game")
     parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--profile", type=int, default=0, help="print so many functions by their own time, with kept caches")
+    parser.add_argument(
+        "--profile", type=int, default=0, help="print so many functions by their own time, with kept caches"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     scene = Scene(options.data, options.episodes, options.group, options.turns)
@@ -203,7 +207,9 @@ def _name(keep: bool) -> str:
 
 def _check(one: Sequence[Group], other: Sequence[Group]) -> None:
     """Say how many of the episodes differ: a draw may fall on the other side of a rounded number."""
-    pairs = [(a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x.trajectories, y.trajectories, strict=True)]
+    pairs = [
+        (a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x.trajectories, y.trajectories, strict=True)
+    ]
     different = sum([s.action for s in a.steps] != [s.action for s in b.steps] for a, b in pairs)
     print(f"{different} of {len(pairs)} episodes differ")
 
@@ -212,7 +218,9 @@ def _print(rows: dict[bool, list[tuple[float, float, float]]], groups: Sequence[
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     turns = sum(len(each.steps) for each in tries)
     longest = [len(each.steps[-1].prompt_ids) + len(each.steps[-1].completion.token_ids) for each in tries]  # type: ignore[union-attr]
-    print(f"{len(tries)} episodes, {turns / len(tries):.1f} turns and {statistics.mean(longest):.0f} tokens each; median CPU seconds:")
+    print(
+        f"{len(tries)} episodes, {turns / len(tries):.1f} turns and {statistics.mean(longest):.0f} tokens each; median CPU seconds:"
+    )
     print(f"{'':8} {'all':>7} {'model':>7} {'env':>7} {'rest':>7}")
     for keep, found in rows.items():
         cells = [statistics.median(column) for column in zip(*found, strict=True)]

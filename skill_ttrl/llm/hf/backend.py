@@ -147,10 +147,10 @@ class HFBackend(TokenizerMixin):
         device = self.model.device
         unique = sorted(set(rows))
         position = {index: slot for slot, index in enumerate(unique)}
-        slots_M = torch.tensor([position[index] for index in rows], device=device)
         limit_N = torch.tensor([limits[index] for index in rows], device=device)
         count, longest = len(rows), max(limits[index] for index in unique)
         decoding = self._prefill([prompts[index] for index in unique], count, longest)
+        slots_M = torch.tensor([decoding.slots[position[index]] for index in rows], device=device)
 
         stops, eos = self._stop_texts(sampling.stop), torch.tensor(sorted(self.eos_ids), device=device)
         tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=device)

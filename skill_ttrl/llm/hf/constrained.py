@@ -95,7 +95,7 @@ def sample_choices(
         return
     read = list(dict.fromkeys(owners[number] for number in running))
     decoding = begin([(*prompts[owner], *runs[owner]) for owner in read])
-    slot_of = {owner: slot for slot, owner in enumerate(read)}
+    slot_of = dict(zip(read, decoding.slots, strict=True))
     slots = [slot_of[owners[number]] for number in running]
     while True:
         living = [drafts[number] for number in running]

@@ -117,6 +117,8 @@ class Decoding:
     ) -> None:
         self._model = model
         self._masks_by_slot = takes_slot_masks(model)
+        self.slots: list[int] = list(range(len(prompts)))
+        """Slot of each prompt."""
         longest = max(len(prompt) for prompt in prompts)
         pads = [longest - len(prompt) for prompt in prompts]
         rows = [[pad_id] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)]

@@ -100,58 +100,58 @@ class KeptRows:
         """When each row was used last."""
         self._clock = 0
 
-    def begin(self, prompts: Sequence[tuple[int, ...]]) -> list[Sequence[int]]:
-        """Make the first rows those of the prompts; gives the tokens of each that are yet to be computed, at least one.
+    def begin(self, prompts: Sequence[tuple[int, ...]]) -> tuple[list[int], list[Sequence[int]]]:
+        """Make the first rows those of the prompts; gives the row of each, and for each row the tokens yet to be computed, at least one.
 
-        A prompt takes the row with the longest beginning of it. A row that it continues whole is its own, but for other prompts that also
-        want it; of any other row it gets a copy.
+        A prompt takes the row with the longest beginning of it: the row itself where the prompt continues all of it and no other wanted it
+        first, else a copy.
         """
         self._clock += 1
         ordered = sorted((text, row) for row, text in enumerate(self.texts) if text)
         keys = [text for text, _ in ordered]
         found = [_longest_beginning(keys, list(prompt)) for prompt in prompts]
         parents = [None if place is None else ordered[place][1] for place, _ in found]
-        whole = {
+        ours = {
             parent
             for parent, (_, shared) in zip(parents, found, strict=True)
             if parent is not None and shared == len(self.texts[parent])
         }
-        waiting = [row for row, text in enumerate(self.texts) if row not in whole and text]
-        self._move([*parents, *waiting])
-        new: list[Sequence[int]] = []
-        for row, (prompt, (_, shared)) in enumerate(zip(prompts, found, strict=True)):
+        places = self._arrange(parents, ours)
+        new: list[Sequence[int]] = [()] * len(prompts)
+        for row, prompt, (_, shared) in zip(places, prompts, found, strict=True):
             shared = min(shared, len(prompt) - 1)  # the last token is read even so, for its logits
-            self.texts[row], self._used[row] = list(prompt[:shared]), self._clock
-            new.append(prompt[shared:])
-        return new
+            self.texts[row], self._used[row], new[row] = list(prompt[:shared]), self._clock, prompt[shared:]
+        return places, new
 
     def go_on(self, parents: Sequence[int]) -> list[int]:
-        """Make the first rows those that continue `parents`; gives the row of each. Rows that nobody continues wait behind them."""
+        """Make the first rows those that continue `parents`; gives the row of each."""
+        return self._arrange(parents, set(parents))
+
+    def _arrange(self, parents: Sequence[int | None], ours: set[int]) -> list[int]:
+        """Make the first rows continue `parents` (None: empty), with as few copies as can be; gives the row of each.
+
+        Rows that are not `ours`, those that are to be continued, wait behind them.
+        """
         count, before = len(parents), len(self.texts)
         rows: list[int | None] = [None] * max(count, before)
-        places, taken = [-1] * count, set()
+        places = [-1] * count
         for number, parent in enumerate(parents):
-            if parent < count and parent not in taken:
+            if parent is not None and parent < count and parent in ours and rows[parent] is None:
                 rows[parent], places[number] = parent, parent
-                taken.add(parent)
         free = iter([row for row in range(count) if rows[row] is None])
         for number, parent in enumerate(parents):
             if places[number] < 0:
                 places[number] = next(free)
                 rows[places[number]] = parent
-        taken.update(parents)
-        waiting = [row for row in range(before) if row not in taken and self.texts[row]]
+        waiting = [row for row in range(before) if row not in ours and self.texts[row]]
         for row in waiting:
             if row >= count:
                 rows[row] = row
-        free = iter([row for row in range(count, len(rows)) if rows[row] is None])
+        behind = iter([row for row in range(count, len(rows)) if rows[row] is None])
         for row in waiting:
             if row < count:
-                place = next(free, None)
-                if place is None:
-                    rows.append(row)
-                else:
-                    rows[place] = row
+                place = next(behind, len(rows))
+                rows[place : place + 1] = [row]
         self._move(rows)
         return places
 
@@ -227,7 +227,9 @@ class KeptDecoding:
 
     def __init__(self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, rows: KeptRows) -> None:
         self._model, self._pad_id, self._rows = model, pad_id, rows
-        self.logits_S_V: Float[Tensor, "S V"] = rows.read(model, rows.begin(prompts), pad_id)
+        self.slots, new = rows.begin(prompts)
+        """Slot of each prompt."""
+        self.logits_S_V: Float[Tensor, "S V"] = rows.read(model, new, pad_id)
 
     def advance(self, slots_M: Int[Tensor, " M"], token_M: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
         """Read the next token of each sample, and give each its slot from now on; see `Decoding.advance`."""

@@ -183,7 +183,8 @@ def test_the_longest_beginning_is_found(rows: list[list[int]], tokens: list[int]
 @given(st.integers(1, 6), st.data())
 def test_rows_move_to_those_that_continue_them(count: int, data: st.DataObject) -> None:
     rows = KeptRows()
-    rows.begin([(number, 9) for number in range(count)])
+    for place, tokens in enumerate(rows.begin([(number, 9) for number in range(count)])[1]):
+        rows.texts[place].extend(tokens)  # as if they had been read
     before = [list(text) for text in rows.texts]
     for _ in range(3):
         parents = data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8))
@@ -193,3 +194,8 @@ def test_rows_move_to_those_that_continue_them(count: int, data: st.DataObject) 
         assert [rows.texts[place] for place in places] == [was[parent] for parent in parents]
         assert all(text in rows.texts for text in before)
         count = len(parents)
+    wanted = [(0, 9, 5), (0, 9), (0, 9, 4), (0, 7), (8,)]
+    places, new = rows.begin(wanted)
+    assert sorted(places) == list(range(5)) and all(text in rows.texts for text in before if text != [0, 9])
+    assert [(*rows.texts[place], *new[place]) for place in places] == wanted
+    assert [len(rows.texts[place]) for place in places] == [2, 1, 2, 1, 0]
