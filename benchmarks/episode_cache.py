@@ -25,6 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
@@ -37,24 +38,6 @@ from skill_ttrl.types import Group, Task
 
 PIECES = r"<[a-z]+>|[a-z]+ \d+|go to|[a-z]+"
 TEMPLATE = "{% for m in messages %}{{ m.content }}{{ '<obs>' if m.role == 'assistant' else '<act>' }}{% endfor %}"
-
-
-class Compact(ALFWorldEnv):
-    """ALFWorld whose observations are as short as a small policy needs them: the task, and what is seen."""
-
-    def reset(self, **how: Any) -> tuple[str, dict[str, Any]]:
-        """Begin a game."""
-        seen, info = super().reset(**how)
-        return f"{info['task']} {_entities(seen)}".lower(), info
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Play a command."""
-        seen, *rest = super().step(action)
-        return (_entities(seen), *rest)
-
-
-def _entities(seen: str) -> str:
-    return " ".join(re.findall(r"[a-z]+ \d+", seen.partition("you see")[2])) or "ok"
 
 
 def make_tokenizer(texts: Sequence[str]) -> Any:
@@ -122,7 +105,7 @@ class Scene:
         self.backend = make_backend(_texts(env, self.tasks), seed=0)
         self.model, self.env = Clock(), Clock()
         self.backend.model.forward = self.model.around(self.backend.model.forward)
-        self.pool = EnvPool(lambda: self._timed(Compact(data=data)))
+        self.pool = EnvPool(lambda: self._timed(ALFWorldEnv(data=data)))
         self.tokens = 0
         self.backend.model.register_forward_pre_hook(self._count, with_kwargs=True)
 
@@ -133,7 +116,7 @@ class Scene:
         settings = RolloutSettings(
             Sampling(max_new_tokens=16), seed, max_turns=self.turns, constrain=True, max_prompt_tokens=1000
         )
-        agent = Agent(PromptFormatter("plain"))
+        agent = Agent(PromptFormatter("plain"), "episode", observe=find_observations("alfworld"))
         with _not_keeping(self.backend) if not keep else nullcontext():
             began = time.process_time()
             work = rollout(self.tasks, self.group, envs=self.pool, agent=agent, backend=self.backend, settings=settings)

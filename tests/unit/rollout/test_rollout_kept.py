@@ -74,7 +74,13 @@ def test_every_action_is_one_that_is_possible(
     backend = HFBackend(*tiny_model)
     kept: list[bool] = []
     sample = backend.sample
-    monkeypatch.setattr(backend, "sample", lambda *how: (sample(*how), kept.append(backend._kept is not None))[0])
+
+    def looking(*how: Any) -> Any:
+        found = sample(*how)
+        kept.append(backend._kept is not None)
+        return found
+
+    monkeypatch.setattr(backend, "sample", looking)
     for group in play(backend, memory, schedule):
         for trajectory in group.trajectories:
             assert trajectory.error is None

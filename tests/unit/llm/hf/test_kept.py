@@ -88,6 +88,19 @@ def test_episodes_are_the_same_with_kept_rows_and_without(
     assert backend._kept is None
 
 
+def test_also_with_adapters(tokenizer: Any) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    backend = build(tokenizer)
+    backend.model = get_peft_model(
+        backend.model, LoraConfig(target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    )
+    plain = episodes(backend, seed=3, keep=False, choices=ACTIONS)
+    same(episodes(backend, seed=3, keep=True, choices=ACTIONS), plain)
+    with backend.model.disable_adapter(), pytest.raises(AssertionError):
+        same(episodes(backend, seed=3, keep=True, choices=ACTIONS), plain)
+
+
 @pytest.mark.parametrize("rows", [2, 3])
 def test_also_where_rows_are_taken_in_turns_or_memory_is_short(tokenizer: Any, rows: int) -> None:
     backend = build(tokenizer)
