@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
-from skill_ttrl.agents.action_parser import Project, Projection, whole
+from skill_ttrl.agents.action_parser import Project, Projection, possible, whole
 from skill_ttrl.agents.observations import Observe
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
@@ -113,8 +113,10 @@ class Agent:
         """What follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
         return Message("user", self._seen(scene))
 
-    def read(self, written: str, scene: Scene) -> Projection:
-        """The action that the model's own words mean in this scene."""
+    def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
+        """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
+        if constrained and self.project is not whole and possible(written, scene.admissible):
+            return Projection(written, "valid")
         return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
     def listed(self, scene: Scene) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class RolloutContext:
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
         """Parse the action of a completion and step the environment."""
         completion = checked(completion)
-        projection = self.agent.read(completion.written, episode.scene)
+        projection = self.agent.read(completion.written, episode.scene, constrained=self.settings.constrain)
         await episode.act(generation.prompt_ids, completion, self.settings.max_turns, projection)
         if self.agent.skills is not None and self.agent.skills.own_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
@@ -394,6 +395,20 @@ def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_aske
     asyncio.run(work)
     asked = [turn[0].choices for turn in backend.asked]
     assert asked == ([("go east", "look"), ("open box",), ()] if constrain else [(), (), ()])
+
+
+@pytest.mark.parametrize(("constrain", "verdicts"), [(True, ["valid", "repaired"]), (False, ["repaired", "repaired"])])
+def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, verdicts: list[str]) -> None:
+    work = rollout(
+        [Task("r", "Rooms-v0")],
+        1,
+        envs=EnvPool(Rooms),
+        agent=replace(AGENT, project=project),
+        backend=Recording(["go east", "Open box."]),
+        settings=RolloutSettings(Sampling(), 0, max_turns=2, constrain=constrain),
+    )
+    (group,) = asyncio.run(work)
+    assert [step.verdict for step in group.trajectories[0].steps] == verdicts
 
 
 def test_an_answer_that_stood_at_the_start_too_is_still_the_environments() -> None:
