@@ -30,6 +30,11 @@ class EmbeddedConfig(Section):
     intermediate_size: int | None = Field(default=None, ge=8, le=16384)
     """Width of the gated layer (SwiGLU); None: three times the hidden size."""
     max_positions: int = Field(default=512, ge=16)
+    vocabulary: Literal["bytes", "entities"] = "bytes"
+    """What a token is. `bytes`: any text, by byte-level BPE. `entities`: a thing with its number ("cabinet 27") or a word, of those that the
+    demonstrations, the skills of `skills.bank`, the document and `words` hold; other words are `<unk>` (docs/models.md)."""
+    words: list[str] = Field(default_factory=list)
+    """Further texts whose words are in the vocabulary of `entities`, such as skills that are written later."""
     merges: int = Field(default=96, ge=0, le=20_000)
     """Words that the tokenizer learns from the demonstrations, at most."""
     numbers: int = Field(default=0, ge=0, le=999)

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from skill_ttrl.config.command import CommandConfig
 from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
-from skill_ttrl.config.model import ModelConfig
+from skill_ttrl.config.model import EMBEDDED, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
@@ -141,6 +141,13 @@ class SkillTTRLConfig(Section):
             yield "agent.actions=numbered needs agent.memory=window and agent.projection=action"
         if (self.agent.order == "words" or self.agent.unlisted) and self.agent.memory != "window":
             yield "agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions"
+        embedded = self.model.path == EMBEDDED and self.model.embedded.vocabulary == "entities"
+        named = self.sft.data is not None or self.demonstrations.trajectories is not None or self.model.embedded.words
+        if embedded and not named and "collect" not in self.phases:
+            yield (
+                "model.embedded.vocabulary=entities takes its words from demonstrations: name a file of episodes in demonstrations.trajectories, "
+                "or put the phase collect first"
+            )
         if notes and self.agent.memory == "window":
             yield "skills.own_notes needs agent.memory=conversation"
 

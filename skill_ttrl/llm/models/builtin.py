@@ -15,6 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import EmbeddedConfig
+from skill_ttrl.llm.models.entities import build_entity_tokenizer
 from skill_ttrl.llm.models.token_rows import draw_shared_embeddings
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = None) -> PreTrainedTokenizerBase:
-    """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`.
+    """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`; or one of its entities.
 
     The same corpus in the same order gives the same tokenizer. `shape` says how many merges there are, and how many numbers in
     brackets are tokens of their own.
     """
     shape = shape or EmbeddedConfig()
+    if shape.vocabulary == "entities":
+        return build_entity_tokenizer(corpus)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.NFC()  # see WORDS
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

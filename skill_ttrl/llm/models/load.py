@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.entities import saved_as_is
 from skill_ttrl.llm.models.shards import is_sharded, read_shards, weights_of
 
 if TYPE_CHECKING:
@@ -192,6 +193,8 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: it is not there or cannot be read.
     """
+    if saved_as_is(Path(config.path)):  # it names code of its own, and has none
+        config = config.model_copy(update={"trust_remote_code": False})
     tokenizer = _read(transformers.AutoTokenizer, config)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token

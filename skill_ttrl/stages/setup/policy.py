@@ -5,7 +5,7 @@ torch and its family are imported only where weights are: a remote model is quer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,9 +29,11 @@ from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
+from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.stages.setup.check_constrained import check_constrained
 from skill_ttrl.stages.setup.check_memory import check_grows
 from skill_ttrl.stages.setup.checks import check_ready, context_parts
+from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.training.components import check_document
 from skill_ttrl.types import Skill, derive_seed
 
@@ -155,8 +157,10 @@ def load_policy(
     dtype = weight_dtype(accelerator, frozen=config.model.lora is not None)
     if weights is not None:
         return load_checkpoint(weights, device=device, dtype=dtype, base=config.model, empty=empty)
-    corpus = []
-    if config.model.path == EMBEDDED and config.sft.data is not None:
+    corpus: Collection[str] = []
+    if config.model.path == EMBEDDED and config.model.embedded.vocabulary == "entities":
+        corpus = prompt_texts(config, () if config.skills is None else tuple(starting_skills(config.skills)))
+    elif config.model.path == EMBEDDED and config.sft.data is not None:
         corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
     elif config.model.path == EMBEDDED and config.demonstrations.trajectories is not None:
         corpus = episode_corpus(config.demonstrations.trajectories)
