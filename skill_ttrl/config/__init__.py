@@ -21,7 +21,7 @@ from skill_ttrl.config.schema import (
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
-from skill_ttrl.config.training import SFTConfig, VoteSFTConfig
+from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "AgentConfig",
     "CollectConfig",
     "CommandConfig",
+    "DaggerConfig",
     "DataConfig",
     "DemonstrationsConfig",
     "DistillConfig",

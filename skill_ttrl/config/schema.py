@@ -21,11 +21,11 @@ from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, V
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
-from skill_ttrl.config.training import SFTConfig, VoteSFTConfig
+from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 from skill_ttrl.config.yaml_text import write_yaml
 
-Phase = Literal["collect", "distill", "sft", "rl", "vote_sft"]
+Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 SECTIONS_ALONE = {"sections": "alone"}
 """Validation context that leaves out the rules between sections."""
 _NO_SETTINGS = ("name", "seed", "run", "verified", "waits_for")
@@ -82,6 +82,7 @@ class SkillTTRLConfig(Section):
     distill: DistillConfig = Field(default_factory=DistillConfig)
     demonstrations: DemonstrationsConfig = Field(default_factory=DemonstrationsConfig)
     sft: SFTConfig = Field(default_factory=SFTConfig)
+    dagger: DaggerConfig = Field(default_factory=DaggerConfig)
     rollout: RolloutConfig = Field(default_factory=RolloutConfig)
     vllm: VLLMConfig = Field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = Field(default_factory=EndpointsConfig)
@@ -150,6 +151,11 @@ class SkillTTRLConfig(Section):
             )
         if notes and self.agent.memory == "window":
             yield "skills.own_notes needs agent.memory=conversation"
+
+    @property
+    def imitates(self) -> bool:
+        """True where a phase imitates demonstrations."""
+        return "sft" in self.phases or ("dagger" in self.phases and self.dagger.demonstrations > 0)
 
     def stated(self) -> dict[str, Any]:
         """Settings that differ from the defaults, as plain data."""

@@ -1,8 +1,8 @@
-"""Sections of a config: the phases of supervised learning, `sft` and the baseline `vote_sft`. Defaults: SkillRL."""
+"""Sections of a config: the phases of supervised learning, `sft`, `dagger` and the baseline `vote_sft`. Defaults: SkillRL."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -58,6 +58,45 @@ class SFTConfig(Section):
         if self.decay_from and self.schedule != "linear":
             raise ValueError(f"decay_from is of schedule linear, found schedule {self.schedule}")
         return self
+
+
+class DaggerConfig(Section):
+    """Rounds in which the policy plays training tasks, the expert (`collect.agent`) says at each state what it would do there, and the
+    policy imitates that (DAgger, arXiv 1011.0686). Batches, optimiser and schedule are those of `sft`, begun anew in each round.
+    """
+
+    rounds: int = Field(default=4, ge=1)
+    episodes: int = Field(default=600, ge=1)
+    """Episodes that the policy plays in a round. Those of all rounds so far are imitated."""
+    temperatures: list[Annotated[float, Field(ge=0)]] = Field(default=[0.0, 0.7, 0.4], min_length=1)
+    """Temperatures at which it plays; the episodes of a round are shared out among them. 0: greedy."""
+    max_turns: int | None = Field(default=None, ge=1)
+    """Longest episode, in turns; None: `agent.max_turns`."""
+    constrain_actions: bool | None = None
+    """As `agent.constrain_actions`, for these episodes; None: the same as there. What a free policy gets wrong is labelled too."""
+    steps: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] = 200
+    """Updates of a round; a list: of each round."""
+    demonstrations: float = Field(default=0.5, ge=0, lt=1)
+    """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled."""
+    learning_rate: float | None = Field(default=None, gt=0, le=10)
+    """Peak rate of AdamW; None: that of `sft`."""
+    muon_learning_rate: float | None = Field(default=None, gt=0, le=10)
+    """None: that of `sft`."""
+    validate_every: int | None = Field(default=None, ge=1)
+    """Rounds between evaluations, the first of them before the first round; they are named "dagger 0", "dagger 1" and so on. None: none."""
+    checkpoint_every: int = Field(default=100, ge=1)
+    """Updates between checkpoints within a round. One more is saved when a round's episodes are played, and one at its end."""
+
+    @model_validator(mode="after")
+    def _steps_of_each_round(self) -> DaggerConfig:
+        if isinstance(self.steps, list) and len(self.steps) != self.rounds:
+            raise ValueError(f"steps lists {len(self.steps)} rounds, but there are {self.rounds} (rounds)")
+        return self
+
+    @property
+    def round_steps(self) -> list[int]:
+        """Updates of each round."""
+        return self.steps if isinstance(self.steps, list) else [self.steps] * self.rounds
 
 
 class VoteSFTConfig(Section):

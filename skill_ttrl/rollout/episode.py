@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from skill_ttrl.agents.action_parser import Projection
 from skill_ttrl.agents.agent import Scene
+from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.info import (
     admissible_actions,
@@ -68,6 +69,8 @@ class ActiveRollout:
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
     reset_info: Mapping[str, Any] = field(default_factory=dict)
     """What the environment said at the start beside the observation."""
+    adviser: Adviser | None = None
+    """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
 
     async def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own."""
@@ -76,6 +79,8 @@ class ActiveRollout:
             seen, info = await self._called(partial(self.env.reset, seed=seed, options=reset_options(self.task)))
             self.observation = text_of(seen)
             self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
+            if self.adviser is not None:
+                self.adviser.start(self.task, self.observation, info)
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
         except FAILURES as error:
@@ -114,6 +119,10 @@ class ActiveRollout:
                 left_out=self.left_out,
             )
             possible = admissible_actions(answer[-1])
+            if self.adviser is not None:
+                step = replace(step, info={**step.info, ADVICE: self.adviser.advice})
+                if not (step.terminated or step.truncated):
+                    self.adviser.follow(projection.action, seen, answer[-1])
         except EnvTimeoutError as late:
             self.mark_timeout(late.still_running)
             return

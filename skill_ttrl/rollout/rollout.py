@@ -18,6 +18,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request
 from skill_ttrl.llm.batching import BatchingBackend
+from skill_ttrl.rollout.adviser import Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline
 from skill_ttrl.rollout.turns import PromptCache, RolloutContext, RolloutSettings, attach_prompt_skills, generate_turn
@@ -49,6 +50,9 @@ async def rollout(
     call = threads.call if in_threads else call_inline
     taken = zip(owners, envs.acquire(len(owners)), strict=True)
     episodes = [ActiveRollout(task, env, envs, call, settings.episode_seconds) for task, env in taken]
+    if settings.adviser is not None:
+        for place, episode in enumerate(episodes):
+            episode.adviser = Adviser(settings.adviser(), settings.seed, place % group_size)
     getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
     run = RolloutContext(agent, backend, settings, on_episode)
     starts = range(0, len(episodes), group_size)

@@ -11,6 +11,7 @@ import gymnasium
 
 from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_action_override
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.rollout.info import (
     admissible_actions,
     failure,
@@ -23,8 +24,6 @@ from skill_ttrl.rollout.info import (
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
-ADVICE = "advice"
-"""Key of a step's `info`: what an exploring player would have done there."""
 MOVE = "go to "
 """Beginning of the actions that only move."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
+from skill_ttrl.agents.players.scripted_agent import Player
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
@@ -38,6 +39,8 @@ class RolloutSettings:
     has a budget of its own and does not count."""
     constrain: bool = False
     """The model can write nothing but an action that the environment lists, where it lists any."""
+    adviser: Callable[[], Player] | None = None
+    """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
     schedule: Schedule = "lockstep"
     """`lockstep` calls environments here and in order, `free` in threads."""
     episode_seconds: float | None = None

@@ -51,6 +51,7 @@ APPEND_FILES = (
     "evolve.jsonl",
     "gate.jsonl",
     "optimize.jsonl",
+    "dagger.jsonl",
 )
 VERDICTS = "verdicts.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""

@@ -23,6 +23,7 @@ from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
+from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.advice import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
@@ -33,9 +34,10 @@ from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.setup.check_players import check_dagger, check_dagger_backend
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
-from skill_ttrl.stages.setup.encode import encode_demonstrations
+from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
@@ -49,6 +51,8 @@ from skill_ttrl.stages.training.run import ResumePoint, Run, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 from skill_ttrl.stages.vote_sft import imitate_majority
 
+IMITATING: tuple[Phase, ...] = ("sft", "dagger")
+"""Phases that imitate demonstrations."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 
@@ -89,7 +93,7 @@ def run(
         run = _begin(stack, session, prepared)
         with explaining_memory(config, run.folder.path):
             _train(run, prepared.phases)
-        if phases == ["sft"]:
+        if phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.backend.sync(0)
             run.evaluate("after")
         summary = summarise(run)
@@ -107,6 +111,7 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
     check_ready(config)
     check_names(config)
     check_groups(config)
+    check_dagger(config)
     check_ranks(config)
     check_started(config)
     check_gpus(config)
@@ -179,12 +184,12 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
             session.progress.notice(text, warning=True)
         with session.stop.interruptible("Stopped before anything was trained; a run that was to go on is as it was."):
             prepared = _build(stack, session, bank)
+            encoded: Encoded = ([], [])
             for name in phases:
-                began = time.perf_counter()
                 with session.ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
-                    prepared.phases[name] = _phase(name, prepared, session)
-                if name == "sft":
-                    prepared.seconds[DEMONSTRATIONS] = time.perf_counter() - began
+                    if name in IMITATING and not encoded[0]:
+                        encoded = _demonstrations(name, prepared, session)
+                    prepared.phases[name] = _phase(name, prepared, session, encoded)
         stack.enter_context(persist_cache(folder.path / VERDICTS))
     except BaseException:
         if resumed.checkpoint is None:
@@ -224,17 +229,29 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
     return Prepared(components, meter, evolution, text, warnings=warnings, seconds=seconds)
 
 
-def _phase(name: Phase, prepared: Prepared, session: Session) -> Callable[[Run], None]:
+def _demonstrations(name: Phase, prepared: Prepared, session: Session) -> Encoded:
+    """What a phase imitates; nothing where it is over, or takes none."""
+    began, config, parts = time.perf_counter(), session.config, prepared.components
+    if session.resumed.over(name) or (name == "dagger" and not config.dagger.demonstrations):
+        return [], []
+    resumed = session.resumed.checkpoint is not None
+    encoded = encode_demonstrations(
+        parts, prepared.meter, session.folder, session.progress, prepared.warnings, resumed=resumed
+    )
+    prepared.seconds[DEMONSTRATIONS] = time.perf_counter() - began
+    return encoded
+
+
+def _phase(name: Phase, prepared: Prepared, session: Session, encoded: Encoded) -> Callable[[Run], None]:
     """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
-    parts, meter, checkpoint = prepared.components, prepared.meter, session.resumed.checkpoint
+    parts, meter = prepared.components, prepared.meter
+    if session.resumed.over(name):
+        return lambda run: None
     if name == "sft":
-        if checkpoint is not None and checkpoint.phase != "sft":  # then nothing is imitated any more
-            return partial(cold_start, demonstrations=([], []))
-        resumed = checkpoint is not None
-        encoded = encode_demonstrations(
-            parts, meter, session.folder, session.progress, prepared.warnings, resumed=resumed
-        )
         return partial(cold_start, demonstrations=encoded)
+    if name == "dagger":
+        check_dagger_backend(parts.config, parts.backend)
+        return partial(imitate_expert, demonstrations=encoded[1])
     check_enough(parts.config, parts.train_tasks)
     if name == "vote_sft":
         return imitate_majority

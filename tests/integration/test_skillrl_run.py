@@ -17,10 +17,11 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.progress import SilentProgress
+from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inputs.demonstrate import ADVICE, demonstrate
+from skill_ttrl.stages.inputs.demonstrate import demonstrate
 from skill_ttrl.stages.setup.open_bank import read_run_bank
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl

@@ -211,7 +211,7 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
             asked["teacher"] = "evolve.teacher"
         if config.skills.embeds and config.skills.embedder == "openai":
             asked["embeddings"] = "skills.embedder"
-    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == "openai":
+    if config.imitates and config.sft.data is None and config.demonstrations.thought == "openai":
         asked["teacher"] = "demonstrations.thought"
     if config.optimize is not None and config.optimize.optimizer == "openai":
         asked["optimizer"] = "optimize.optimizer"

@@ -108,7 +108,7 @@ def _data(config: SkillTTRLConfig) -> list[Check]:
         if source is not None:
             checks += tried(f"data.{name}", lambda source=source, split=split: tasks(source, split))  # type: ignore[misc]
     demos = config.sft.data
-    if demos is not None and "sft" in config.phases:
+    if demos is not None and config.imitates:
         checks += tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations")
     return checks
 

@@ -153,7 +153,7 @@ def _parts(
         "runtime": PROCESS_BYTES if how.on_cpu else CUDA_CONTEXT_BYTES,
         "engine": engine,
     }
-    if "sft" in config.phases:
+    if {"sft", "dagger"} & {*config.phases}:
         parts["sft_activations"] = sum(_backward(config, shape, how, config.sft).values())
     return parts
 
@@ -192,7 +192,7 @@ def _phases(
     }
     if "optimizer_in_step" in parts:
         phases["step"] = fixed + together("gradients", "optimizer_in_step", "engine")
-    if "sft" in config.phases:
+    if {"sft", "dagger"} & {*config.phases}:
         fixed += optimizer_of(config.sft.optimizer) - together("reference", "critic")
         phases["sft"] = fixed + together("gradients", "sft_activations", "gathered")
     return phases
@@ -204,7 +204,7 @@ def _has_critic_model(config: SkillTTRLConfig) -> bool:
 
 def _keeps_reference(config: SkillTTRLConfig) -> bool:
     """The reference is a copy; without a cold start or a refresh adapters have the bare base instead."""
-    bare_base = config.model.lora is not None and "sft" not in config.phases
+    bare_base = config.model.lora is not None and not {"sft", "dagger"} & {*config.phases}
     return config.rl.kl_coef > 0 and not (bare_base and config.rl.reference_refresh_steps is None)
 
 

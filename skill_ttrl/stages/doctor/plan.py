@@ -223,7 +223,15 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         ways = [eval_.samples] * (1 + len(eval_.extra_temperatures)) + [1] * eval_.greedy
         batches = times * sum(_batches(tasks * each, config) for each in ways)
         return _sampled(PhasePlan(name, what), times * tasks * tries, batches, config)
-    return _reinforce(name, config)
+    return _dagger(config) if name == "dagger" else _reinforce(name, config)
+
+
+def _dagger(config: SkillTTRLConfig) -> PhasePlan:
+    own, updates = config.dagger, sum(config.dagger.round_steps)
+    what = f"{own.rounds} rounds of {own.episodes:,} episodes, {updates:,} updates"
+    tokens = updates * (config.sft.batch_tokens or config.sft.batch_size * _item(config))
+    count = own.rounds * own.episodes
+    return _sampled(PhasePlan("dagger", what, trained_tokens=tokens), count, _batches(count, config), config)
 
 
 def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:

@@ -143,7 +143,7 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
     data, notes = config.sft.data, list[str]()
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
         notes += episode_leaks(config, config.demonstrations.trajectories)
-    if "sft" not in config.phases:
+    if not config.imitates:
         return notes
     if data is not None:
         if data.path.startswith("hf:"):

@@ -15,13 +15,11 @@ from skill_ttrl.agents.action_parser import answer_for, project
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
+from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.actions import Forms, names_task
 from skill_ttrl.skills.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
-
-ADVICE = "advice"
-"""Key of a step's `info` for the action that its player wanted (`collect.explore`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,8 @@ def chosen_steps(
             action = _label(step, config)
             if action is None:
                 continue
-            if step.admissible and project(f"<action>{action}</action>", step.admissible).verdict != "valid":
+            listed = action in step.admissible or not step.admissible
+            if not listed and project(f"<action>{action}</action>", step.admissible).verdict != "valid":
                 refused += 1
                 continue
             found.append((trajectory, place, action))
@@ -136,19 +135,30 @@ def demonstrate(
         DataError: there is nothing to imitate.
     """
     steps, _ = chosen_steps(trajectories, config)
-    shown = _skills(steps, agent, config, seed)
+    yield from show_steps(steps, trajectories, agent, config, skills_of_episodes(steps, agent, config, seed))
+
+
+def show_steps(
+    steps: Sequence[tuple[Trajectory, int, str]],
+    trajectories: Sequence[Trajectory],
+    agent: Agent,
+    config: DemonstrationsConfig,
+    shown: Mapping[int, tuple[Skill, ...]],
+    *,
+    prompts: bool = True,
+) -> Iterator[StepShown]:
+    """The steps of `chosen_steps`, with the skills of each episode (`skills_of_episodes`); without `prompts` they have no messages."""
     aims = Aims(trajectories, config) if config.thought == "aim" else None
     numbered = agent.window is not None and agent.window.numbered
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
-        step = trajectory.steps[place]
-        scene = Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible, skills)
+        scene = scene_at(trajectory, place, skills)
         followed = follows(action, skills)
         thought = followed.title if followed is not None and config.thought == "skill" else ""
         if aims is not None:
             thought = aims.before(trajectory, place, action)
         yield StepShown(
-            agent.prompt(scene).messages,
+            agent.prompt(scene).messages if prompts else (),
             action,
             thought=thought,
             task_id=trajectory.task.id,
@@ -159,7 +169,13 @@ def demonstrate(
         )
 
 
-def _skills(
+def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> Scene:
+    """The scene in which the step at this place was taken."""
+    step = trajectory.steps[place]
+    return Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible, skills)
+
+
+def skills_of_episodes(
     steps: Sequence[tuple[Trajectory, int, str]],
     agent: Agent,
     config: DemonstrationsConfig,

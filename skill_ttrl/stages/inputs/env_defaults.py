@@ -97,7 +97,7 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
     own = load_config(source)
     if resolve_env(own.env.id) == resolve_env(config.env.id):
         return
-    shown = "sft" in config.phases and config.sft.data is not None and config.sft.data == own.sft.data
+    shown = config.imitates and config.sft.data is not None and config.sft.data == own.sft.data
     bank = config.skills is not None and own.skills is not None and config.skills.bank == own.skills.bank is not None
     foreign = [
         *(["sft.data"] if shown else []),

@@ -104,11 +104,11 @@ def seen_by_run(config: SkillTTRLConfig, training: Callable[[SkillTTRLConfig], S
         DataError, EnvError: its data cannot be read any more.
     """
     found = seen_tasks(training(config))
-    if "sft" in config.phases and config.sft.data is not None:
+    if config.imitates and config.sft.data is not None:
         source: SourceConfig = config.sft.data.model_copy(update={"revision": data_revision(config.sft.data)})
         seed = derive_seed(config.seed, "demonstrations")
         found |= seen_prompts(shown.prompt for shown in load_demonstrations(source, seed=seed))
-    elif "sft" in config.phases and config.demonstrations.trajectories is not None:
+    elif config.imitates and config.demonstrations.trajectories is not None:
         found |= seen_tasks(episode.task for episode in read_episodes(config.demonstrations.trajectories))
     began = run_of(config.model.path)
     return found if began is None else found | seen_by_run(load_config(began / "config.yaml"), training)

@@ -36,10 +36,10 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
-from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.check_memory import check_memory
+from skill_ttrl.stages.setup.check_players import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import starting_file
@@ -130,7 +130,7 @@ def check_models(config: SkillTTRLConfig) -> None:
         make_client(config.endpoints, "policy").shut()
     if "distill" in config.phases:
         make_teacher(config.distill.teacher, models=models)
-    if "sft" in config.phases and config.sft.data is None and config.demonstrations.thought == OPENAI:
+    if config.imitates and config.sft.data is None and config.demonstrations.thought == OPENAI:
         models.asking("teacher")
     if skills is not None and skills.embeds and skills.embedder == OPENAI:
         with_endpoint(config)
@@ -168,12 +168,6 @@ def check_engine(config: SkillTTRLConfig) -> None:
         runs_on_cpu()
 
 
-def check_collected(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` or `EnvError` where the phase collect cannot play the tasks that the run trains on."""
-    if "collect" in config.phases:
-        training_selection(config)
-
-
 RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     learning_phases,
     check_trainable,
@@ -184,6 +178,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_memory,
     check_engine,
     check_collected,
+    check_dagger,
     check_ranks,
     lambda config: check_tracker(config.run.tracker),
 )
@@ -263,7 +258,7 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         env_id, player = resolve_env(config.env.id), config.collect.agent
         for name in config.eval.controls:
             found[f"control {name}"] = partial(_known, name, make_player, env_id, config.agent)
-        if "collect" in config.phases:
+        if {"collect", "dagger"} & {*config.phases}:
             found["player"] = partial(_known, player, find_player, env_id)
     if "distill" in config.phases:
         found["teacher of distill"] = partial(_known, config.distill.teacher, TEACHERS.get)
@@ -301,7 +296,7 @@ def wrong_names(config: SkillTTRLConfig, skipping: Collection[str] = ()) -> Iter
         env, skipping = False, (*skipping, "prompt template")  # it may be one that the environment brings
     with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
         config = with_algorithm_defaults(config)
-    data, shown = config.data, config.sft.data if "sft" in config.phases else None
+    data, shown = config.data, config.sft.data if config.imitates else None
     every: list[Callable[[], object]] = [
         look for name, look in lookups(config, env=env).items() if name not in skipping
     ]

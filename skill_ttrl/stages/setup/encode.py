@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.inputs.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.rationale import with_thoughts
+from skill_ttrl.stages.inputs.whole_episodes import MEMORY, EpisodeShown, demonstrate_episodes
+from skill_ttrl.stages.setup.encode_episodes import encode_shown
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import models_of
@@ -78,7 +81,7 @@ def encode_demonstrations(
         progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
     noisy = encode_written(tokenizer, agent, demonstrations)
-    _refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")
+    refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")
     if config.clean_fraction == 0:
         return noisy, noisy
     if not config.data.path.startswith("family:"):
@@ -107,16 +110,28 @@ def encode_episodes(
     what = f"demonstrations.trajectories ({path})"
     warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
-    shown = list(demonstrate(episodes, agent, config, whole.seed))
-    if config.thought == OPENAI:
-        shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
-    steps, refused = chosen_steps(episodes, config)
-    imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+    if agent.memory == MEMORY:
+        grown, shown, imitated, refused = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
+        encoded, chats = _encode_grown(parts, grown), [each.as_chat() for each in grown]
+    else:
+        shown = list(demonstrate(episodes, agent, config, whole.seed))
+        if config.thought == OPENAI:
+            shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
+        steps, refused = chosen_steps(episodes, config)
+        imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
+        encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
+        chats = [as_chat(each, tagged) for each in shown]
     found = coverage(shown, imitated, list(parts.bank.skills), refused, env_fixed_actions(whole.env.id))
-    encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
-    folder.write_text(DEMONSTRATIONS, "".join(json.dumps(as_chat(each, tagged)) + "\n" for each in shown))
+    folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
+    return encoded
+
+
+def _encode_grown(parts: TrainingComponents, episodes: Sequence[EpisodeShown]) -> list[EncodedDemonstration]:
+    """Whole episodes, each one example."""
+    encoded = encode_shown(parts.policy.tokenizer, episodes)
+    refuse_too_long(parts, encoded, "The longest episode")
     return encoded
 
 
@@ -128,7 +143,7 @@ def imitated_file(config: SkillTTRLConfig) -> str:
     """
     if config.demonstrations.trajectories is None:
         raise ConfigError(
-            "The sft phase needs something to imitate: put the phase collect before it, name a file of episodes in "
+            "The phase sft needs something to imitate (and dagger too): put the phase collect before it, name a file of episodes in "
             "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
         )
     return config.demonstrations.trajectories
@@ -141,6 +156,10 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
         RunFolderError: it was changed.
     """
     chats: list[tuple[tuple[Message, ...], str]] = []
+    if parts.config.agent.memory == MEMORY:
+        with suppress(KeyError, TypeError, ValueError, StopIteration):
+            return _encode_grown(parts, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
+        raise _changed(path)
     for row in read_jsonl(path):
         said = row.get("messages")
         if not isinstance(said, list) or len(said) < 2 or not all(map(_is_message, said)):
@@ -149,10 +168,14 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
         *asked, answer = [Message(**message) for message in said]
         chats.append((tuple(asked), answer.content))
     if not chats:
-        raise RunFolderError(
-            f"{path} does not hold the demonstrations that this run began with: it was changed. Put it back, or start a new run."
-        )
+        raise _changed(path)
     return _encode_chats(parts, chats)
+
+
+def _changed(path: Path) -> RunFolderError:
+    return RunFolderError(
+        f"{path} does not hold the demonstrations that this run began with: it was changed. Put it back, or start a new run."
+    )
 
 
 def _is_message(found: object) -> bool:
@@ -174,7 +197,7 @@ def _encode_chats(
         EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id))
         for prompt, ids in zip(prompts, answers, strict=True)
     ]
-    _refuse_too_long(parts, encoded, "The longest demonstration")
+    refuse_too_long(parts, encoded, "The longest demonstration")
     return encoded
 
 
@@ -189,7 +212,8 @@ def said_of(found: Coverage) -> str:
     )
 
 
-def _refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
+def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
+    """Raise `DataError` where an example is longer than the model's positions; `what` names the longest."""
     longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in encoded)
     positions = getattr(parts.policy.model.config, "max_position_embeddings", None)
     if positions is not None and longest > positions:

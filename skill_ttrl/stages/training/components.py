@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.players.scripted_agent import Player
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
@@ -97,8 +98,12 @@ class RolloutWorker:
         seed: int,
         *,
         on_rollout_end: OnRolloutEnd = ignore,
+        adviser: Callable[[], Player] | None = None,
     ) -> list[Group]:
-        """Roll out each task `n` times with the policy as it is now; one group a task, in order. See `RolloutFn`."""
+        """Roll out each task `n` times with the policy as it is now; one group a task, in order. See `RolloutFn`.
+
+        `adviser` makes scripted agents that watch (`RolloutSettings.adviser`).
+        """
         return wait_for(
             rollout(
                 tasks,
@@ -113,6 +118,7 @@ class RolloutWorker:
                     max_turns=self.config.agent.max_turns,
                     max_prompt_tokens=self.config.data.max_prompt_tokens,
                     constrain=self.config.agent.constrain_actions,
+                    adviser=adviser,
                     schedule=schedule_of(self.config),
                     episode_seconds=self.config.rollout.episode_seconds,
                 ),

@@ -59,13 +59,18 @@ class ResumePoint:
     state: Mapping[str, Any] = field(default_factory=dict)
     """Trainer state of the checkpoint."""
 
+    def over(self, phase: str) -> bool:
+        """True where the checkpoint is of a later phase."""
+        order: list[str] = list(self.config.phases)
+        return self.checkpoint is not None and order.index(phase) < order.index(self.checkpoint.phase)
+
     def steps_done(self, phase: str) -> int:
         """Steps of `phase` that the checkpoint holds: those it was saved at, or all where it is of a later phase."""
         if self.checkpoint is None:
             return 0
-        order: list[str] = list(self.config.phases)
-        if order.index(phase) < order.index(self.checkpoint.phase):
-            return self.config.sft.steps if phase == "sft" else self.config.rl.steps
+        if self.over(phase):
+            config = self.config
+            return {"sft": config.sft.steps, "dagger": sum(config.dagger.round_steps)}.get(phase, config.rl.steps)
         return self.checkpoint.step if self.checkpoint.phase == phase else 0
 
 

@@ -73,7 +73,7 @@ class RLState(PhaseState):
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)
-        if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and "sft" in config.phases:
+        if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and {"sft", "dagger"} & {*config.phases}:
             # The cold start's policy: without its adapters it would be the bare base.
             parts.driver.run(call, "policy", "refresh_reference")
         whole_episodes = config.agent.memory == "episode"

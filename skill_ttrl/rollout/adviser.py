@@ -1,0 +1,42 @@
+"""A scripted agent that watches a rollout: what it would do at each state, while another acts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from skill_ttrl.agents.players.scripted_agent import Player, on_action_override
+from skill_ttrl.rollout.info import text_of
+from skill_ttrl.types import Task, derive_seed
+
+ADVICE = "advice"
+"""Key of a step's `info`: what a scripted agent would have done there."""
+
+
+class Adviser:
+    """Watches one rollout; its `advice` is for the present state.
+
+    Args:
+        player: gives the advice. It learns of each action that was not its own (`Player`).
+        seed: of the player's choices.
+        attempt: number of the rollout of its task.
+    """
+
+    def __init__(self, player: Player, seed: int, attempt: int = 0) -> None:
+        self._player, self._seed, self._attempt = player, seed, attempt
+        self.advice = ""
+
+    def start(self, task: Task, observation: str, info: Mapping[str, Any]) -> None:
+        """Watch an episode that begins."""
+        own = [self._attempt] if self._attempt else []
+        self._player.start(observation, info, derive_seed(self._seed, "player", task.id, *own))
+        self._advise(observation, info)
+
+    def follow(self, action: str, observation: str, info: Mapping[str, Any]) -> None:
+        """Advise on the state that `action` has led to."""
+        if action != self.advice:
+            on_action_override(self._player, action)
+        self._advise(observation, info)
+
+    def _advise(self, observation: str, info: Mapping[str, Any]) -> None:
+        self.advice = text_of(self._player.act(observation, info), "The agent's action")

@@ -1,0 +1,221 @@
+"""The phase dagger: the policy plays, an expert that watches says at each state what it would do there, and the policy imitates that.
+
+Imitation of the expert's own episodes shows only states that the expert gets into; here the states are the policy's (DAgger, Ross et
+al. 2011, arXiv 1011.0686). The episodes of all rounds stand in `dagger.jsonl`, with the advice beside every step: the buffer is made
+of that file, so that a resumed run learns from what the stopped one played.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+
+import numpy as np
+
+from skill_ttrl.agents.players.scripted_agent import Player, make_player
+from skill_ttrl.config import SFTConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.rl.pack import EncodedDemonstration
+from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.stages.setup.encode import agent_of, refuse_too_long
+from skill_ttrl.stages.setup.encode_episodes import encode_advised
+from skill_ttrl.stages.sft import fine_tune
+from skill_ttrl.stages.training.batches import batch_selector
+from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.stages.training.metrics import episode_metrics, several_types
+from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.state import PhaseState, save, stop_if_requested
+from skill_ttrl.types import Group, Task, Trajectory, derive_seed, to_json
+
+PHASE = "dagger"
+ROUNDS = "dagger_round"
+"""Names the figures of the rounds in `metrics.jsonl`; those of the updates are under the phase."""
+EPISODES = "dagger.jsonl"
+"""The episodes of all rounds, one a line, with the expert's advice in the `info` of each step."""
+CHUNK = 128
+"""Most episodes that are played together. Another number draws other samples."""
+
+
+def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> None:
+    """Run all rounds, from where a resumed run stopped; `demonstrations` are what the cold start imitates."""
+    config, parts = run.config.dagger, run.components
+    buffer: list[EncodedDemonstration] | None = None
+    before = 0
+    measure(run, 0, before)
+    for number, steps in enumerate(config.round_steps):
+        if run.resumed.steps_done(PHASE) < before + steps:
+            if buffer is None:
+                buffer = encode(run, played(run))
+            buffer += encode(run, play_round(run, number, before))
+            parts.backend.rest()
+            own = round_config(run.config, steps)
+            data = mixed(buffer, demonstrations, config.demonstrations, derive_seed(run.config.seed, PHASE, number))
+            batch_of = batch_selector(data, own, derive_seed(run.config.seed, PHASE, "batches", number))
+            shown = f"DAgger round {number + 1}: learn"
+            fine_tune(run, PHASE, shown, own, batch_of, save_every=config.checkpoint_every, before=before)
+        before += steps
+        if number + 1 < config.rounds:
+            measure(run, number + 1, before)
+
+
+def measure(run: Run, rounds: int, done: int) -> None:
+    """Evaluate after so many rounds, where that is due; `done` updates. A resumed run makes up for one that was interrupted."""
+    every = run.config.dagger.validate_every
+    if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
+        run.components.backend.sync(done)
+        run.evaluate(f"dagger {rounds}")
+
+
+def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:
+    """Settings of the supervised learner in a round: those of the cold start, its schedule over the round's own steps."""
+    own = config.dagger
+    return config.sft.model_copy(
+        update={
+            "steps": steps,
+            "learning_rate": own.learning_rate or config.sft.learning_rate,
+            "muon_learning_rate": own.muon_learning_rate or config.sft.muon_learning_rate,
+            "restart_after": None,
+            "order": "shuffled",
+        }
+    )
+
+
+def mixed(
+    buffer: Sequence[EncodedDemonstration], demonstrations: Sequence[EncodedDemonstration], share: float, seed: int
+) -> list[EncodedDemonstration]:
+    """The buffer, and so many demonstrations that they are this share of the whole; all of them where they are fewer."""
+    count = min(len(demonstrations), round(len(buffer) * share / (1 - share)))
+    drawn = sorted(np.random.default_rng(seed).permutation(len(demonstrations))[:count].tolist())
+    return [*buffer, *(demonstrations[place] for place in drawn)]
+
+
+def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstration]:
+    """The episodes as examples of what the expert would have done."""
+    parts = run.components
+    tagged = run.config.agent.projection != "none"
+    encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged)
+    if encoded:
+        refuse_too_long(parts, encoded, "The longest episode")
+    return encoded
+
+
+def played(run: Run) -> list[Trajectory]:
+    """The episodes that the run has played so far."""
+    path = run.folder.path / EPISODES
+    return list(read_episodes(path)) if path.is_file() and path.stat().st_size else []
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a file; 0 where there is none."""
+    if not path.is_file():
+        return 0
+    with path.open("rb") as stream:
+        return sum(1 for _ in stream)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Episodes of a round that are played together."""
+
+    first: int
+    """Number of its first episode among those of all rounds."""
+    tasks: list[Task]
+    temperature: float
+
+
+def chunks_of_round(config: SkillTTRLConfig, tasks: Sequence[Task], number: int) -> Iterator[Chunk]:
+    """The chunks of a round. Each pass over the tasks is one order drawn from the run's seed; rounds go on where the last one ended."""
+    own = config.dagger
+    count, start = own.episodes, number * own.episodes
+    drawn: list[Task] = []
+    while len(drawn) < count:
+        epoch, offset = divmod(start + len(drawn), len(tasks))
+        order = np.random.default_rng(derive_seed(config.seed, PHASE, "tasks", epoch)).permutation(len(tasks))
+        drawn += [tasks[place] for place in order[offset : offset + count - len(drawn)]]
+    bounds = [place * count // len(own.temperatures) for place in range(len(own.temperatures) + 1)]
+    for temperature, begin, end in zip(own.temperatures, bounds[:-1], bounds[1:], strict=True):
+        for first in range(begin, end, CHUNK):
+            yield Chunk(start + first, drawn[first : min(first + CHUNK, end)], temperature)
+
+
+def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
+    """Have the policy play what is missing of a round's episodes, and save them; gives the episodes that were played now.
+
+    Raises:
+        Interrupted: a signal came; the chunks that are whole are saved.
+    """
+    config, parts = run.config, run.components
+    there = count_lines(run.folder.path / EPISODES)
+    left = [chunk for chunk in chunks_of_round(config, parts.train_tasks, number) if chunk.first >= there]
+    if not left:
+        return []
+    shown, state = f"DAgger round {number + 1}: play", PhaseState(PHASE, before)
+    parts.backend.sync(before)
+    worker, adviser = (
+        worker_of(run),
+        partial(make_player, config.collect.agent, resolve_env(config.env.id), config.agent),
+    )
+    run.progress.start(shown, config.dagger.episodes, "episode", max(0, there - number * config.dagger.episodes))
+    began, found = time.perf_counter(), list[Trajectory]()
+    for chunk in left:
+        found += play_chunk(run, worker, chunk, adviser)
+        done = chunk.first + len(chunk.tasks) - number * config.dagger.episodes
+        run.progress.advance(shown, done, round_metrics(found, config, by_type=False))
+        if run.stop.signum is not None:
+            save(run, state)
+            stop_if_requested(run, state)
+    run.progress.finish(shown)
+    whole = found if there <= number * config.dagger.episodes else played(run)[number * config.dagger.episodes :]
+    run.log.log(ROUNDS, number, round_metrics(whole, config, by_type=several_types(parts.train_tasks)))
+    run.log.time(ROUNDS, number, {"seconds": time.perf_counter() - began})
+    save(run, state)
+    return found
+
+
+def worker_of(run: Run) -> RolloutWorker:
+    """What plays: the policy under the bank as it is, with the phase's own limits."""
+    config, own = run.config, run.config.dagger
+    agent = config.agent.model_copy(
+        update={
+            "max_turns": own.max_turns or config.agent.max_turns,
+            "constrain_actions": constrains(config),
+        }
+    )
+    worker = run.components.worker.with_bank(run.components.bank.view())
+    return replace(worker, config=config.model_copy(update={"agent": agent}))
+
+
+def constrains(config: SkillTTRLConfig) -> bool:
+    """True where the policy may write nothing but possible actions."""
+    found = config.dagger.constrain_actions
+    return config.agent.constrain_actions if found is None else found
+
+
+def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[Player]) -> list[Trajectory]:
+    """Play a chunk, and append its episodes to the buffer's file."""
+    rollout = run.config.rollout
+    sampling = Sampling(chunk.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+    seed = derive_seed(run.config.seed, PHASE, "rollout", chunk.first)
+    groups = worker.generate_rollouts(chunk.tasks, 1, sampling, seed, adviser=adviser)
+    if refuse_failure(groups):
+        run.warn(f"Some tries fail in {chunk.tasks[0].env_id}: each error is in {EPISODES}.")
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    run.folder.append_jsonl(EPISODES, [to_json(each) for each in episodes])
+    return episodes
+
+
+def round_metrics(episodes: Sequence[Trajectory], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
+    """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
+    metrics = episode_metrics([Group(each.task, (each,)) for each in episodes], config, by_type=by_type)
+    metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
+    agrees = [step.action == step.info[ADVICE] for each in episodes for step in each.steps]
+    if agrees:
+        metrics["expert_agreement"] = fmean(agrees)
+    return metrics

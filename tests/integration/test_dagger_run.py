@@ -1,0 +1,134 @@
+"""The phase dagger: rounds that a policy plays under an expert's eye, the same when stopped and gone on with, and kinds of it refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.signals import Interrupted
+from skill_ttrl.stages import dagger, train
+from skill_ttrl.storage.jsonl import read_jsonl
+from tests.doors import DOORS
+
+RUN: dict[str, Any] = {
+    "name": "doors",
+    "phases": ["collect", "sft", "dagger"],
+    "env": {"id": DOORS, "kwargs": {"apart": True}, "train_split": "train", "eval_split": "test"},
+    "agent": {"template": "plain", "memory": "episode", "max_turns": 3},
+    "data": {"max_prompt_tokens": 400},
+    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
+    "collect": {"agent": "tests.doors:Opener", "episodes": 20, "tries": 2, "explore": [0.0, 0.4]},
+    "demonstrations": {"label": "advice", "examples": None},
+    "sft": {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "optimizer": "muon", "learning_rate": 4e-3},
+    "dagger": {"rounds": 2, "episodes": 5, "steps": [2, 3], "validate_every": 1, "temperatures": [1.0, 0.0]},
+    "rollout": {"n_votes_per_prompt": 1, "n_samples_per_prompt": 1, "max_new_tokens": 3},
+    "eval": {"samples": 1, "greedy": False, "controls": []},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+KEPT = (
+    "metrics.jsonl",
+    "evaluations.jsonl",
+    "dagger.jsonl",
+    "demonstrations.jsonl",
+    "checkpoints/dagger-000005/model.safetensors",
+)
+
+
+def config(**changes: Any) -> SkillTTRLConfig:
+    return load_config({**RUN, **changes})
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reference") / "run"
+    train.run(config(), path)
+    return path
+
+
+def kept(path: Path) -> dict[str, bytes]:
+    return {name: (path / name).read_bytes() for name in KEPT}
+
+
+def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
+    episodes = list(read_episodes(reference / "dagger.jsonl"))
+    assert len(episodes) == 10 and len({each.task.id for each in episodes}) == 10, "no task comes twice before all have"
+    for each in episodes:
+        for step in each.steps:
+            assert step.completion is not None and step.info["advice"] in ("left", "right", "wait")
+    rows = read_jsonl(reference / "metrics.jsonl")
+    rounds = [row for row in rows if row["phase"] == "dagger_round"]
+    assert [row["step"] for row in rounds] == [0, 1] and all(0 <= row["expert_agreement"] <= 1 for row in rounds)
+    assert [row["step"] for row in rows if row["phase"] == "dagger"] == [0, 1, 2, 3, 4]
+    labels = [row["label"] for row in read_jsonl(reference / "evaluations.jsonl")]
+    assert labels == ["dagger 0", "dagger 1", "after"]
+    chats = read_jsonl(reference / "demonstrations.jsonl")
+    assert len(chats) == 20 and {row["messages"][-1]["role"] for row in chats} == {"assistant"}
+    assert sum(len(row["learnt"]) for row in chats) == json.loads((reference / "coverage.json").read_text())["examples"]
+
+
+@pytest.mark.parametrize(
+    "place", ["play", pytest.param("learn", marks=pytest.mark.slow), pytest.param("between", marks=pytest.mark.slow)]
+)
+def test_stopped_within_a_round_or_between_two_it_goes_on_as_if_it_had_not_been(
+    reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    owner, name, nth = {
+        "play": (dagger, "play_chunk", 4),
+        "learn": (dagger, "mixed", 2),
+        "between": (dagger, "play_round", 2),
+    }[place]
+    whole, calls = getattr(owner, name), [0]
+
+    def dies(*words: Any, **named: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == nth:
+            raise KeyboardInterrupt
+        return whole(*words, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, dies)
+        with pytest.raises((KeyboardInterrupt, Interrupted)):
+            train.run(config(), tmp_path / "run")
+    train.run(config(), tmp_path / "run", resume="auto")
+    assert kept(tmp_path / "run") == kept(reference)
+
+
+def test_other_memories_learn_step_by_step_and_without_demonstrations(tmp_path: Path) -> None:
+    changes: Mapping[str, Any] = {
+        "phases": ["dagger"],
+        "rollout": {**RUN["rollout"], "max_new_tokens": 12},
+        "agent": {"template": "plain", "max_turns": 3},
+        "dagger": {
+            "rounds": 1,
+            "episodes": 4,
+            "steps": 2,
+            "demonstrations": 0.0,
+            "max_turns": 2,
+            "constrain_actions": True,
+        },
+    }
+    train.run(config(**changes), tmp_path / "run")
+    episodes = list(read_episodes(tmp_path / "run" / "dagger.jsonl"))
+    assert all(len(each.steps) <= 2 and step.action in step.admissible for each in episodes for step in each.steps)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"collect": {"agent": "embedded"}}, "asks an expert at every state"),
+        ({"collect": {"agent": "walkthrough"}}, "nor has dagger"),
+        ({"dagger": {"rounds": 3, "steps": [1, 2]}}, "steps lists 2 rounds, but there are 3"),
+        ({"phases": ["dagger", "sft"]}, "in this order"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        train.run(config(**changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
