@@ -126,7 +126,10 @@ def _check_allowed(trajectory: Trajectory, tokens: Sequence[int], sets: Sequence
             f"Task {trajectory.task.id!r}: a completion of {len(tokens)} tokens names {len(sets)} sets of allowed tokens."
         )
     for token, found in zip(tokens, sets, strict=True):
-        if found is not None and token not in found[bisect_left(found, token) :][:1]:
+        if found is None:
+            continue
+        place = bisect_left(found, token)
+        if place == len(found) or found[place] != token:
             raise ValueError(
                 f"Task {trajectory.task.id!r}: token {token} is none of the {len(found)} it was drawn from."
             )

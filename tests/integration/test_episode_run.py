@@ -61,6 +61,34 @@ def test_a_run_says_how_its_episodes_went(tmp_path: Path) -> None:
     )
 
 
+GROWING: dict[str, Any] = {
+    **CONFIG,
+    "agent": {"template": "plain", "memory": "episode", "max_turns": 3, "constrain_actions": True},
+    "rollout": {**CONFIG["rollout"], "n_votes_per_prompt": 8, "n_samples_per_prompt": 8},
+    "rl": {
+        **CONFIG["rl"],
+        "steps": 3,
+        "learning_rate": 3e-3,
+        "schedule": "constant",
+        "warmup_steps": 0,
+        "kl_coef": 0.0,
+        "invalid_penalty": 0.0,
+    },
+}
+
+
+def test_whole_episodes_of_possible_actions_are_scored_as_they_were_sampled(tmp_path: Path) -> None:
+    run(load_config(GROWING), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        assert row["sequences"] == 32 < 32 * row["episode_steps"], "one item an episode"
+        # One update a step: the learner scores what was sampled as the sampler did.
+        assert row["ratio_mean"] == pytest.approx(1, abs=1e-5) and row["ratio_max"] == pytest.approx(1, abs=2e-4)
+    assert len(rows) == 3 and all(row["updates"] == 1 and row["grad_norm"] > 0 for row in rows)
+    taken = {step["action"] for steps in read_run(tmp_path / "run").trajectories["steps"] for step in steps}
+    assert taken <= {"left", "right", "wait"}
+
+
 def test_a_penalty_that_nothing_can_draw_is_refused_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no action is ever found invalid"):
         run(load_config(CONFIG, ["agent.projection=none"]), tmp_path / "run")

@@ -21,7 +21,7 @@ from skill_ttrl.rl.memory import read_shape
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
-from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
+from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory, items_of_episode
 from skill_ttrl.stages.doctor.missing import asks_servers, beside_learner, missing_servers
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
 from skill_ttrl.stages.setup.checks import check_names
@@ -245,7 +245,7 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
         rl.steps * (_batches(rl.prompts_per_step * rollout.n_votes_per_prompt, config) + greedy),
         config,
     )
-    learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * config.agent.max_turns
+    learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * items_of_episode(config)
     # A KL term has every token read by the reference too, which is a third of a training pass; entropies are read by the policy itself. A
     # critic reads twice, or learns.
     thirds = (
