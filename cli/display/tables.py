@@ -34,6 +34,7 @@ def evaluation_table(found: Evaluation) -> FittedTable:
     from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 
     avg, heat = f"avg@{found.samples}", f"T = {found.temperature:g}"
+    bounds = {name: each.interval for name, each in found.by_sampling.items()}
     controls = {CONTROL.format(name): each for name, each in found.controls.items()}
     types = {f"{kind or 'other'} ({each.problems})": each for kind, each in found.by_type.items()}
     rows = [
@@ -47,7 +48,7 @@ def evaluation_table(found: Evaluation) -> FittedTable:
         ),
         _row("greedy", found.greedy, found.greedy_interval),
         *(_row(f"pass@{k}", value, found.pass_at_k_intervals.get(k)) for k, value in found.pass_at_k.items()),
-        *(_row(f"{avg}, T = {other}", value) for other, value in found.by_temperature.items()),
+        *(_row(f"{avg}, T = {other}", value, bounds.get(other)) for other, value in found.by_temperature.items()),
         *_known("agreement", found.agreement),
         *_known("entropy of the answers (nats)", found.entropy),
         *_known("failed tries, counted as wrong", found.failed or None),
@@ -58,6 +59,11 @@ def evaluation_table(found: Evaluation) -> FittedTable:
         *(_row(label, found.skill_use[key]) for key, label in SKILL_USE.items() if key in found.skill_use),
         *(_row(f"{avg} of {kind}", each.accuracy, each.interval) for kind, each in types.items()),
         *(row for kind, each in types.items() for row in _known(f"score of {kind}", each.score, each.score_interval)),
+        *(
+            _row(f"{name if name == 'greedy' else f'{avg}, T = {name}'}, of {kind or 'other'} ({each.problems})", each.accuracy, each.interval)
+            for name, other in found.by_sampling.items()
+            for kind, each in other.by_type.items()
+        ),
     ]
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"

@@ -27,7 +27,7 @@ from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, TypeResult
+from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
 from skill_ttrl.types import Group, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
 
@@ -152,10 +152,11 @@ def evaluate_samples(
 
 
 def _accuracy(rows: Sequence[TaskSamples], main: Sequence[TaskSamples], config: EvalConfig) -> dict[str, Any]:
-    """`accuracy`, `pass_at_k`, `by_temperature` and `by_type` of an evaluation whose samples are all graded."""
+    """`accuracy`, `pass_at_k` and what is by temperature or type, of an evaluation whose samples are all graded."""
     correct_P_K = _correct_matrix(main)
     ks, level = _powers_of_two(config.samples), config.confidence
     extra = {f"{heat:g}": [row for row in rows if row.draw == _at(heat)] or main for heat in config.extra_temperatures}
+    others = {GREEDY: [row for row in rows if row.draw == GREEDY], **extra}
     return {
         "accuracy": avg_at_k(correct_P_K),
         "accuracy_interval": mean_interval(correct_P_K.mean(axis=1), confidence=level),
@@ -163,6 +164,7 @@ def _accuracy(rows: Sequence[TaskSamples], main: Sequence[TaskSamples], config: 
         "pass_at_k_intervals": {str(k): mean_interval(_pass_at(correct_P_K, k), confidence=level) for k in ks},
         "by_temperature": {heat: avg_at_k(_correct_matrix(sampled)) for heat, sampled in extra.items()},
         "by_type": _by_type(main, correct_P_K, config),
+        "by_sampling": {name: _sampling_result(own, config) for name, own in others.items() if own},
     }
 
 
@@ -207,6 +209,12 @@ def _by_type(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalC
         own = [row for row, is_mine in zip(rows, mine, strict=True) if is_mine]
         found[kind] = _share_of(own, correct_P_K[mine], config)
     return found
+
+
+def _sampling_result(rows: Sequence[TaskSamples], config: EvalConfig) -> SamplingResult:
+    correct_P_K = _correct_matrix(rows)
+    whole = _share_of(rows, correct_P_K, config)
+    return SamplingResult(whole.accuracy, whole.interval, _by_type(rows, correct_P_K, config))
 
 
 def _share_of(rows: Sequence[TaskSamples], correct_P_K: np.ndarray, config: EvalConfig) -> TypeResult:

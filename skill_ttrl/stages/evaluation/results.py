@@ -44,6 +44,17 @@ class TypeResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SamplingResult:
+    """All problems under one way of sampling."""
+
+    accuracy: float
+    """Mean share of right samples."""
+    interval: Interval
+    by_type: dict[str, TypeResult] = field(default_factory=dict)
+    """By type of task; empty where there is only one type."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """Figures of one evaluation. Those that need true answers are None where a problem has none."""
 
@@ -96,6 +107,9 @@ class Evaluation:
     """Share of the samples in which the agent tried a way around the task; None where the environment does not count that."""
     controls: dict[str, TypeResult] = field(default_factory=dict)
     """Scripted agents on the same problems, one episode each, by name (`eval.controls`); empty where none was played."""
+    by_sampling: dict[str, SamplingResult] = field(default_factory=dict)
+    """Each other way of sampling, with intervals and by type: `greedy`, and the extra temperatures as "0.4". The main one's are
+    `accuracy` and `by_type`."""
     no_controls: str = ""
     """Why none was played in an environment that judges; else empty."""
 

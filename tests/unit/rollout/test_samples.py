@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -99,6 +100,18 @@ def test_extra_temperatures_are_other_samples() -> None:
     rows = [*ROWS[:2], answered("most", ["42"] * 4, "sample at 0.3"), answered("few", ["7"] * 4, "sample at 0.3")]
     found = evaluate_samples(rows, label="x", config=config)
     assert found.by_temperature == {"0.3": 0.5, "0.6": 0.5} and found.greedy is None
+    assert found.by_sampling["0.3"].interval == mean_interval([1.0, 0.0]) and not found.by_sampling["0.3"].by_type
+
+
+def test_each_way_of_sampling_has_an_interval_and_its_figures_by_type() -> None:
+    rows = [replace(row, task=replace(row.task, task_type=row.task.id)) for row in ROWS]
+    found = evaluate_samples(rows, label="x", config=CONFIG)
+    greedy = found.by_sampling[GREEDY]
+    assert (greedy.accuracy, greedy.interval) == (found.greedy, found.greedy_interval)
+    assert {kind: (each.problems, each.accuracy, each.interval) for kind, each in greedy.by_type.items()} == {
+        "few": (1, 0.0, wilson_interval(0, 1)),
+        "most": (1, 1.0, wilson_interval(1, 1)),
+    }
 
 
 def test_every_try_failed() -> None:
