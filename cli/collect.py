@@ -81,6 +81,9 @@ Chunk = Annotated[
     ),
 ]
 NoBank = Annotated[bool, typer.Option("--no-bank", help="Of a policy: without its skill bank.")]
+Greedy = Annotated[
+    bool, typer.Option("--greedy", help="Of a policy: the likeliest tokens, in the place of rollout.temperature.")
+]
 
 
 def collect(
@@ -97,6 +100,7 @@ def collect(
     data: GameData = None,
     config: Recipe = None,
     no_bank: NoBank = False,
+    greedy: Greedy = False,
     chunk: Chunk = None,
     seed: Seed = None,
     jobs: Jobs = None,
@@ -116,7 +120,7 @@ def collect(
 
     is_player = find_player(agent, resolve_env(env)) is not None
     if is_player:
-        of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None}
+        of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None, "--greedy": greedy or None}
         refuse(of_policy, f"is for a policy, but {agent} is a player. Leave it out")
     else:
         noise = {"--explore": explore, "--explore-moves": explore_moves, "--max-steps": max_steps}
@@ -131,6 +135,7 @@ def collect(
             from skill_ttrl.stages.targets.collect import run_policy
 
             given: dict[str, Any] = {"overrides": overrides or (), "config": config, "use_bank": not no_bank}
+            given |= {"greedy": greedy}
             found = run_policy(agent, selection, **given, chunk=chunk, seed=seed, output=output, progress=view)
     show_collected(found, as_json)
 

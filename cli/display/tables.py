@@ -60,7 +60,11 @@ def evaluation_table(found: Evaluation) -> FittedTable:
         *(_row(f"{avg} of {kind}", each.accuracy, each.interval) for kind, each in types.items()),
         *(row for kind, each in types.items() for row in _known(f"score of {kind}", each.score, each.score_interval)),
         *(
-            _row(f"{name if name == 'greedy' else f'{avg}, T = {name}'}, of {kind or 'other'} ({each.problems})", each.accuracy, each.interval)
+            _row(
+                f"{name if name == 'greedy' else f'{avg}, T = {name}'}, of {kind or 'other'} ({each.problems})",
+                each.accuracy,
+                each.interval,
+            )
             for name, other in found.by_sampling.items()
             for kind, each in other.by_type.items()
         ),

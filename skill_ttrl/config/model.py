@@ -39,16 +39,19 @@ class EmbeddedConfig(Section):
     """Words that the tokenizer learns from the demonstrations, at most."""
     numbers: int = Field(default=0, ge=0, le=999)
     """So many numbers in brackets, `[1]` and so on, are one token each: the answers of `agent.actions: numbered`."""
-
     shared_embeddings: bool = False
     """The embedding of a token "cabinet 27" is learnt as the row of its kind plus the row of its number. What is saved is a plain matrix."""
 
     @model_validator(mode="after")
-    def _heads_share_the_width(self) -> EmbeddedConfig:
+    def _shape_is_possible(self) -> EmbeddedConfig:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
                 "even width"
+            )
+        if self.shared_embeddings and self.vocabulary != "entities":
+            raise ValueError(
+                "shared_embeddings needs vocabulary=entities: tokens of bytes have no kind and no number to share"
             )
         return self
 

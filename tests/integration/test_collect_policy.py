@@ -247,6 +247,16 @@ def at_nowhere() -> list[str]:
     return ["--set", "endpoints.policy.base_url=http://127.0.0.1:9"]
 
 
+def test_a_greedy_policy_plays_the_same_with_every_seed(tmp_path: Path, recipe: Path) -> None:
+    selection = TaskSelection(DOORS, "test", episodes=2)
+    for seed in (1, 2):
+        run_policy("embedded", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
+    one, other = ([each.text for each in lines(tmp_path / f"{seed}.jsonl")] for seed in (1, 2))
+    assert one == other
+    with pytest.raises(RunFolderError, match="sampling"):
+        run_policy("embedded", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
+
+
 def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
     short = ["data.max_prompt_tokens=2"]
     with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):

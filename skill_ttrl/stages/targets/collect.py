@@ -52,6 +52,7 @@ def run_policy(
     overrides: Sequence[str] = (),
     config: str | None = None,
     use_bank: bool = True,
+    greedy: bool = False,
     chunk: int | None = None,
     seed: int | None = None,
     output: str | Path | None = None,
@@ -66,6 +67,7 @@ def run_policy(
         overrides: changes to the config, e.g. `rollout.temperature=0.4`; `env.kwargs.NAME=VALUE` is handed to the environment.
         config: a plain model's recipe or config file.
         use_bank: False plays without the skill bank.
+        greedy: take the likeliest tokens, in the place of sampling at `rollout.temperature`.
         chunk: episodes that are played together; None: `CHUNK`, or as many as the backend takes at once. Another number samples
             other episodes from the same seed.
         seed: of all random choices; None: the config's.
@@ -87,7 +89,8 @@ def run_policy(
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
         collection = Collection(selection, found.name, own, output, 0.95, progress)
-        collected = _collect(_playing(found, selection, overrides), collection, chunk, use_bank)
+        playing = _playing(found, selection, overrides)
+        collected = _collect(playing, collection, _sampling(playing.config, greedy=greedy), chunk, use_bank=use_bank)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     return collected
@@ -107,7 +110,8 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     own = None if is_trained(source) else config.model_dump(mode="json")
     found = resolve_target(source, config=own)
     collection = Collection(selection, found.name, config.seed, path, config.eval.confidence, progress)
-    return _collect(_playing(found, selection, ()), collection, None, use_bank=True)
+    playing = _playing(found, selection, ())
+    return _collect(playing, collection, _sampling(playing.config), None, use_bank=True)
 
 
 def _playing(found: EvalTarget, selection: TaskSelection, overrides: Sequence[str]) -> EvalTarget:
@@ -117,14 +121,22 @@ def _playing(found: EvalTarget, selection: TaskSelection, overrides: Sequence[st
     return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
-def _collect(found: EvalTarget, collection: Collection, chunk: int | None, use_bank: bool) -> Collected:
+def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
+    """How a policy's rollouts are sampled, or the likeliest tokens."""
+    how = config.rollout
+    if greedy:
+        return Sampling(temperature=0.0, max_new_tokens=how.max_new_tokens)
+    return Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
+
+
+def _collect(
+    found: EvalTarget, collection: Collection, sampling: Sampling, chunk: int | None, *, use_bank: bool
+) -> Collected:
     config, tries = found.config, collection.selection.tries
     if chunk is not None and chunk < 1:
         raise ConfigError(f"chunk must be at least 1, found {chunk}.")
     size = chunk or min(CHUNK, config.rollout.max_batch_size)
     units = collection.selection.units(collection.progress)
-    how = config.rollout
-    sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
     depends_on = {
         "model": found.fingerprint(),
         "config": {name: value for name, value in decisive(config).items() if name != "env"},

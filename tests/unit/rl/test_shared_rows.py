@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from pydantic import ValidationError
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
@@ -23,7 +24,9 @@ from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rl.shared_rows import SharedRows, shared_rows
 
 WORDS = ["<pad>", "<act>", "go to", "mug", "shelf", "mug 1", "mug 2", "shelf 1", "shelf 2", "shelf 3", "hot"]
-SHAPE = EmbeddedConfig(hidden_size=16, layers=1, heads=2, intermediate_size=24, shared_embeddings=True)
+SHAPE = EmbeddedConfig(
+    hidden_size=16, layers=1, heads=2, intermediate_size=24, vocabulary="entities", shared_embeddings=True
+)
 DATA = [
     EncodedDemonstration([1, 3, 5], [2, 7, 6, 1]),
     EncodedDemonstration([4, 8], [9, 10, 3], [True, False, True]),
@@ -174,6 +177,8 @@ def test_rl_takes_the_rows_from_the_matrix(tokenizer: Any, accelerator: Accelera
 
 
 def test_what_cannot_share_rows_is_refused(tokenizer: Any, accelerator: Accelerator) -> None:
+    with pytest.raises(ValidationError, match="shared_embeddings needs vocabulary=entities"):
+        EmbeddedConfig(shared_embeddings=True)
     policy = make_policy(tokenizer)
     state = SFTLearner(policy, sft_config("adamw"), accelerator).state_dict()
     policy.model.config.shared_embeddings = False
