@@ -16,6 +16,7 @@ from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import dagger, train
 from skill_ttrl.storage.jsonl import read_jsonl
 from tests.doors import DOORS
+from tests.preloaded import run_code
 
 RUN: dict[str, Any] = {
     "name": "doors",
@@ -97,6 +98,61 @@ def test_stopped_within_a_round_or_between_two_it_goes_on_as_if_it_had_not_been(
         with pytest.raises((KeyboardInterrupt, Interrupted)):
             train.run(config(), tmp_path / "run")
     train.run(config(), tmp_path / "run", resume="auto")
+    assert kept(tmp_path / "run") == kept(reference)
+
+
+HARNESS = """
+import json, os, signal, sys
+import skill_ttrl.rl.parallel.learner as learner, skill_ttrl.runs.checkpoint as checkpoint
+from skill_ttrl.config import load_config
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages import dagger, train
+
+config, folder, stops = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.argv[3])
+PLACES = {
+    "played": (dagger, "play_chunk"),
+    "appended": (RunFolder, "append_jsonl"),
+    "learn": (learner.DriverSFTLearner, "step"),
+    "seal": (checkpoint, "_seal"),
+}
+
+
+def attempt(stop):
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if stop is not None:
+        (owner, name), nth, came = PLACES[stop[0]], stop[1], [0]
+        whole = getattr(owner, name)
+
+        def replaced(*words, **named):
+            found = whole(*words, **named)
+            came[0] += 1
+            if came[0] == nth:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return found
+
+        setattr(owner, name, replaced)
+    code = 1
+    try:
+        train.run(load_config(config), folder, resume="auto")
+        code = 0
+    finally:
+        os._exit(code)
+
+
+print(json.dumps([attempt(stop) for stop in [*stops, None]]))
+"""
+
+
+@pytest.mark.slow
+def test_killed_again_and_again_within_rounds_and_between_them(reference: Path, tmp_path: Path) -> None:
+    """After a chunk, in the middle of what a round appends, after an update, and while a checkpoint is written."""
+    # Each number counts from where the attempt goes on: at the end of the cold start, then within the first round, then in the second.
+    stops = [("played", 1), ("learn", 1), ("appended", 3), ("seal", 1), ("played", 2), ("learn", 2)]
+    run = {**RUN, "dagger": {**RUN["dagger"], "checkpoint_every": 1}}
+    done = run_code(HARNESS, json.dumps(run), tmp_path / "run", json.dumps(stops), timeout=240)
+    assert done.returncode == 0 and json.loads(done.stdout) == [-9] * len(stops) + [0], (done.stdout, done.stderr)
     assert kept(tmp_path / "run") == kept(reference)
 
 

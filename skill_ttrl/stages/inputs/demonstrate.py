@@ -233,9 +233,11 @@ class Aims:
 
 def follows(action: str, skills: Sequence[Skill]) -> Skill | None:
     """The skill that shares most words with an action, at least one; the first of several."""
+    if not skills:
+        return None
     words = {word for word in normalized_tokens(action) if word.isalpha()}
     counts = [len(words & set(normalized_tokens(f"{skill.title} {skill.text}"))) for skill in skills]
-    return skills[counts.index(max(counts))] if counts and max(counts) > 0 else None
+    return skills[counts.index(max(counts))] if max(counts) > 0 else None
 
 
 def verb(action: str, fixed: Collection[str] = ()) -> str:
@@ -263,7 +265,8 @@ def coverage(
         fixed: the environment's `fixed_actions`.
     """
     verbs = Counter(verb(each.action, fixed) for each in shown)
-    possible = {verb(action, fixed) for each in episodes for step in each.steps for action in step.admissible}
+    actions = {action for each in episodes for step in each.steps for action in step.admissible}
+    possible = {verb(action, fixed) for action in actions}
     blocks = Counter(each.skills for each in shown)
     counts = Counter(skill for each in shown for skill in each.skills)
     return Coverage(

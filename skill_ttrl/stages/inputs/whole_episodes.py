@@ -6,7 +6,7 @@ What was done stays in the conversation, whatever was advised: what is to be lea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from skill_ttrl.agents.action_parser import answer_for
@@ -54,7 +54,7 @@ class EpisodeShown:
             if turn.seen is not None:
                 said.append(turn.seen)
         return {
-            "messages": [asdict(message) for message in said],
+            "messages": [{"role": message.role, "content": message.content} for message in said],
             "learnt": [turn.learnt for turn in self.turns],
             "task": self.task_id,
             "task_type": self.task_type,
