@@ -218,7 +218,8 @@ class HFBackend(TokenizerMixin):
     ) -> Decoding | KeptDecoding:
         """The prompts, read, on kept rows where there are some; `several`: where it can be, one that reads several tokens at once."""
         if (self._keepers or several) and takes_slot_masks(self.model):
-            return KeptDecoding(self.model, prompts, self.pad_id, self._rows_to_keep() if self._keepers else KeptRows())
+            kept = self._rows_to_keep() if self._keepers else KeptRows()
+            return KeptDecoding(self.model, prompts, self.pad_id, kept, most_rows=rows)
         return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
 
     def _rows_to_keep(self) -> KeptRows:

@@ -16,8 +16,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import Cache, DynamicLayer
 
-LEAST_GROWTH = 64
-"""Tokens by which the memory grows at least."""
+GROWTH = 64
+"""Columns that are added to memory at once."""
 
 
 class _Plan:
@@ -29,6 +29,8 @@ class _Plan:
     """Which of the tokens that the model is given are no padding; None: all."""
     rows = width = 0
     """Rows that are read, and columns that they have then."""
+    expected = 0
+    """Rows that there may soon be."""
 
 
 class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
@@ -74,8 +76,8 @@ class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
         had_rows, _, had_width, _ = self.keys.shape
         if rows <= had_rows and width <= had_width:
             return
-        rows = max(had_rows, rows if rows <= had_rows or not had_rows else max(rows, had_rows * 3 // 2))
-        width = had_width if width <= had_width else width + max(LEAST_GROWTH, had_width // 2)
+        rows = had_rows if rows <= had_rows else max(self._plan.expected, rows if not had_rows else rows + rows // 8)
+        width = had_width if width <= had_width else width + GROWTH
         self.resize(rows, width)
 
     def resize(self, rows: int, width: int) -> None:
@@ -99,6 +101,10 @@ class KeptRows:
         self._used: list[int] = []
         """When each row was used last."""
         self._clock = 0
+
+    def expect(self, rows: int) -> None:
+        """Take memory for so many rows where some is taken."""
+        self._plan.expected = rows
 
     def begin(self, prompts: Sequence[tuple[int, ...]]) -> tuple[list[int], list[Sequence[int]]]:
         """Make the first rows those of the prompts; gives the row of each, and for each row the tokens yet to be computed, at least one.
@@ -223,10 +229,14 @@ class KeptDecoding:
         prompts: Tokens of different prompts, one slot each at the beginning.
         pad_id: Fills up shorter ones.
         rows: Where keys and values are kept.
+        most_rows: Most slots there will be.
     """
 
-    def __init__(self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, rows: KeptRows) -> None:
+    def __init__(
+        self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, rows: KeptRows, *, most_rows: int
+    ) -> None:
         self._model, self._pad_id, self._rows = model, pad_id, rows
+        rows.expect(most_rows)
         self.slots, new = rows.begin(prompts)
         """Slot of each prompt."""
         self.logits_S_V: Float[Tensor, "S V"] = rows.read(model, new, pad_id)
