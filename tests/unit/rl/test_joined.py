@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.llm.backend import Request, Sampling
@@ -51,6 +53,10 @@ def episodes(seed: int = 0) -> list[Group]:
     return groups
 
 
+def trajectories(groups: Sequence[Group]) -> list[Trajectory]:
+    return [each for group in groups for each in group.trajectories]
+
+
 GROUPS = episodes()
 
 
@@ -61,7 +67,7 @@ def at_completions(batch: RolloutBatch, values_F: torch.Tensor) -> list[float]:
 
 def test_steps_that_go_on_from_one_another_are_one_item() -> None:
     apart, joined = pack(GROUPS, invalid_penalty=0.5), pack(GROUPS, invalid_penalty=0.5, join=True)
-    steps = [len(each.steps) for group in GROUPS for each in group.trajectories]
+    steps = [len(each.steps) for each in trajectories(GROUPS)]
     assert len(apart) == sum(steps) and len(joined) == 7 and joined.turn_places == apart.turn_places
     assert joined.trajectory_index_N.tolist() == [0, 0, 1, 2, 3, 4, 5]
     assert len(joined.tokens_F) < 0.7 * len(apart.tokens_F)
@@ -78,6 +84,31 @@ def test_steps_that_go_on_from_one_another_are_one_item() -> None:
     ]
     once = with_advantages(joined, GROUPS, [[float(at) for at in range(count)] for count in steps])
     assert torch.equal(once.advantages_F, joined.step_F.clamp(min=0) * joined.trained_F)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 10_000))
+def test_joining_loses_and_invents_nothing(seed: int) -> None:
+    groups = episodes(seed)
+    apart, joined = pack(groups, invalid_penalty=0.5), pack(groups, invalid_penalty=0.5, join=True)
+    rows = [[float(number + at) for at in range(len(each.steps))] for number, each in enumerate(trajectories(groups))]
+    apart, joined = with_advantages(apart, groups, rows), with_advantages(joined, groups, rows)
+    assert joined.turn_places == apart.turn_places
+    for name in ("tokens", "scores", "old_log_probs", "trained", "step", "advantages"):
+        assert at_completions(joined, getattr(joined, f"{name}_F")) == at_completions(
+            apart, getattr(apart, f"{name}_F")
+        )
+    places = [joined.tokens_F[: int(at) + 1] for at in (joined.step_F >= 0).nonzero()]
+    contexts = [
+        each[int(start) :]
+        for each, start in zip(places, joined.starts_N[joined.item_F[joined.step_F >= 0]], strict=True)
+    ]
+    alone = [
+        apart.tokens_F[int(apart.starts_N[apart.item_F[at]]) : int(at) + 1] for at in (apart.step_F >= 0).nonzero()
+    ]
+    assert all(torch.equal(one, other) for one, other in zip(contexts, alone, strict=True)), (
+        "the same tokens before each"
+    )
 
 
 def gradients(policy: Policy, batch: RolloutBatch, temperature: float = 0.7) -> tuple[float, dict[str, torch.Tensor]]:
@@ -97,7 +128,7 @@ def gradients(policy: Policy, batch: RolloutBatch, temperature: float = 0.7) -> 
 @pytest.mark.parametrize("packing", ["off", "on"])
 def test_an_item_an_episode_has_the_gradient_of_its_steps(packing: str, make_policy: Callable[..., Policy]) -> None:
     draw, found = random.Random(3), []
-    advantages = [[draw.gauss(0, 1) for _ in each.steps] for group in GROUPS for each in group.trajectories]
+    advantages = [[draw.gauss(0, 1) for _ in each.steps] for each in trajectories(GROUPS)]
     for join in (False, True):
         batch = with_advantages(pack(GROUPS, join=join), GROUPS, advantages)
         found.append(gradients(make_policy(packing=packing), batch))
