@@ -11,20 +11,25 @@ import asyncio
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.observations import alfworld
+from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.config import EmbeddedConfig
 from skill_ttrl.envs import TextEnv, make_env
+from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.chat import encode_chat, encode_plain
+from skill_ttrl.llm.chat import encode_chat, encode_next, encode_plain
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.scripted import Exploration, play_episode
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.types import Message, Skill, Step, Task
 
@@ -106,6 +111,36 @@ def prompts() -> None:
         print(f"max_prompt_tokens {most}: {each * 1000:5.2f} ms a prompt, {cut} of {len(scenes)} cut")
 
 
+def memories() -> None:
+    """CPU time of the prompt of a later turn, made anew and continued, with the expert's episodes of 60 generated games."""
+    env, expert = ALFWorldEnv(data="generated"), make_player("expert", ALFWORLD_ENV_ID)
+    played = [play_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
+    scenes = [
+        (step, Scene(step.observation, each.steps[:place], each.goal, step.admissible))
+        for each in played
+        for place, step in enumerate(each.steps)
+    ]
+    for vocabulary, observe in (("bytes", None), ("entities", alfworld)):
+        agent = Agent(PromptFormatter("plain"), "episode", observe=observe)
+        texts = {text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible)}
+        tokenizer = build_tokenizer(sorted(texts), EmbeddedConfig(vocabulary=vocabulary))
+        later = [scene for _, scene in scenes if scene.steps]
+        encode_next(tokenizer, Message("user", "once"))  # what is looked at once a tokenizer is no cost of a turn
+        first, again = (_each(later, lambda agent, scene: agent.next_message(scene), agent, tokenizer) for _ in "ab")
+        anew = _each(later, lambda agent, scene: agent.prompt(scene).messages, agent, tokenizer)
+        print(f"{vocabulary:8}: anew {anew:4.0f} us a turn, continued {first:3.0f}, and {again:3.0f} once it is known")
+
+
+def _each(scenes: Sequence[Scene], make: Callable[[Agent, Scene], Any], agent: Agent, tokenizer: Any) -> float:
+    """Microseconds of CPU that the tokens of a scene take."""
+    began = time.process_time()
+    for scene in scenes:
+        made = make(agent, scene)
+        encode_next(tokenizer, made) if isinstance(made, Message) else encode_chat(tokenizer, made)
+    return (time.process_time() - began) / len(scenes) * 1e6
+
+
 if __name__ == "__main__":
     schedules()
     prompts()
+    memories()

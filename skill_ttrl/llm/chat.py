@@ -210,6 +210,15 @@ def encode_plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
 
 
+def count_unknown(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> tuple[int, int]:
+    """(tokens that stand for words which the tokenizer does not know, tokens in all); (0, 0) for one that has a token for any text."""
+    unknown = getattr(tokenizer, "unk_token_id", None)
+    if unknown in (None, tokenizer.eos_token_id, tokenizer.pad_token_id):
+        return 0, 0
+    counts = [(tuple(ids).count(unknown), len(ids)) for ids in sequences]
+    return sum(found for found, _ in counts), sum(total for _, total in counts)
+
+
 def mark_control(text: str, control: re.Pattern[str]) -> str:
     """A message's text with marks around all that spells a control token."""
     return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text.replace(_OPEN, "").replace(_CLOSE, ""))

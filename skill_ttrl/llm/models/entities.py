@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,15 +95,3 @@ def saved_as_is(folder: Path) -> bool:
         )
     except (OSError, ValueError, AttributeError):
         return False
-
-
-def unknown_share(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> float:
-    """Share of tokens that stand for words which the tokenizer does not know; 0 for one that knows every text."""
-    unknown = tokenizer.unk_token_id
-    if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.pad_token_id):
-        return 0.0
-    found = total = 0
-    for ids in sequences:
-        found += sum(token == unknown for token in ids)
-        total += len(ids)
-    return found / total if total else 0.0

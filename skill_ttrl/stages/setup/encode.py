@@ -22,6 +22,7 @@ from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI
+from skill_ttrl.stages.evaluation.unknown_words import unknown_note
 from skill_ttrl.stages.inputs.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.rationale import with_thoughts
@@ -125,6 +126,10 @@ def encode_episodes(
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
+    if note := unknown_note(
+        parts.policy.tokenizer, [ids for each in encoded for ids in (each.prompt_ids, each.response_ids)]
+    ):
+        progress.notice(f"Of the demonstrations, {note}", warning=True)
     return encoded
 
 

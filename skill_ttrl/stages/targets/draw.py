@@ -28,6 +28,7 @@ from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.controls import Controls, applies, join, play_controls
+from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
@@ -103,9 +104,11 @@ def draw_samples(
         stack.callback(worker.close)
         size = chunk if chunk is not None or folder is not None else 0
         plan = plan_samples(kept, draws, size, subject.config.rollout.max_batch_size)
-        rows = run_sampling_plan(
-            plan, _both(worker, kept) if both_wordings else worker.generate_rollouts, folder, progress, _facts(known)
-        )
+        generate = _both(worker, kept) if both_wordings else worker.generate_rollouts
+        watched = UnknownWords(generate, getattr(worker.backend, "tokenizer", None))
+        rows = run_sampling_plan(plan, watched, folder, progress, _facts(known))
+        if watched.note:
+            progress.notice(watched.note, warning=True)
         if played is None:
             played = join(
                 play_controls(subject.config, own, worker.envs, worker.agent, source=name) for name, own in kept.items()

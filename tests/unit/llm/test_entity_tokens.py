@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from skill_ttrl.config import EmbeddedConfig, InvalidConfigError, ModelConfig, load_config
-from skill_ttrl.llm.chat import encode_chat, encode_next, encode_plain, turn_end
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
-from skill_ttrl.llm.models.entities import CONTROL, entity_vocabulary, unknown_share
+from skill_ttrl.llm.models.entities import CONTROL, entity_vocabulary
 from skill_ttrl.llm.models.load import load_model, load_tokenizer, save_model
-from skill_ttrl.types import Message
+from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
+from skill_ttrl.types import Group, Message, Step, Task, Trajectory
 
 CORPUS = [
     "<task> put keychain in armchair <room> armchair 2 sofa 1 dresser 27",
@@ -76,8 +78,8 @@ def test_an_episode_is_a_token_a_word_and_reads_back(made: Any) -> None:
 def test_other_words_are_unknown_and_counted(made: Any) -> None:
     ids = encode_plain(made, "put the frobnicator on dresser 28, please")
     assert made.decode(ids) == "put the <unk> <unk> <unk> please"
-    assert unknown_share(made, [ids, ids[:2]]) == 3 / 8 and unknown_share(made, []) == 0
-    assert unknown_share(build_tokenizer(), [[0, 1]]) == 0  # it knows every text
+    assert count_unknown(made, [ids, ids[:2]]) == (3, 8) and count_unknown(made, []) == (0, 0)
+    assert count_unknown(build_tokenizer(), [[0, 1]]) == (0, 0)  # it knows every text
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -98,3 +100,23 @@ def test_a_policy_of_entities_is_made_of_its_corpus(tmp_path: Path) -> None:
     settings = {"phases": ["sft"], "model": {"path": "embedded", "embedded": {"vocabulary": "entities"}}}
     with pytest.raises(InvalidConfigError, match="takes its words from demonstrations"):
         load_config(settings)
+
+
+def test_an_evaluation_says_what_was_unknown(made: Any) -> None:
+    def read(*words: str) -> Any:
+        steps = tuple(Step("", "", 0.0, False, False, prompt_ids=encode_plain(made, text)) for text in words)
+        return lambda tasks, n, sampling, seed: [Group(tasks[0], (Trajectory(tasks[0], steps, None, "terminated"),))]
+
+    tasks = [Task("a", "A-v0")]
+    for said, note in [
+        (
+            read("frobnicate", "put mug in frobnicator 1"),
+            "Of what the policy read, 1 of 4 tokens (25.00%) are <unk>: words",
+        ),
+        (read("mug"), ""),
+        (read(), ""),
+    ]:
+        watched = UnknownWords(said, made)
+        assert len(watched(tasks, 1, Sampling(), 0)) == 1
+        assert watched.note.startswith(note) and bool(watched.note) == bool(note)
+    assert UnknownWords(read("frobnicate"), None).note == ""
