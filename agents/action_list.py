@@ -55,7 +55,7 @@ def fill_slot(action: str, task: str) -> str:
 
 def has_slot(action: str) -> bool:
     """Whether an action has a place for words of the agent's own."""
-    return PLACE.search(action) is not None
+    return "<" in action and PLACE.search(action) is not None
 
 
 AS_LISTED = Listing()

@@ -115,7 +115,9 @@ class Agent:
 
     def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
-        if constrained and self.project is not whole and possible(written, scene.admissible):
+        if self.project is whole:
+            return whole(written)
+        if constrained and possible(written, scene.admissible):
             return Projection(written, "valid")
         return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 

@@ -91,4 +91,5 @@ def stated(info: Mapping[str, Any], key: str) -> str:
 def admissible_actions(info: Mapping[str, Any]) -> tuple[str, ...]:
     """The actions that an `info` lists (`admissible_commands`)."""
     listed = info.get("admissible_commands")
-    return tuple(replace_surrogates(str(action)) for action in listed) if isinstance(listed, list | tuple) else ()
+    texts = tuple(map(str, listed)) if isinstance(listed, list | tuple) else ()
+    return texts if "".join(texts).isascii() else tuple(map(replace_surrogates, texts))

@@ -80,8 +80,9 @@ class ChoiceTokens:
 
     def _choices(self, choices: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], tuple[_Open, ...]]:
         """Tokens of the choices without a slot, the end token included, and those with one."""
-        closed = dict.fromkeys(self._fixed(text) for text in choices if not SLOT.search(text))
-        return tuple(closed), tuple(self._opened(text) for text in choices if SLOT.search(text))
+        slots = {text for text in choices if "<" in text and SLOT.search(text)}
+        closed = dict.fromkeys(self._fixed(text) for text in choices if text not in slots)
+        return tuple(closed), tuple(self._opened(text) for text in choices if text in slots)
 
     def _opened(self, text: str) -> _Open:
         before, *inner, after = SLOT.split(text)
