@@ -52,6 +52,8 @@ class Data:
 
     folder: Path | None
     """Holds a folder for each split; None: this package's own games, which are made when a split is first opened."""
+    generated: int | None = None
+    """Training games of this package's own, where there is no folder; None: as many as it makes by default."""
 
     def splits(self) -> tuple[str, ...]:
         """The splits that can be opened."""
@@ -79,7 +81,7 @@ class Data:
             return self.folder / split, source
         from skill_ttrl.envs.alfworld.maker.generate import ensure_generated
 
-        return ensure_generated(split, progress=progress) / JSON_FOLDER / split, GENERATED
+        return ensure_generated(split, progress, self.generated) / JSON_FOLDER / split, GENERATED
 
     def __str__(self) -> str:
         return "the generated games" if self.folder is None else str(self.folder)
@@ -89,8 +91,8 @@ def find_data(data: str | Path | None) -> Data:
     """Where the games are.
 
     Args:
-        data: a folder with `json_2.1.1/` in it, that folder, or `generated` (a folder of this name is `./generated`). None:
-            `$ALFWORLD_DATA` where it is set, else `generated`.
+        data: a folder with `json_2.1.1/` in it, that folder, `generated` (a folder of this name is `./generated`), or
+            `generated:3000` for so many training games. None: `$ALFWORLD_DATA` where it is set, else `generated`.
 
     Raises:
         EnvError: the folder, given or of the variable, has no games in it.
@@ -104,6 +106,8 @@ def find_data(data: str | Path | None) -> Data:
             asked = GENERATE
     if asked == GENERATE:
         return Data(None)
+    if isinstance(asked, str) and asked.startswith(f"{GENERATE}:"):
+        return Data(None, _count(asked))
     folder = Path(os.path.expanduser(asked))
     for candidate in (folder / JSON_FOLDER, folder):
         if any(os.path.isdir(candidate / split) for split in SPLITS):
@@ -113,6 +117,14 @@ def find_data(data: str | Path | None) -> Data:
         f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Give the folder that alfworld-download has filled, or take the games that "
         f'this package makes itself: data="{GENERATE}"' + (f", or unset {VARIABLE}." if data is None else ".")
     )
+
+
+def _count(data: str) -> int:
+    """The number in `generated:N`."""
+    count = data.partition(":")[2]
+    if not (count.isascii() and count.isdigit() and int(count[:9])):
+        raise EnvError(f'data={data[:60]!r} has no number of training games behind the colon: "{GENERATE}:3000".')
+    return int(count[:9])
 
 
 class GameList(Sequence[Game]):

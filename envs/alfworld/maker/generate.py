@@ -32,6 +32,11 @@ COUNTS: Mapping[str, int] = {"train": 240, "valid_seen": 60, "valid_unseen": 60}
 MAX_GAMES = 1_000_000
 
 
+def counts(train: int) -> dict[str, int]:
+    """Games of each split of a default series of `train` training games: a tenth of them in each of the others, at least 60."""
+    return {split: train if split == "train" else max(count, train // 10) for split, count in COUNTS.items()}
+
+
 @dataclass(frozen=True, slots=True)
 class GeneratedGames:
     """Games of one split as `run` leaves them."""
@@ -74,32 +79,37 @@ def run(
     return GeneratedGames(str(output), split, record["games"], written, seed, tuple(record["task_types"]), seconds)
 
 
-def ensure_generated(split: str, progress: Progress | None = None) -> Path:
+def ensure_generated(split: str, progress: Progress | None = None, train: int | None = None) -> Path:
     """The folder of the default games, which are made on the first call, in seconds, and kept in the user's cache.
 
-    It appears with all splits or not at all, also where two processes begin at once: 240 training games and 60 in each of the
-    others, about 25 MB. `XDG_CACHE_HOME` moves the cache.
+    It appears with all splits or not at all, also where two processes begin at once: by default 240 training games and 60 in each
+    of the others, about 25 MB. `XDG_CACHE_HOME` moves the cache.
 
     Args:
         split: a split that must be there: `train`, `valid_seen` or `valid_unseen`.
         progress: told how far it is, where games are made.
+        train: training games, see `counts` for the others; None: 240.
 
     Returns:
         A folder with `json_2.1.1/` and `generated.json`.
 
     Raises:
-        EnvError: there is no such split, the package alfworld is not installed, or the cache cannot be written.
+        EnvError: there is no such split, so many are not made, the package alfworld is not installed, or the cache cannot be written.
     """
     _check_split(split)
     cache = cache_folder("alfworld")
-    root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}"
+    train = COUNTS["train"] if train is None else train
+    if not 1 <= train <= MAX_GAMES:
+        raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {train:,} were asked for.")
+    size = "" if train == COUNTS["train"] else f"-{train}"
+    root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}{size}"
     if (root / GENERATED_FILE).is_file():
         return root
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with waiting_for(cache / ".lock"):
             if not (root / GENERATED_FILE).is_file():
-                _make_whole(root, progress)
+                _make_whole(root, counts(train), progress)
     except OSError as error:
         raise EnvError(
             f"The generated games cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
@@ -240,12 +250,12 @@ def _write_record(root: Path, record: Mapping[str, Any]) -> None:
     write_atomic(root / GENERATED_FILE, (json.dumps(record, indent=1) + "\n").encode())
 
 
-def _make_whole(root: Path, progress: Progress | None) -> None:
+def _make_whole(root: Path, wanted: Mapping[str, int], progress: Progress | None) -> None:
     """All splits beside `root`, then in its place in one step."""
     remove_unfinished(root.parent)
-    number, total = itertools.count(1), sum(COUNTS.values())
+    number, total = itertools.count(1), sum(wanted.values())
     with made_whole(root) as beside:
-        for split, count in COUNTS.items():
+        for split, count in wanted.items():
             record = _open_record(beside, split, {"games": count, "seed": SEED, "task_types": list(TASK_TYPES)})
             _write_split(beside, split, record, progress and (lambda *_: progress(next(number), total)))
 

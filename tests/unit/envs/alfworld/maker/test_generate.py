@@ -20,8 +20,9 @@ import pytest
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.game import SPLITS, TASK_TYPES, load_game, task_in_words
+from skill_ttrl.envs.alfworld.games import Data, find_data
 from skill_ttrl.envs.alfworld.maker import generate, goals, maker, ontology
-from skill_ttrl.envs.alfworld.maker.generate import COUNTS, ensure_generated, generate_games, read_record
+from skill_ttrl.envs.alfworld.maker.generate import COUNTS, counts, ensure_generated, generate_games, read_record
 from skill_ttrl.envs.alfworld.maker.goals import TREATED, Goal, goals_by_room
 from skill_ttrl.envs.alfworld.maker.maker import Generated, generated
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
@@ -469,3 +470,11 @@ def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_pa
     assert "the same command goes on" in said
     generate_games(tmp_path / "whole", "train", len(paths(tmp_path / "stopped")))
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
+
+
+def test_a_longer_series_of_default_games_is_named_by_its_training_games(tmp_path: Path) -> None:
+    assert counts(240) == dict(COUNTS) and counts(3000) == {"train": 3000, "valid_seen": 300, "valid_unseen": 300}
+    assert find_data("generated:3000") == Data(None, 3000) and find_data("generated") == Data(None)
+    for wrong in ("generated:", "generated:0", "generated:-3", "generated:many"):
+        with pytest.raises(EnvError, match="number of training games"):
+            find_data(wrong)
