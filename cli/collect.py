@@ -129,7 +129,7 @@ def collect(
         kwargs = environment_arguments(overrides or (), data) if is_player else {} if data is None else {"data": data}
         selection = TaskSelection(env, split, kwargs, words(types), episodes, tries)
         if is_player:
-            how = Exploration(shares(explore or "0"), explore_moves or 0.0, max_steps)
+            how = Exploration(shares(explore or "0"), explore_moves or 0.0, max_steps, "," in (explore or ""))
             found = run(selection, agent=agent, explore=how, seed=seed or 0, jobs=jobs, output=output, progress=view)
         else:
             from skill_ttrl.stages.targets.collect import run_policy

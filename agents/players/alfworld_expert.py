@@ -226,6 +226,8 @@ class ALFWorldExpert:
         self._room = Room()
         self._given: Counter[str] = Counter()
         self._commands: list[str] = []
+        self.guesses = False
+        """True where its plan had no command for the last step, and it took the least tried one."""
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
@@ -239,7 +241,8 @@ class ALFWorldExpert:
         room.see(commands)
         self._commands = commands
         command = next_command(goal, room) if goal else None
-        if command is None or command not in commands or self._given[command] >= TRIES:
+        self.guesses = command is None or command not in commands or self._given[command] >= TRIES
+        if command is None or self.guesses:
             command = self._least_tried(commands)
         self._done = command
         return command

@@ -19,7 +19,8 @@ class Player(Protocol):
     """Plays one episode after another, by what the environment shows and nothing else.
 
     A player may have a method `overruled(action)` too: it is told there that not what it said last was done, but another action
-    (`explore`). One that keeps in mind what it has done needs it.
+    (`explore`). One that keeps in mind what it has done needs it. With an attribute `guesses` it says that its last word was no part of a plan:
+    that is played, but nobody should learn it.
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
@@ -193,6 +194,11 @@ def on_action_override(player: Player, action: str) -> None:
     told = getattr(player, "overruled", None)
     if callable(told):
         told(action)
+
+
+def advice_of(player: Player, said: str) -> str | None:
+    """What is to be learnt of the player's last word; None where that was a guess (`Player`)."""
+    return None if getattr(player, "guesses", False) else said
 
 
 def check_adviser(player: Player) -> None:

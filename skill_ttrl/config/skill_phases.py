@@ -24,7 +24,8 @@ class CollectConfig(Section):
     """Episodes of each task."""
     explore: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
-    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `tries: 4`."""
+    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `tries: 4`; the
+    advice is then kept even where all are 0."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
     """Share of these random actions that only move (`go to`), where the environment lists such: a step that changes nothing but the place
     leaves the task as it was, and the way back is what is to be learnt."""

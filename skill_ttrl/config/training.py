@@ -98,6 +98,11 @@ class DaggerConfig(Section):
         """Updates of each round."""
         return self.steps if isinstance(self.steps, list) else [self.steps] * self.rounds
 
+    @property
+    def evaluations(self) -> int:
+        """Evaluations before the first round and between rounds."""
+        return 0 if self.validate_every is None else 1 + (self.rounds - 1) // self.validate_every
+
 
 class VoteSFTConfig(Section):
     """The baseline: fine-tuning on the samples that agree with their majority, as many sampled as the rl phase would

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.agents.players.scripted_agent import Player, on_action_override
+from skill_ttrl.agents.players.scripted_agent import Player, advice_of, on_action_override
 from skill_ttrl.rollout.info import text_of
 from skill_ttrl.types import Task, derive_seed
 
@@ -24,7 +24,9 @@ class Adviser:
 
     def __init__(self, player: Player, seed: int, attempt: int = 0) -> None:
         self._player, self._seed, self._attempt = player, seed, attempt
-        self.advice = ""
+        self._said = ""
+        self.advice: str | None = None
+        """What the player would do; None where that would be a guess."""
 
     def start(self, task: Task, observation: str, info: Mapping[str, Any]) -> None:
         """Watch an episode that begins."""
@@ -34,9 +36,10 @@ class Adviser:
 
     def follow(self, action: str, observation: str, info: Mapping[str, Any]) -> None:
         """Advise on the state that `action` has led to."""
-        if action != self.advice:
+        if action != self._said:
             on_action_override(self._player, action)
         self._advise(observation, info)
 
     def _advise(self, observation: str, info: Mapping[str, Any]) -> None:
-        self.advice = text_of(self._player.act(observation, info), "The agent's action")
+        self._said = text_of(self._player.act(observation, info), "The agent's action")
+        self.advice = advice_of(self._player, self._said)

@@ -120,7 +120,8 @@ class ActiveRollout:
             )
             possible = admissible_actions(answer[-1])
             if self.adviser is not None:
-                step = replace(step, info={**step.info, ADVICE: self.adviser.advice})
+                if self.adviser.advice is not None:
+                    step = replace(step, info={**step.info, ADVICE: self.adviser.advice})
                 if not (step.terminated or step.truncated):
                     self.adviser.follow(projection.action, seen, answer[-1])
         except EnvTimeoutError as late:

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import Player, any_action, on_action_override
+from skill_ttrl.agents.players.scripted_agent import Player, advice_of, any_action, on_action_override
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.rollout.info import (
@@ -38,6 +38,8 @@ class Exploration:
     """Share of these actions that only move (`MOVE`), where the environment lists such; the others are any of the admissible ones."""
     max_steps: int | None = None
     """Longest episode; None: the environment alone bounds it."""
+    listed: bool = False
+    """The chances were given as a list: what the player advised is then kept even where all of them are 0."""
 
     @classmethod
     def of(cls, explore: float | Sequence[float] | Exploration) -> Exploration:
@@ -47,7 +49,8 @@ class Exploration:
             ConfigError: a share is not between 0 and 1, or there is none.
         """
         if not isinstance(explore, Exploration):
-            explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,))
+            listed = isinstance(explore, Sequence)
+            explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,), listed=listed)
         if not explore.chances:
             raise ConfigError("explore is empty: name a share of the steps, such as 0, or one for each try in turn.")
         for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
@@ -58,14 +61,14 @@ class Exploration:
         return explore
 
     @property
-    def explores(self) -> bool:
-        """True where any try explores; all tries then say what the player advised."""
-        return any(self.chances)
+    def advises(self) -> bool:
+        """True where every step of every try says what the player advised: any try explores, or there is a chance for each."""
+        return any(self.chances) or self.listed
 
     @property
     def stated(self) -> float | list[float]:
-        """The chances as a config has them: one number, or a list of several."""
-        return self.chances[0] if len(self.chances) == 1 else list(self.chances)
+        """The chances as a config has them: one number, or a list."""
+        return list(self.chances) if self.listed else self.chances[0]
 
     def draw(self, rng: random.Random, info: Mapping[str, Any], attempt: int) -> str | None:
         """The action to take in place of the player's own; None: its own."""
@@ -91,8 +94,7 @@ def play_episode(
 ) -> Trajectory:
     """Play a task to its end.
 
-    A player that explores is asked in every step; in some of them another action is taken all the same. So there are examples of
-    how to get out of states that it would never get into.
+    A player that explores is asked in every step; in some another action is taken all the same, which leads to states it would never see.
 
     An exception of the environment or the player is the episode's outcome (`stop_reason` "error"), not the caller's.
 
@@ -117,13 +119,14 @@ def play_episode(
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
         while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
             advice, admissible = text_of(player.act(observation, info), "The agent's action"), admissible_actions(info)
+            shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(player, advice)) is not None else {}
             action = how.draw(draws, info, attempt) or advice
             if action != advice:
                 on_action_override(player, action)
             answer = env.step(action)
             observation, step = make_step(observation, action, answer, reset_info, admissible=admissible)
             info = answer[-1]
-            steps.append(replace(step, info={**step.info, ADVICE: advice}) if how.explores else step)
+            steps.append(replace(step, info={**step.info, **shown}) if shown else step)
             if step.terminated or step.truncated:
                 stop = "terminated" if step.terminated else "truncated"
     except FAILURES as raised:

@@ -155,12 +155,12 @@ def run_as_configured(
 
 def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
-    if explore.explores:  # refused before anything is played
+    if explore.advises:  # refused before anything is played
         check_adviser(make_player(agent, resolve_env(selection.env), prompts))
     units = selection.units(collection.progress)
     make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
-    depends_on: dict[str, Any] = {"explore": explore.stated} if explore.explores else {}
-    if explore.explores and explore.moves:
+    depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
+    if explore.moves:
         depends_on["explore_moves"] = explore.moves
     if explore.max_steps is not None:
         depends_on["max_steps"] = explore.max_steps
@@ -197,8 +197,9 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 
 def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
+    listed = isinstance(asked.explore, list)
     chances = asked.explore if isinstance(asked.explore, list) else [asked.explore]
-    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps)
+    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed)
 
 
 class _Playing:

@@ -215,7 +215,7 @@ def round_metrics(episodes: Sequence[Trajectory], config: SkillTTRLConfig, *, by
     """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
     metrics = episode_metrics([Group(each.task, (each,)) for each in episodes], config, by_type=by_type)
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
-    agrees = [step.action == step.info[ADVICE] for each in episodes for step in each.steps]
+    agrees = [step.action == step.info[ADVICE] for each in episodes for step in each.steps if ADVICE in step.info]
     if agrees:
         metrics["expert_agreement"] = fmean(agrees)
     return metrics

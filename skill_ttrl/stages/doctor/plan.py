@@ -215,7 +215,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         trained = {"rl", "vote_sft"} & {*config.phases}
         between = (config.rl.steps - 1) // config.rl.validate_every if trained and config.rl.validate_every else 0
         bank_off = len(trained) if config.skills is not None and config.skills.use else 0
-        times = 1 + len(trained) + between + bank_off
+        times = 1 + len(trained) + between + bank_off + ("dagger" in config.phases) * config.dagger.evaluations
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
         tasks = found.evaluated or config.env.eval_tasks or 0
         what = f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks"

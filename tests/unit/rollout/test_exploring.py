@@ -18,9 +18,9 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.scripted import Exploration, play_episode
-from skill_ttrl.types import Trajectory
+from skill_ttrl.types import Task, Trajectory
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
 from tests.doors import DOORS, Doors, Opener
@@ -165,6 +165,16 @@ def test_the_expert_of_alfworld_is_right_after_another_agent_has_gone_to_and_fro
         assert over and info["won"], task.id
 
 
+def test_what_an_expert_does_without_a_plan_is_played_and_advised_to_nobody() -> None:
+    """A task that it does not understand is explored: that is no plan."""
+    player = ALFWorldExpert()
+    info = {"admissible_commands": commands("go to shelf 1; go to desk 1")}
+    for task, guesses in ((HOT, False), ("Your task is to: dance.", True)):
+        adviser = Adviser(player, seed=0)
+        adviser.start(Task("t", "e"), task, info)
+        assert (adviser.advice is None) == guesses == player.guesses
+
+
 def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str) -> None:
     env, player = ALFWorldEnv(data=kitchen, split="train"), ALFWorldExpert()
     task = env.tasks()[0]
@@ -173,6 +183,8 @@ def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str)
     assert len(calm.steps) <= 8 and all(step.action == step.info["advice"] for step in calm.steps)
     assert len(noisy.steps) == 8 and noisy.stop_reason == "max_turns"
     assert all(step.action.startswith("go to ") for step in noisy.steps)
+    (asked,) = (play_episode(env, task, player, seed=0, explore=[0.0]),)
+    assert [step.action for step in asked.steps] == [step.info[ADVICE] for step in asked.steps]
     with pytest.raises(ConfigError, match="from 0 to 1, found 2"):
         Exploration.of([0.1, 2])
 
