@@ -200,7 +200,11 @@ class HFBackend(TokenizerMixin):
         )
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
         found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
-        return [replace(done, allowed=tuple(draft.allowed)) for done, draft in zip(found, drafts, strict=True)]
+        texts = [self._choices.text(choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
+        return [
+            replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
+            for done, draft, text in zip(found, drafts, texts, strict=True)
+        ]
 
     def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding | KeptDecoding:
         self._check_prompts(prompts)

@@ -76,13 +76,21 @@ class ChoiceTokens:
 
     def start(self, choices: tuple[str, ...]) -> Walk:
         """Begin to write one of the choices."""
-        return Walk(self, *self._of(choices))
+        fixed, opened = self._of(choices)
+        return Walk(self, tuple(fixed), opened)
 
-    def _choices(self, choices: tuple[str, ...]) -> tuple[tuple[tuple[int, ...], ...], tuple[_Open, ...]]:
-        """Tokens of the choices without a slot, the end token included, and those with one."""
+    def text(self, choices: tuple[str, ...], ids: tuple[int, ...]) -> str | None:
+        """The choice that was written; None where it is none or has a slot. Where several have the same tokens, the first.
+
+        A tokenizer may not give it back: one with few words has the same token for all others.
+        """
+        return self._of(choices)[0].get(ids)
+
+    def _choices(self, choices: tuple[str, ...]) -> tuple[dict[tuple[int, ...], str], tuple[_Open, ...]]:
+        """The choices without a slot by their tokens, the end token included, and those with one."""
         slots = {text for text in choices if "<" in text and SLOT.search(text)}
-        closed = dict.fromkeys(self._fixed(text) for text in choices if text not in slots)
-        return tuple(closed), tuple(self._opened(text) for text in choices if text in slots)
+        closed = {self._fixed(text): text for text in reversed(choices) if text not in slots}
+        return closed, tuple(self._opened(text) for text in choices if text in slots)
 
     def _opened(self, text: str) -> _Open:
         before, *inner, after = SLOT.split(text)

@@ -89,6 +89,20 @@ def test_one_choice_needs_no_model(backend: HFBackend) -> None:
     assert all(set(done.logprobs) == {0.0} for done in found.completions)
 
 
+def test_a_choice_that_the_tokenizer_cannot_give_back_is_written_as_it_was_given(tiny_model: tuple[Any, Any]) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<end>": 1, "take": 2, "go": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made: Any = PreTrainedTokenizerFast
+    few = made(tokenizer_object=words, unk_token="<unk>", eos_token="<end>")
+    backend = HFBackend(tiny_model[0], few)
+    choices = ("take vase", "take lamp", "go  north")
+    (found,) = sample(backend, [Request(token_ids=(2,), n=20, choices=choices)])
+    assert {done.text for done in found.completions} == {"take vase", "go  north"}
+
+
 def test_requests_with_choices_and_without_share_a_call(backend: HFBackend) -> None:
     requests = [
         Request(token_ids=(1, 2), n=2),
