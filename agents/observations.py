@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import ConfigError
@@ -27,6 +28,7 @@ _ENTITY = re.compile(r"[a-z]+ \d+")
 _WORD = re.compile(r"[a-z]+")
 _SEEN = re.compile(r"you (?:see|are carrying:?) ([^\n]*)", re.IGNORECASE)
 _TASK = re.compile(r"your task is to:?([^\n]*)", re.IGNORECASE)
+_GO = "go to "
 _FILLERS = frozenset({"a", "an", "the", "some", "it", "them", "and"})
 """Words of a task that say nothing."""
 
@@ -71,7 +73,7 @@ def alfworld(scene: Scene) -> str:
         asked = _TASK.search(said)
         words = _WORD.findall((asked[1] if asked else scene.task).lower())
         task = [word for word in words if word not in _FILLERS]
-        return " ".join(["<task>", *task, "<room>", *_things(said[: asked.start()] if asked else said)])
+        return " ".join(["<task>", *task, "<room>", *_room(said)])
     if said.strip().startswith("Nothing happens"):
         return "fail"
     things = _things(said)
@@ -80,6 +82,37 @@ def alfworld(scene: Scene) -> str:
     if "you see nothing" in said or "not carrying anything" in said:
         return "nothing"
     return "closed" if said.rstrip().endswith("is closed.") else "ok"
+
+
+@OBSERVATIONS.register("alfworld_reach")
+def alfworld_reach(scene: Scene) -> str:
+    """As `alfworld`; where a receptacle was gone to, also the others within reach from there, each with `closed` or what can be taken from it.
+
+    Several may stand at one spot, and the engine describes the one that was named alone; the others are in the possible actions.
+    """
+    seen = alfworld(scene)
+    done = scene.steps[-1].action.strip() if scene.steps else ""
+    if not done.startswith(_GO) or seen == "fail":
+        return seen
+    possible, named = frozenset(scene.admissible), done.removeprefix(_GO).strip()
+    words = [seen]
+    for place in _room(scene.steps[0].observation):
+        if place != named and f"examine {place}" in possible:
+            end = f" from {place}"
+            taken = (
+                action.removesuffix(end)[5:]
+                for action in possible
+                if action.startswith("take ") and action.endswith(end)
+            )
+            words += [place, *(("closed",) if f"open {place}" in possible else sorted(taken))]
+    return " ".join(words)
+
+
+@lru_cache(maxsize=4096)  # it is asked for at every step
+def _room(said: str) -> tuple[str, ...]:
+    """The receptacles that the first observation of a game names."""
+    asked = _TASK.search(said)
+    return tuple(_things(said[: asked.start()] if asked else said))
 
 
 def _things(said: str) -> list[str]:

@@ -35,7 +35,7 @@ class AgentConfig(Section):
     the actions that are possible, and the skills."""
     observations: str = "full"
     """How prompts write an observation. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
-    or one word (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text. Episodes, experts and teachers
+    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text. Episodes, experts and teachers
     have what the environment said in any case."""
     history: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""

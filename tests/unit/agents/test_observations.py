@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.agents.agent import Scene
-from skill_ttrl.agents.observations import alfworld, find_observations, full
+from skill_ttrl.agents.observations import alfworld, alfworld_reach, find_observations, full
 from skill_ttrl.types import Step
 
 WELCOME = (
@@ -54,6 +54,33 @@ def test_the_first_has_the_task_and_the_room(task: str, words: str) -> None:
 )
 def test_a_later_one_has_what_is_seen_or_one_word(said: str, written: str) -> None:
     assert alfworld(Scene(said, DONE)) == written
+
+
+def test_what_is_within_reach_is_named_where_one_of_several_was_gone_to() -> None:
+    room = WELCOME.format("put a mug in sofa").replace("a armchair 2, a armchair 1", "a desk 1, a drawer 2, a drawer 1")
+    possible: tuple[str, ...] = (
+        "close drawer 1",
+        "examine desk 1",
+        "examine drawer 1",
+        "examine drawer 2",
+        "go to sofa 1",
+        "look",
+    )
+    possible += ("open drawer 2", "take cd 1 from drawer 1", "take mug 1 from desk 1", "take book 1 from desk 1")
+    gone = [Step(room, "go to drawer 2", 0.0, False, False)]
+    closed = "You arrive at drawer 2. The drawer 2 is closed."
+    found = alfworld_reach(Scene(closed, gone, admissible=possible))
+    assert found == "closed desk 1 book 1 mug 1 drawer 1 cd 1"
+    held = (*(each for each in possible if not each.startswith("take")), "examine mug 3")
+    assert alfworld_reach(Scene(closed, gone, admissible=held)) == "closed desk 1 drawer 1"
+    assert alfworld_reach(Scene("Nothing happens.", gone, admissible=possible)) == "fail"
+    opened = [Step(room, "open drawer 1", 0.0, False, False)]
+    assert alfworld_reach(Scene("You open it. In it, you see a cd 1.", opened, admissible=possible)) == "cd 1"
+    assert (
+        alfworld_reach(Scene(room))
+        == alfworld(Scene(room))
+        == "<task> put mug in sofa <room> desk 1 drawer 2 drawer 1 sofa 1"
+    )
 
 
 def test_in_full_they_stay_as_they_are() -> None:
