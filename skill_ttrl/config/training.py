@@ -77,7 +77,11 @@ class DaggerConfig(Section):
     steps: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] = 200
     """Updates of a round; a list: of each round."""
     demonstrations: float = Field(default=0.5, ge=0, lt=1)
-    """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled."""
+    """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled. Each
+    pass over these has other demonstrations."""
+    max_repeats: int | None = Field(default=None, ge=1)
+    """How often in a row the same advice is learnt while what the policy did was not possible, so that nothing changed; None: always. A weak
+    policy's episodes are for the most part such repetitions."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
     """Peak rate of AdamW; None: that of `sft`."""
     muon_learning_rate: float | None = Field(default=None, gt=0, le=10)

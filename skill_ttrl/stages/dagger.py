@@ -7,6 +7,7 @@ of that file, so that a resumed run learns from what the stopped one played.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from skill_ttrl.agents.players.scripted_agent import Player, make_player
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.adviser import ADVICE
@@ -56,7 +58,13 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             buffer += encode(run, play_round(run, number, before))
             parts.backend.rest()
             own = round_config(run.config, steps)
-            data = mixed(buffer, demonstrations, config.demonstrations, derive_seed(run.config.seed, PHASE, number))
+            if not buffer:
+                raise DataError(
+                    f"The expert {run.config.collect.agent} advised nothing that was possible in any episode."
+                )
+            data = mixed(
+                buffer, demonstrations, config.demonstrations, own, derive_seed(run.config.seed, PHASE, number)
+            )
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, PHASE, "batches", number))
             shown = f"DAgger round {number + 1}: learn"
             fine_tune(run, PHASE, shown, own, batch_of, save_every=config.checkpoint_every, before=before)
@@ -88,19 +96,38 @@ def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:
 
 
 def mixed(
-    buffer: Sequence[EncodedDemonstration], demonstrations: Sequence[EncodedDemonstration], share: float, seed: int
+    buffer: Sequence[EncodedDemonstration],
+    demonstrations: Sequence[EncodedDemonstration],
+    share: float,
+    config: SFTConfig,
+    seed: int,
 ) -> list[EncodedDemonstration]:
-    """The buffer, and so many demonstrations that they are this share of the whole; all of them where they are fewer."""
-    count = min(len(demonstrations), round(len(buffer) * share / (1 - share)))
-    drawn = sorted(np.random.default_rng(seed).permutation(len(demonstrations))[:count].tolist())
-    return [*buffer, *(demonstrations[place] for place in drawn)]
+    """What a round learns from: the buffer, as often as its updates come round to it, and so many demonstrations that they are this
+    share of the whole. Each pass over the buffer has other demonstrations, as long as there are others: few of them, seen
+    again and again, would be learnt by heart.
+    """
+    count = round(len(buffer) * share / (1 - share)) if demonstrations else 0
+    budget, each, shown = config.steps * config.batch_size, float(len(buffer)), 1.0
+    if config.batch_tokens is not None:
+        budget, each = config.steps * config.batch_tokens, float(sum(map(_length, buffer)))
+        shown = fmean(map(_length, demonstrations)) if demonstrations else 0.0
+    passes = max(1, math.ceil(budget / (each + count * shown)))
+    rng, drawn = np.random.default_rng(seed), list[int]()
+    while len(drawn) < passes * count:
+        drawn += rng.permutation(len(demonstrations))[: passes * count - len(drawn)].tolist()
+    return [*buffer] * passes + [demonstrations[place] for place in drawn]
+
+
+def _length(example: EncodedDemonstration) -> int:
+    return len(example.prompt_ids) + len(example.response_ids)
 
 
 def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstration]:
     """The episodes as examples of what the expert would have done."""
     parts = run.components
     tagged = run.config.agent.projection != "none"
-    encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged)
+    most = run.config.dagger.max_repeats
+    encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged, max_repeats=most)
     if encoded:
         refuse_too_long(parts, encoded, "The longest episode")
     return encoded
