@@ -10,10 +10,10 @@ import pytest
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import SkillsConfig
+from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.errors import ConfigError, ExtensionError
-from skill_ttrl.llm.backend import Backend, Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.rollout.env_pool import EnvPool
@@ -23,6 +23,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.stages.setup.check_memory import check_grows, check_memory
 from skill_ttrl.types import Message, Skill, Step, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 
@@ -120,6 +121,26 @@ def test_a_conversation_and_a_window_show_the_same_form() -> None:
     assert Agent(PromptFormatter("plain"), "episode", observe=shouted).next_message(scene) == said[-1]
 
 
-def test_a_backend_is_one_that_can_continue_an_episode() -> None:
-    backend: Backend = ScriptedBackend([])
-    assert backend.encode_next(Message("user", "a")) == tuple(b"\na\n")
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"rollout": {"backend": "command"}, "command": {"argv": ["cat"]}},
+            "backend=command takes texts.*=conversation",
+        ),
+        ({"rollout": {"backend": "openai"}}, "backend=openai takes texts"),
+    ],
+)
+def test_a_backend_that_knows_texts_alone_is_refused_before_anything_is_made(
+    settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_memory(load_config({"agent": {"memory": "episode"}, **settings}))
+
+
+def test_a_backend_of_ones_own_must_be_able_to_continue_an_episode() -> None:
+    config = load_config({"agent": {"memory": "episode"}})
+    check_grows(config, ScriptedBackend([]))
+    older: Any = object()
+    with pytest.raises(ConfigError, match=r"has no encode_next that gives tokens"):
+        check_grows(config, older)
