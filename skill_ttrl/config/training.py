@@ -87,7 +87,8 @@ class DaggerConfig(Section):
     muon_learning_rate: float | None = Field(default=None, gt=0, le=10)
     """None: that of `sft`."""
     validate_every: int | None = Field(default=None, ge=1)
-    """Rounds between evaluations, the first of them before the first round; they are named "dagger 0", "dagger 1" and so on. None: none."""
+    """Rounds between evaluations, the first of them before the first round; they are named "dagger 0" ("before" where no
+    phase follows), "dagger 1" and so on. None: none."""
     checkpoint_every: int = Field(default=100, ge=1)
     """Updates between checkpoints within a round. One more is saved when a round's episodes are played, and one at its end."""
 

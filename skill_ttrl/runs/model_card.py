@@ -98,10 +98,16 @@ def _origin(config: SkillTTRLConfig, merged: bool) -> str:
 def _training(config: SkillTTRLConfig, phase: str) -> list[str]:
     lines = []
     if phase == "sft" or "sft" in config.phases:
-        source = config.sft.data.path if config.sft.data else "none given"
+        source = f"from `{config.sft.data.path}`" if config.sft.data else f"from episodes of `{config.env.id}`"
+        size = config.sft.batch_size if config.sft.batch_tokens is None else f"{config.sft.batch_tokens:,} tokens of"
         lines.append(
-            f"- Supervised cold start: up to {config.sft.steps} steps of {config.sft.batch_size} demonstrations from "
-            f"`{source}`, loss on the completions only."
+            f"- Supervised cold start: up to {config.sft.steps} steps of {size} demonstrations {source}, loss on the completions only."
+        )
+    if "dagger" in config.phases and phase != "sft":
+        own = config.dagger
+        lines.append(
+            f"- DAgger: up to {own.rounds} rounds of {own.episodes:,} episodes that the policy played, labelled by the scripted agent "
+            f"`{config.collect.agent}`; {sum(own.round_steps):,} updates."
         )
     if phase == "rl":
         reward = _REWARDS.get(config.rl.reward, f"`{config.rl.reward}`")

@@ -78,7 +78,8 @@ def measure(run: Run, rounds: int, done: int) -> None:
     every = run.config.dagger.validate_every
     if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
         run.components.backend.sync(done)
-        run.evaluate(f"dagger {rounds}")
+        first = rounds == 0 and run.config.phases[-1] == PHASE  # its table then says what the rounds have changed
+        run.evaluate("before" if first else f"dagger {rounds}")
 
 
 def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:

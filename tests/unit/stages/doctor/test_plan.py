@@ -78,6 +78,13 @@ def test_every_evaluation_is_reckoned_the_one_without_the_bank_too() -> None:
     assert evaluated.episodes == 64 * (len(("before", "after", "after, bank off")) + 29)  # 29: every 5 of 150 steps
 
 
+def test_rounds_of_dagger_are_reckoned_with_their_evaluations() -> None:
+    own = ["phases=[collect,sft,dagger]", "dagger={rounds: 3, episodes: 50, steps: [10, 10, 20], validate_every: 1}"]
+    phases = {each.phase: each for each in plan(load_config("quickstart_alfworld", own)).phases}
+    assert phases["dagger"].episodes == 150 and "40 updates" in phases["dagger"].what
+    assert phases["evaluate"].what.startswith("4 x "), "before, twice between rounds, after"
+
+
 def test_a_plan_is_read_whole_on_a_terminal_of_80_columns() -> None:
     priced = ["endpoints.teacher.price_in=2", "endpoints.teacher.price_out=8"]
     screen = Console(width=80, file=StringIO())
