@@ -46,6 +46,8 @@ class Request:
     choices: tuple[str, ...] = ()
     """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`. A text with a place for the
     model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
+    whole_choices: bool = False
+    """Draw one of `choices` by the probability of all of its tokens, not token by token. Only for backends that say `weighs_choices`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 

@@ -39,6 +39,8 @@ class RolloutSettings:
     has a budget of its own and does not count."""
     constrain: bool = False
     """The model can write nothing but an action that the environment lists, where it lists any."""
+    constrain_by: Literal["tokens", "actions"] = "tokens"
+    """How one of them is drawn (`agent.constrain_by`)."""
     adviser: Callable[[], Player] | None = None
     """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
     schedule: Schedule = "lockstep"
@@ -104,7 +106,8 @@ class RolloutContext:
         if limit is not None and (length > limit if fits is None else not fits):
             episode.mark_context_overflow(length, limit)
             return None
-        return replace(request, choices=episode.admissible if self.settings.constrain else ())
+        choices = episode.admissible if self.settings.constrain else ()
+        return replace(request, choices=choices, whole_choices=self.settings.constrain_by == "actions")
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""

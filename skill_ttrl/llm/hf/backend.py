@@ -25,6 +25,7 @@ from skill_ttrl.llm.hf.decoding import Decoding, takes_slot_masks
 from skill_ttrl.llm.hf.draw import row_uniforms, sample_seeds, sample_token
 from skill_ttrl.llm.hf.kept import KeptDecoding, KeptRows
 from skill_ttrl.llm.hf.stop_texts import StopTexts
+from skill_ttrl.llm.hf.whole_choices import Tree, score_choices
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class HFBackend(TokenizerMixin):
     differs from the weights' (bf16 on a GPU).
     """
 
-    is_learner = trainable = blocking = True
+    is_learner = trainable = blocking = weighs_choices = True
 
     def __init__(
         self,
@@ -108,12 +109,15 @@ class HFBackend(TokenizerMixin):
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
-            for constrained in (False, True):
-                places = [place for place, owner in enumerate(owners) if bool(choices[owner]) == constrained]
+            ways = [self._way(request) for request in requests]
+            for way in dict.fromkeys(ways):
+                places = [place for place, owner in enumerate(owners) if ways[owner] == way]
                 for start in range(0, len(places), self.max_batch_size):
                     part = places[start : start + self.max_batch_size]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
-                    if constrained:
+                    if way == "whole":
+                        sampled = self._sample_whole(prompts, limits, rows, sampling, part_seeds, choices)
+                    elif way == "tokens":
                         sampled = self._sample_choices(prompts, limits, rows, sampling, part_seeds, choices)
                     else:
                         sampled = self._sample(prompts, limits, rows, sampling, part_seeds)
@@ -198,6 +202,11 @@ class HFBackend(TokenizerMixin):
             row_uniforms(seeds, longest),
             several=takes_slot_masks(self.model),
         )
+        return self._completions(drafts, rows, choices)
+
+    def _completions(
+        self, drafts: Sequence[Draft], rows: Sequence[int], choices: Sequence[tuple[str, ...]]
+    ) -> list[Completion]:
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
         found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
         texts = [self._choices.text(choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
@@ -205,6 +214,48 @@ class HFBackend(TokenizerMixin):
             replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
             for done, draft, text in zip(found, drafts, texts, strict=True)
         ]
+
+    def _way(self, request: Request) -> str:
+        if not request.choices:
+            return "free"
+        return "whole" if request.whole_choices and self._choices.closed(request.choices) else "tokens"
+
+    def _sample_whole(
+        self,
+        prompts: Sequence[tuple[int, ...]],
+        limits: Sequence[int],
+        rows: list[int],
+        sampling: Sampling,
+        seeds: Sequence[int],
+        choices: Sequence[tuple[str, ...]],
+    ) -> list[Completion]:
+        """One completion for each row: one of its request's choices, drawn by the probability of all of its tokens."""
+        if not takes_slot_masks(self.model):
+            raise ModelError(
+                "Actions are drawn as a whole (agent.constrain_by=actions) by models alone whose attention is `sdpa` without "
+                "sliding windows. Set agent.constrain_by=tokens."
+            )
+        unique = list(dict.fromkeys(rows))
+        self._check_prompts([prompts[index] for index in unique])
+        trees = [Tree(self._choices.ids(choices[index], limits[index])) for index in unique]
+        kept = self._rows_to_keep() if self._keepers else KeptRows()
+        scores_P_C = score_choices(self.model, kept, [prompts[index] for index in unique], trees, self.pad_id)
+        place_of = {index: place for place, index in enumerate(unique)}
+        rows_M = torch.tensor([place_of[index] for index in rows], device=scores_P_C.device)
+        number_M, _ = sample_token(scores_P_C, sampling, row_uniforms(seeds, 1)[:, 0].to(scores_P_C.device), rows_M)
+        chances = (scores_P_C.double() / (sampling.temperature or 1)).softmax(-1).tolist()
+        drafts = []
+        for index, number in zip(rows, number_M.tolist(), strict=True):
+            tree, draft = (
+                trees[place_of[index]],
+                Draft(self._choices.start(choices[index]), limits[index], self._choices.end_id),
+            )
+            draft.look()
+            logprobs = tree.token_logprobs(chances[place_of[index]][: len(tree.choices)], number)
+            for token, logprob in zip(tree.choices[number], logprobs, strict=True):
+                draft.add(token, logprob)
+            drafts.append(draft)
+        return self._completions(drafts, rows, choices)
 
     def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding | KeptDecoding:
         self._check_prompts(prompts)

@@ -83,6 +83,7 @@ def play_policy(
                 max_turns=config.agent.max_turns,
                 max_prompt_tokens=config.data.max_prompt_tokens,
                 constrain=config.agent.constrain_actions,
+                constrain_by=config.agent.constrain_by,
                 schedule="lockstep",
             ),
         )

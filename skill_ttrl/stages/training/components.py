@@ -118,6 +118,7 @@ class RolloutWorker:
                     max_turns=self.config.agent.max_turns,
                     max_prompt_tokens=self.config.data.max_prompt_tokens,
                     constrain=self.config.agent.constrain_actions,
+                    constrain_by=self.config.agent.constrain_by,
                     adviser=adviser,
                     schedule=schedule_of(self.config),
                     episode_seconds=self.config.rollout.episode_seconds,

@@ -118,3 +118,16 @@ def test_what_the_learner_samples_itself_may_be_constrained_in_training(
     backend.constrains = constrains
     with nullcontext() if words is None else pytest.raises(ConfigError, match=words):
         check_constrained(config, backend, trains)
+
+
+def test_whole_actions_are_drawn_where_no_rl_learns_from_them(tiny_yaml: Path, tiny_model: tuple[Any, Any]) -> None:
+    from skill_ttrl.llm.hf import HFBackend
+
+    settings = ["agent.constrain_actions=true", "agent.constrain_by=actions"]
+    backend = HFBackend(*tiny_model)
+    check_constrained(load_config(tiny_yaml, settings), backend, trains=False)
+    check_constrained(load_config(tiny_yaml, [*settings, "phases=[sft]"]), backend, trains=True)
+    with pytest.raises(ConfigError, match="no RL learns from"):
+        check_constrained(load_config(tiny_yaml, [*settings, "phases=[rl]"]), backend, trains=True)
+    with pytest.raises(ConfigError, match="Use hf, or"):
+        check_constrained(load_config(tiny_yaml, settings), ScriptedBackend(["go"]), trains=False)
