@@ -7,7 +7,7 @@ writes to the bank are answered.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
@@ -19,6 +19,9 @@ from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.types import Message, Skill, Step, Task
+
+TASK_SKILL = "skill"
+"""Option of a task that brings a skill of its own; also the id of that skill."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,18 @@ class PromptSkills:
     """In the order of their tiers, best first within one."""
     left_out: int = 0
     """Skills that were found for it and did not fit their token budget."""
+
+
+def task_skills(task: Task) -> tuple[Skill, ...] | None:
+    """The skill that a task brings (`options["skill"]`: `text`, and if wanted `title` and `when_to_apply`), in place of the bank's.
+
+    Empty texts, or `{}`: a prompt without skills. None: the task brings none, and the bank is asked.
+    """
+    given = task.options.get(TASK_SKILL)
+    if not isinstance(given, Mapping):
+        return None
+    title, text, when = (str(given.get(name) or "") for name in ("title", "text", "when_to_apply"))
+    return (Skill(TASK_SKILL, title, text, when, task_type=task.task_type),) if text else ()
 
 
 @dataclass(frozen=True)
@@ -136,11 +151,16 @@ class Agent:
         return 0 if self.skills is None or self.bank is None else self.skills.max_retrievals
 
     def select_skills(self, tasks: Sequence[Task], said: Sequence[str]) -> list[PromptSkills]:
-        """The skills that each task's prompts show, found by what the task says, within the token budget."""
-        if self.skills is None or self.bank is None:
+        """The skills that each task's prompts show, within the token budget: its own, else those found by what the task says."""
+        if self.skills is None:
             return [PromptSkills()] * len(tasks)
-        queries = [Query(seen, self._type_of(task)) for task, seen in zip(tasks, said, strict=True)]
-        return [self.fit_to_budget(found) for found in self.bank.select_for_prompts(queries, self.skills.in_prompt)]
+        own = [task_skills(task) for task in tasks]
+        if self.bank is None:
+            return [self.fit_to_budget(each or ()) for each in own]
+        asked = [place for place, each in enumerate(own) if each is None]
+        queries = [Query(said[place], self._type_of(tasks[place])) for place in asked]
+        found = dict(zip(asked, self.bank.select_for_prompts(queries, self.skills.in_prompt), strict=True))
+        return [self.fit_to_budget(found[place] if each is None else each) for place, each in enumerate(own)]
 
     def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
         """Those of the skills, best first, that fit the token budget of a prompt."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.players.alfworld_places import OPENABLE, chance
@@ -54,6 +54,8 @@ class Goal:
     """Kind of the thing, such as "mug"."""
     target: str
     """Kind of the receptacle that it belongs in, or of the lamp to turn on."""
+    tool: str = ""
+    """Kind of the receptacle that treats the thing; empty: as usual (`TOOLS`)."""
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ def next_command(goal: Goal, room: Room) -> str | None:
     if goal.how == "light":
         return _light(goal, room)
     if goal.how in TOOLS and (goal.how, held) not in room.treated:
-        tool = _nearest(room, [place for place in room.places if kind(place) == TOOLS[goal.how]])
+        tool = _nearest(room, [place for place in room.places if kind(place) == (goal.tool or TOOLS[goal.how])])
         return tool and (f"{goal.how} {held} with {tool}" if tool in room.here else f"go to {tool}")
     place = _destination(goal, room)
     return place and (room.approach(place) or f"move {held} to {place}")
@@ -209,10 +211,50 @@ def _in_order(places: Iterable[str]) -> list[str]:
     return sorted(places, key=lambda place: (len(place), place))
 
 
+@dataclass(frozen=True, slots=True)
+class _Renamed:
+    """A game whose treatment has other words and another tool (`info["rule"]`, see `envs/alfworld/rules.py`)."""
+
+    verb: str
+    """The game's word for `goal.how`; where another treatment has that name, it has the old one."""
+    goal: Goal
+
+    @classmethod
+    def of(cls, rule: object, observation: str) -> _Renamed | None:
+        """The rule that an environment states; None: it states none, or no known sentence is left under it.
+
+        The goal is read as of a task that is to clean. Which treatment it is matters to none of the decisions.
+        """
+        if not isinstance(rule, str) or len(rule.split()) != 3:
+            return None
+        state, verb, tool = rule.split()
+        stated = _TASK.search(observation)
+        sentence = stated[0] if stated else observation
+        for word in (verb, state):
+            goal = read_goal(re.sub(rf"(?<=[: ]){word}\b", "clean", sentence, count=1)) if word in sentence else None
+            if goal is not None and goal.how == "clean":
+                return cls(verb, replace(goal, tool=tool))
+        return None
+
+    def usual(self, command: str) -> str:
+        """A command of the game in the words that the expert knows."""
+        return self._exchanged(command, self.verb, "clean")
+
+    def renamed(self, command: str) -> str:
+        """The expert's command in the words of the game."""
+        return self._exchanged(command, "clean", self.verb)
+
+    @staticmethod
+    def _exchanged(command: str, one: str, other: str) -> str:
+        verb, space, rest = command.partition(" ")
+        return f"{({one: other, other: one}).get(verb, verb)}{space}{rest}"
+
+
 class ALFWorldExpert:
     """Plays ALFWorld by the task's sentence and `info["admissible_commands"]`, of which it takes one in every step.
 
-    It reads nothing else: no game file, no walkthrough, no type of task, and no other text than the first. It plays the same
+    It reads nothing else: no game file, no walkthrough, no type of task, and no other text than the first; of a game under another rule
+    (`info["rule"]`) also that. It plays the same
     with every seed. A task that it does not understand, and a room in which its plan finds nothing more to do, it explores: the
     command that was given least often comes next.
     """
@@ -222,7 +264,8 @@ class ALFWorldExpert:
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
         """See `Player.start`."""
-        self._goal = read_goal(observation)
+        self._rule = _Renamed.of(info.get("rule"), observation)
+        self._goal = read_goal(observation) if self._rule is None else self._rule.goal
         self._room = Room()
         self._given: Counter[str] = Counter()
         self._commands: list[str] = []
@@ -234,6 +277,8 @@ class ALFWorldExpert:
         """See `Player.act`."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
+        if self._rule is not None:
+            commands = [self._rule.usual(command) for command in commands]
         room, goal = self._room, self._goal
         if self._done is not None:  # before the room is seen again: it tells what was held then
             self._given[self._done] += 1
@@ -245,7 +290,7 @@ class ALFWorldExpert:
         if command is None or self.guesses:
             command = self._least_tried(commands)
         self._done = command
-        return command
+        return command if self._rule is None else self._rule.renamed(command)
 
     def overruled(self, action: str) -> None:
         """See `Player`: another command was given than the one it chose; one that is not possible changes nothing.
@@ -253,7 +298,8 @@ class ALFWorldExpert:
         A plan that was crossed is not stuck: its commands may be given again as often as at the start. Otherwise it would be lost
         after another agent has gone to and fro.
         """
-        self._done = action.strip() if action.strip() in self._commands else None
+        action = action.strip() if self._rule is None else self._rule.usual(action.strip())
+        self._done = action if action in self._commands else None
         if self._goal is not None:
             self._given.clear()
 

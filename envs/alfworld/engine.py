@@ -8,7 +8,7 @@ id, and the commands are sorted.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from skill_ttrl.envs.alfworld.frame import Frame
 from skill_ttrl.envs.alfworld.world import KNIVES, TOOLS, Rule, World
@@ -23,13 +23,20 @@ _TREATMENTS = {"CleanObject": ("isclean",), "HeatObject": ("ishot", "iscool"), "
 _HARMLESS = frozenset({"GotoLocation", "examineReceptacle", "examineObject", "inventory", "look", "help"})
 """Actions that change nothing but where the agent stands."""
 _NONE: frozenset[str] = frozenset()
+Tools = Mapping[str, tuple[str, frozenset[str]]]
+"""Action → what the object must be, and the types of receptacle that do it."""
 
 
 class FastEngine:
-    """One game being played. Its state is a few sets of ids; all the rest is the `World`, shared by all who play it."""
+    """One game being played. Its state is a few sets of ids; all the rest is the `World`, shared by all who play it.
 
-    def __init__(self, world: World) -> None:
-        self.world = world
+    Args:
+        world: the game.
+        tools: as `world.TOOLS`; a variant of a game has others (`rules.vary`).
+    """
+
+    def __init__(self, world: World, tools: Tools = TOOLS) -> None:
+        self.world, self._tools = world, tools
         self._restart()
 
     def reset(self) -> Frame:
@@ -93,7 +100,7 @@ class FastEngine:
                 yield from (command("PutObject", o=o, r=receptacle) for o in held if world.takes(receptacle, o))
             # These ask of no door whether it is open.
             yield from (command("ToggleObject", o=thing) for thing in contents if thing in able["toggleable"])
-            for action, (ability, tools) in TOOLS.items():
+            for action, (ability, tools) in self._tools.items():
                 if world.kinds[receptacle] & tools:
                     yield from (command(action, o=o, r=receptacle) for o in held if o in able[ability])
         for thing in held:

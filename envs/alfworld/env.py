@@ -11,6 +11,7 @@ from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
+from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, receptacle_kinds, vary
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.arguments import (
     RENDER_MODES,
@@ -22,11 +23,12 @@ from skill_ttrl.envs.arguments import (
 )
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError
-from skill_ttrl.types import Task
+from skill_ttrl.types import Task, derive_seed
 
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
-_OPTIONS = ("task", "walkthrough", "reference")
+RULES = ("true", "varied")
+_OPTIONS = ("task", "walkthrough", "reference", "rule", "skill")
 
 
 class ALFWorldEnv(TextEnv):
@@ -50,6 +52,9 @@ class ALFWorldEnv(TextEnv):
         max_steps: steps of an episode.
         reward: of a won game (SkillRL: 10).
         strict: refuse a split with a game that cannot be read, instead of leaving it out.
+        rules: `varied` plays the games of `train` in which a thing is cleaned, heated or cooled under other rules (`rules.py`), which
+            are told by a skill of the task's own; all other games are as they are.
+        variants: rules for each of these games, a task each.
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
@@ -75,14 +80,17 @@ class ALFWorldEnv(TextEnv):
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
         strict: bool = False,
+        rules: str = "true",
+        variants: int = 1,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(engine, strict, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        _check(engine, strict, rules, variants, max_steps=max_steps, reward=reward, render_mode=render_mode)
         if engine == "official":
             load_packages()  # where they are missing this is said now, and not once for every game
         self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
         self.engine = engine
+        self.rules, self.variants = rules, variants
         self.expensive = engine == "official"
         self.max_steps = max_steps
         self.reward = float(reward)
@@ -91,6 +99,7 @@ class ALFWorldEnv(TextEnv):
         self._engine: Engine | None = None
         self._frame: Frame | None = None
         self._task = ""
+        self._rule: Rule | None = None
         self._commands: list[str] = []
 
     @classmethod
@@ -111,10 +120,23 @@ class ALFWorldEnv(TextEnv):
     def tasks(self, split: str | None = None) -> list[Task]:
         """The games of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
         games = self.games if split is None else self.games.of(split)
-        return [
-            Task(game.id, ALFWORLD_ENV_ID, options={"task": game.id}, split=game.split, task_type=game.task_type)
-            for game in games
-        ]
+        return [task for game in games for task in self._tasks_of(game)]
+
+    def _tasks_of(self, game: Game) -> list[Task]:
+        """The game as it is, or its variants."""
+        kind = TREATED.get(game.task_type)
+        if self.rules != "varied" or kind is None or game.split != "train":
+            return [
+                Task(game.id, ALFWORLD_ENV_ID, options={"task": game.id}, split=game.split, task_type=game.task_type)
+            ]
+        tasks = []
+        for number in range(self.variants):
+            name = f"{game.id}#{number}"
+            seed = derive_seed(0, "rule", name)
+            rule = draw_rule(kind, receptacle_kinds(game.path), seed)
+            options = {"task": game.id, "rule": str(rule), "skill": advice(rule, seed)}
+            tasks.append(Task(name, ALFWORLD_ENV_ID, options=options, split=game.split, task_type=game.task_type))
+        return tasks
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin a game.
@@ -122,7 +144,8 @@ class ALFWorldEnv(TextEnv):
         Args:
             seed: draws a game where no task is given.
             options: `task`, the id of a game of any split of the same data (`env.unwrapped.games[3].id`; a number is refused, it
-                would mean another game with other data); `walkthrough`, whether `info` has one. `reference` means nothing here.
+                would mean another game with other data); `walkthrough`, whether `info` has one; `rule`, another rule of its
+                treatment (`STATE VERB TOOL`), which `info` then names. `reference` and `skill` mean nothing here.
 
         Raises:
             EnvError: an option is not known, there is no such game, or it cannot be read.
@@ -131,15 +154,20 @@ class ALFWorldEnv(TextEnv):
         asked = reset_options(ALFWORLD_ENV_ID, options, _OPTIONS)
         if asked.get("task") is None:
             game = self.games[int(self.np_random.integers(len(self.games)))]
+            tasks = self._tasks_of(game)
+            asked["rule"] = tasks[int(self.np_random.integers(len(tasks))) if len(tasks) > 1 else 0].options.get("rule")
         else:
             game = self.games.find(asked["task"])
-        if game != self._game or self._engine is None:
-            self._engine = self._make_engine(game)
-        self._game, self._commands = game, []
+        rule = None if asked.get("rule") is None else Rule.parse(asked["rule"])
+        if (game, rule) != (self._game, self._rule) or self._engine is None:
+            self._engine = self._make_engine(game, rule)
+        self._game, self._rule, self._commands = game, rule, []
         self._frame = self._engine.reset()
         self._task = task_in_words(self._frame.feedback)
         info = self._info()
         if asked.get("walkthrough"):
+            if rule is not None:
+                raise EnvError("A game under another rule has no walkthrough: the stored one is for its true rule.")
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
 
@@ -184,12 +212,16 @@ class ALFWorldEnv(TextEnv):
             "gamefile": str(self._game.path),
             "source": self._game.source,
             "state": self._engine.state(),
+            **({} if self._rule is None else {"rule": str(self._rule)}),
         }
 
-    def _make_engine(self, game: Game) -> Engine:
+    def _make_engine(self, game: Game, rule: Rule | None) -> Engine:
         if self.engine == "official":
+            if rule is not None:
+                raise EnvError("Games under another rule are played by the fast engine alone (engine=fast).")
             return OfficialEngine(game.path)
-        return FastEngine(load_game(game.path).world)
+        world = load_game(game.path).world
+        return FastEngine(world) if rule is None else vary(world, rule)
 
     def __getstate__(self) -> dict[str, Any]:
         """An episode is written as its commands: worlds are large, and the official engine is no Python object."""
@@ -198,13 +230,20 @@ class ALFWorldEnv(TextEnv):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         if self._game is not None:
-            self._engine = self._make_engine(self._game)
+            self._engine = self._make_engine(self._game, self._rule)
             self._engine.reset()
             for command in self._commands:
                 self._engine.step(command)
 
 
-def _check(engine: object = "fast", strict: object = False, **others: object) -> None:
+def _check(
+    engine: object = "fast", strict: object = False, rules: object = "true", variants: object = 1, **others: object
+) -> None:
     check_choice("engine", engine, ENGINES)
+    check_choice("rules", rules, RULES)
+    if not isinstance(variants, int) or isinstance(variants, bool) or variants < 1:
+        raise EnvError(f"variants must be a number of at least 1, found {variants!r:.80}.")
+    if rules == "varied" and engine == "official":
+        raise EnvError("rules=varied is played by the fast engine alone: leave engine=official out.")
     check_episode(**others)
     check_flags(strict=strict)

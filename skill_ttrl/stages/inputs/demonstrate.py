@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import answer_for, project
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, Scene, task_skills
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.adviser import ADVICE
@@ -181,18 +181,21 @@ def skills_of_episodes(
     config: DemonstrationsConfig,
     seed: int,
 ) -> dict[int, tuple[Skill, ...]]:
-    """The skills in the prompts of each episode, by the identity of its trajectory: found, none, or others."""
+    """The skills in the prompts of each episode, by the identity of its trajectory: found, none, or others.
+
+    A skill that the task brings (`agent.task_skills`) is always shown.
+    """
     episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
-    if agent.bank is None:
-        return {id(each): () for each in episodes}
     said = [goal_of(each) or each.steps[0].observation for each in episodes]
     found = agent.select_skills([each.task for each in episodes], said)
-    everything = list(agent.bank.snapshot)
+    everything = [] if agent.bank is None else list(agent.bank.snapshot)
     shown: dict[int, tuple[Skill, ...]] = {}
     for place, (trajectory, own) in enumerate(zip(episodes, found, strict=True)):
         drawn = random.Random(derive_seed(seed, "skills shown", trajectory.task.id, place))
         share = drawn.random()
-        if share < config.without_skills:
+        if task_skills(trajectory.task) is not None:
+            shown[id(trajectory)] = own.skills
+        elif share < config.without_skills:
             shown[id(trajectory)] = ()
         elif share < config.without_skills + config.other_skills:
             others = drawn.sample(everything, min(len(everything), max(1, len(own.skills))))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import Scene, task_skills
 from skill_ttrl.agents.document import read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.config import AgentConfig, SkillTTRLConfig
@@ -49,6 +49,8 @@ def _of_episodes(path: str, agent: AgentConfig) -> Iterator[str]:
     """Observations as prompts write them, tasks, what was done and what could have been."""
     observe = find_observations(agent.observations)
     for trajectory in read_episodes(path):
+        for skill in task_skills(trajectory.task) or ():
+            yield from (skill.title, skill.text, skill.when_to_apply)
         if agent.memory == "window":  # whose prompts have a place for it
             yield trajectory.goal
         for place, step in enumerate(trajectory.steps):

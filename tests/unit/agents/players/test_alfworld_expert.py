@@ -31,7 +31,7 @@ def test_nothing_but_the_sentence_and_the_commands_is_looked_at(name: str) -> No
         """An `info` in which anything but the commands is out of bounds."""
 
         def _allow(self, key: object) -> None:
-            assert key == "admissible_commands"
+            assert key in ("admissible_commands", "rule")
 
         def get(self, key: object, default: Any = None) -> Any:
             self._allow(key)

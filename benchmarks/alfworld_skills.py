@@ -1,0 +1,304 @@
+"""Learning a type of ALFWorld task that training never had, from a line of text in the prompt: the tables of docs/alfworld-skills.md.
+
+    python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills      # one policy: about 10 CPU minutes
+    python benchmarks/alfworld_skills.py -o runs/alfworld-skills                              # clean, cool and heat, three seeds
+
+For each held-out type and seed: the expert plays the other types, with their true rules and with varied ones (`env.kwargs.rules`);
+`skillttrl distill` writes the bank of the known types; `skillttrl train` imitates; and the policy plays games of the held-out type
+under their true rule, greedily, with the right skill in its prompt, with one that names other tools, with that of another type, with none,
+and with what the bank finds. Finished parts are not repeated. It needs the official games (`ALFWORLD_DATA`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from skill_ttrl.agents.agent import TASK_SKILL
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.game import TASK_TYPES
+from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, receptacle_kinds
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.stages.setup.build import build_for_eval
+from skill_ttrl.stages.targets.resolve import resolve_target
+from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.types import Skill, Task, Trajectory
+
+HELD_OUT = {kind: task_type for task_type, kind in TREATED.items()}
+OTHER = {"heat": "cool", "cool": "clean", "clean": "heat"}
+"""Kind → the kind whose skill stands in its place, in the arm `other`."""
+GAMES = 160
+"""Games of the split `train` that are played of the held-out type, spread over it."""
+REAL, VARIED = 2400, 4800
+"""Episodes of the expert under true and under varied rules."""
+
+
+def main() -> None:
+    """Run what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--types", nargs="+", choices=sorted(HELD_OUT), default=["heat", "cool", "clean"])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=1500, help="updates of the cold start")
+    parser.add_argument("-o", "--output", type=Path, default=Path("runs/alfworld-skills"))
+    parser.add_argument("--tables-only", action="store_true")
+    options = parser.parse_args()
+    options.output.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, Any]] = []
+    for kind in options.types:
+        for seed in options.seeds:
+            found = options.output / f"{kind}-{seed}.json"
+            if not found.exists() and not options.tables_only:
+                run = train(kind, seed, options.steps, options.output)
+                found.write_text(json.dumps(measure(kind, run, options.output / f"data-{kind}"), indent=1))
+            if found.exists():
+                rows += [{"held out": kind, "seed": seed, **row} for row in json.loads(found.read_text())]
+    print(table(rows))
+
+
+def train(kind: str, seed: int, steps: int, output: Path) -> Path:
+    """The cold start without one type of task; its run folder."""
+    data, folder = output / f"data-{kind}", output / f"run-{kind}-{seed}"
+    prepare(kind, data)
+    if not (folder / "summary.json").exists():
+        config = folder.with_suffix(".yaml")
+        config.write_text(yaml.safe_dump(recipe(kind, seed, steps, data), sort_keys=False))
+        skillttrl("train", config, "-o", folder, "--resume", "auto")
+    return folder
+
+
+def prepare(kind: str, data: Path) -> None:
+    """Episodes of the expert on the types that are known, and the banks that counting writes from them."""
+    data.mkdir(parents=True, exist_ok=True)
+    known = [name for name in TASK_TYPES if name != HELD_OUT[kind]]
+    treated = [name for name in known if name in TREATED]
+    collect(data / "real.jsonl", REAL, known, [])
+    collect(data / "varied.jsonl", VARIED, treated, ["env.kwargs.rules=varied", "env.kwargs.variants=4"])
+    collect(data / "held-out.jsonl", 60, [HELD_OUT[kind]], [])
+    write_joined(data / "episodes.jsonl", [data / "real.jsonl", data / "varied.jsonl"])
+    write_joined(data / "all.jsonl", [data / "real.jsonl", data / "held-out.jsonl"])
+    for bank, episodes in (("known-bank", "real.jsonl"), ("full-bank", "all.jsonl")):
+        if not (data / bank).exists():
+            chain = ("distill.max_general=0", "distill.max_mistakes=0", "distill.max_specific=1")
+            skillttrl("distill", "--trajectories", data / episodes, "-o", data / bank, settings=chain)
+
+
+def collect(path: Path, episodes: int, types: Sequence[str], settings: Sequence[str]) -> None:
+    """The expert plays training games of these types, with noise."""
+    if path.exists():
+        return
+    partial = path.with_name(f"partial-{path.name}")
+    noise = ["--explore", "0.1,0.3", "--explore-moves", "0.6", "--max-steps", "40"]
+    arguments = ["--agent", "expert", "--tries", "2", "--episodes", str(episodes), "--jobs", "1", *noise]
+    arguments += ["--types", ",".join(types)]
+    skillttrl("collect", "--env", "alfworld", *arguments, "-o", partial, settings=settings)
+    partial.rename(path)
+
+
+def write_joined(path: Path, parts: Sequence[Path]) -> None:
+    """One file of several."""
+    if not path.exists():
+        with path.open("wb") as whole:
+            for part in parts:
+                with part.open("rb") as stream:
+                    shutil.copyfileobj(stream, whole)
+
+
+def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
+    """The config of a cold start."""
+    known = [name for name in TASK_TYPES if name != HELD_OUT[kind]]
+    return {
+        "name": f"alfworld-skills-{kind}",
+        "seed": seed,
+        "phases": ["sft"],
+        "env": {
+            "id": "alfworld",
+            "kwargs": {"task_types": known, "rules": "varied", "variants": 4},
+            "train_split": "train",
+            "eval_split": "valid_seen",
+            "eval_tasks": 16,
+        },
+        "agent": {
+            "template": "plain",
+            "memory": "episode",
+            "observations": "alfworld",
+            "projection": "none",
+            "prompts": "entities",
+            "constrain_actions": True,
+            "max_turns": 50,
+        },
+        "data": {"max_prompt_tokens": 900},
+        "model": {
+            "path": "embedded",
+            "embedded": {
+                "hidden_size": 96,
+                "layers": 3,
+                "heads": 3,
+                "intermediate_size": 192,
+                "vocabulary": "entities",
+                "shared_embeddings": True,
+                "max_positions": 1152,
+            },
+        },
+        "skills": {
+            "bank": str(data / "known-bank"),
+            "embedder": "hash",
+            "index": "memory",
+            "min_score": None,
+            "in_prompt": 1,
+            "prompt_tokens": 128,
+            "max_retrievals": 0,
+            "update": "none",
+        },
+        "demonstrations": {
+            "trajectories": str(data / "episodes.jsonl"),
+            "label": "advice",
+            "examples": None,
+            "without_skills": 0.5,
+            "other_skills": 0.15,
+        },
+        "sft": {
+            "steps": steps,
+            "batch_tokens": 2048,
+            "optimizer": "muon",
+            "learning_rate": 1e-2,
+            "muon_learning_rate": 0.02,
+            "betas": [0.9, 0.95],
+            "warmup_steps": 30,
+            "schedule": "linear",
+            "decay_from": 0.5,
+            "min_lr_ratio": 0.02,
+        },
+        "rollout": {"max_new_tokens": 10, "temperature": 1.0},
+        "eval": {"samples": 1, "temperature": 0.4, "greedy": True, "controls": []},
+        "runtime": {"device": "cpu", "threads": 1},
+    }
+
+
+def skillttrl(*arguments: object, settings: Sequence[str] = ()) -> None:
+    """One command, as a user would give it."""
+    words = [str(word) for word in arguments] + [word for setting in settings for word in ("--set", setting)]
+    print("$ skillttrl", " ".join(words), file=sys.stderr, flush=True)
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-m", "skill_ttrl.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
+    print(f"  {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
+    """Success of a policy in every arm, greedy and constrained."""
+    env = make_env("alfworld").unwrapped
+    every = {split: env.tasks(split) for split in ("train", "valid_seen", "valid_unseen")}
+    held_out = {split: [task for task in tasks if task.task_type == HELD_OUT[kind]] for split, tasks in every.items()}
+    train_games = held_out["train"]
+    games = [train_games[place * len(train_games) // GAMES] for place in range(GAMES)]
+    validation = [*held_out["valid_seen"], *held_out["valid_unseen"]]
+    known = [task for task in (*every["valid_seen"], *every["valid_unseen"]) if task.task_type != HELD_OUT[kind]]
+    paths = {game.id: game.path for split in every for game in env.games.of(split)}
+    target = resolve_target(str(run))
+    config = target.config.model_copy(deep=True)
+    config.env.kwargs = {}
+    worker, _ = build_for_eval(config, {"": [*games, *validation]}, SilentProgress(), weights=target.weights)
+    full = SkillBank.open(data / "full-bank", index="memory")
+    own = SkillBank.open(data / "known-bank", index="memory")
+    views = {name: BankView(bank.snapshot(), bank.retriever) for name, bank in (("full", full), ("known", own))}
+    distilled = next(skill for skill in full.snapshot() if skill.task_type == HELD_OUT[kind])
+    anywhere = replace(worker, agent=replace(worker.agent, skills=untyped(worker)))
+    bring: Mapping[str, Callable[[Task], Mapping[str, str]]] = {
+        "right": lambda task: fields(distilled),
+        "right, as in training": lambda task: advice(TRUE_RULES[kind]),
+        "tool shuffled": lambda task: advice(shuffled(kind, task, paths)),
+        "other type": lambda task: advice(TRUE_RULES[OTHER[kind]]),
+        "none": lambda task: {},
+    }
+    rows = []
+    for where, tasks in ((f"{len(games)} train", games), (f"{len(validation)} validation", validation)):
+        for arm, skill in bring.items():
+            shown = [replace(task, options={**task.options, TASK_SKILL: skill(task)}) for task in tasks]
+            rows.append({"games": where, "skill": arm, **play(worker, shown, kind)})
+            print(rows[-1], file=sys.stderr, flush=True)
+        for arm, player in (("found by type", worker), ("found by words", anywhere)):
+            rows.append({"games": where, "skill": arm, **play(player.with_bank(views["full"]), tasks, kind)})
+            print(rows[-1], file=sys.stderr, flush=True)
+    for arm, view in (("known types, bank", views["known"]), ("known types, none", None)):
+        rows.append({"games": f"{len(known)} validation", "skill": arm, **play(worker.with_bank(view), known, kind)})
+        print(rows[-1], file=sys.stderr, flush=True)
+    worker.close()
+    return rows
+
+
+def untyped(worker: RolloutWorker) -> Any:
+    """Skills of a config under which the bank is asked by the words of a task alone."""
+    assert worker.config.skills is not None
+    return worker.config.skills.model_copy(update={"type_names": dict.fromkeys(TASK_TYPES, "")})
+
+
+def fields(skill: Skill) -> dict[str, str]:
+    """A skill as a task brings it."""
+    return {"title": skill.title, "text": skill.text, "when_to_apply": skill.when_to_apply}
+
+
+def shuffled(kind: str, task: Task, paths: Mapping[str, Path]) -> Rule:
+    """The true rule with another tool of the room."""
+    kinds = [name for name in receptacle_kinds(paths[task.options["task"]]) if name != TRUE_RULES[kind].tool]
+    return replace(TRUE_RULES[kind], tool=random.Random(task.id).choice(kinds))
+
+
+def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, Any]:
+    """Greedy success, and how often the treatment was done."""
+    sampling = Sampling(temperature=0.0, max_new_tokens=10)
+    groups = worker.generate_rollouts(tasks, 1, sampling, 0)
+    played = [group.trajectories[0] for group in groups]
+    won = sum(each.succeeded for each in played)
+    interval = wilson_interval(won, len(played))
+    verb = TRUE_RULES[kind].verb
+    return {
+        "won": won,
+        "of": len(played),
+        "success": won / len(played),
+        "low": interval[0],
+        "high": interval[1],
+        "took": sum(any(action.startswith("take ") for action in actions(each)) for each in played) / len(played),
+        "treated": sum(any(action.startswith(f"{verb} ") for action in actions(each)) for each in played) / len(played),
+        "failed": sum(each.error is not None for each in played),
+        "lost": [each.task.id for each in played if not each.succeeded],
+    }
+
+
+def actions(trajectory: Trajectory) -> list[str]:
+    """What was done."""
+    return [step.action for step in trajectory.steps]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Success by arm, all seeds together, with the seeds' own."""
+    lines = [
+        "| held out | games | skill in the prompt | success | interval | seeds | treated |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for key in dict.fromkeys((row["held out"], row["games"], row["skill"]) for row in rows):
+        own = [row for row in rows if (row["held out"], row["games"], row["skill"]) == key]
+        won, count = sum(row["won"] for row in own), sum(row["of"] for row in own)
+        interval = wilson_interval(won, count)
+        seeds = ", ".join(f"{row['success']:.3f}" for row in own)
+        treated = sum(row["treated"] for row in own) / len(own)
+        cells = [*key, f"{won / count:.3f}", f"[{interval[0]:.3f}, {interval[1]:.3f}]", seeds, f"{treated:.2f}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

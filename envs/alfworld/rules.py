@@ -1,0 +1,205 @@
+"""Games whose treatment has other words and another tool: variants to learn from what a line of text says.
+
+In the official games, what is to be hot is heated with the microwave, whatever a prompt says: a policy that has learnt this needs no
+advice. A `Rule` gives the treatment of a game another state in the task, another verb, and another kind of receptacle that does it.
+Everything else stays. Observations, commands and answers all have the new words, so only advice tells what to do.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from skill_ttrl.envs.alfworld.engine import FastEngine, Tools
+from skill_ttrl.envs.alfworld.world import TOOLS, World
+from skill_ttrl.errors import EnvError
+
+TREATED = {f"pick_{kind}_then_place_in_recep": kind for kind in ("clean", "heat", "cool")}
+"""Type of task → the kind of goal, for those in which a thing is treated before it is placed."""
+ACTIONS = {"clean": "CleanObject", "heat": "HeatObject", "cool": "CoolObject"}
+"""Kind of goal → the action that it takes."""
+STATES = {"clean": ("clean",), "heat": ("hot",), "cool": ("cool", "cold")}
+"""Kind of goal → the words for a thing that was treated so; the first stands in tasks."""
+NAMES = (
+    "aged balmy bless blot brush charge chill coat dip drain dry dull dust etch fade flip fold frost fuse gild glaze grate grind ink "
+    "iron label lace mash melt mend mint oil paint peel pale polish press prune rinse roast rub rust salt sand scan seal shade sharp "
+    "shine sift smoke soak spice split stain stamp steam stiff stir tame tan tint tune warm wax weigh wet wipe wrap zap"
+).split()
+"""Names for states and verbs. None is a word of the official games."""
+KNOWN_WORDS = ("clean", "heat", "hot", "cool")
+"""Words of the true rules, which name other treatments in variants: each of them is read and written in training."""
+KNOWN_SHARE = 0.3
+"""Chance that a name is one of `KNOWN_WORDS`."""
+SAME_SHARE = 0.3
+"""Chance that state and verb are one word, as those of clean and cool are."""
+_KIND = re.compile(rb"\(receptacleType ([^\s?]+) (\w+)Type\)")
+_PLACED = re.compile(rb"\(receptacleAtLocation ([^\s?]+) ")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A treatment: what makes a thing what the task wants it to be."""
+
+    state: str
+    """Word in the task: "put a hot mug in cabinet"."""
+    verb: str
+    """Of the command: "heat mug 1 with microwave 1"."""
+    tool: str
+    """Kind of the receptacle that does it."""
+
+    def __str__(self) -> str:
+        return f"{self.state} {self.verb} {self.tool}"
+
+    @classmethod
+    def parse(cls, text: object) -> Rule:
+        """The rule that `str` gave.
+
+        Raises:
+            EnvError: it is not three words.
+        """
+        words = text.split() if isinstance(text, str) else []
+        if len(words) != 3 or not all(re.fullmatch("[a-z]+", word) for word in words):
+            raise EnvError(
+                f"A rule is three words in small letters, 'STATE VERB TOOL' ('hot heat microwave'), found {text!r:.80}."
+            )
+        return cls(*words)
+
+
+TRUE_RULES = {
+    "clean": Rule("clean", "clean", "sinkbasin"),
+    "heat": Rule("hot", "heat", "microwave"),
+    "cool": Rule("cool", "cool", "fridge"),
+}
+"""Kind of goal → its rule in the official games."""
+
+
+def draw_rule(kind: str, receptacles: Sequence[str], seed: int) -> Rule:
+    """A rule for a game. It shares at most one of its three parts with any true rule, and not its own tool.
+
+    Args:
+        kind: of the goal: `clean`, `heat` or `cool`.
+        receptacles: kinds of receptacles in the room.
+        seed: the same one gives the same rule.
+
+    Raises:
+        EnvError: the room has no other receptacle.
+    """
+    drawn = random.Random(seed)
+    tools = [name for name in sorted({*receptacles}) if name != TRUE_RULES[kind].tool]
+    if not tools:
+        raise EnvError("A rule takes a receptacle of another kind, and the room has none.")
+    while True:
+        state = _name(drawn)
+        verb = state if drawn.random() < SAME_SHARE else _name(drawn)
+        rule = Rule(state, verb, drawn.choice(tools))
+        if all(shared_parts(rule, true) < 2 for true in TRUE_RULES.values()):
+            return rule
+
+
+def _name(drawn: random.Random) -> str:
+    return drawn.choice(KNOWN_WORDS if drawn.random() < KNOWN_SHARE else NAMES)
+
+
+def shared_parts(one: Rule, other: Rule) -> int:
+    """How many of the three parts two rules have in common, of the words in either place."""
+    words = {one.state, one.verb} & {other.state, other.verb}
+    return (len(words) if one.state != one.verb else 2 * len(words)) + (one.tool == other.tool)
+
+
+def vary(world: World, rule: Rule) -> FastEngine:
+    """The same game to be played under another rule of its treatment.
+
+    Words and tools change places: where the new verb, state or tool is that of another treatment, that one gets the old.
+
+    Raises:
+        EnvError: the game treats nothing, its room has no such tool, or its task does not say how a thing is to be.
+    """
+    kind = world.goal.kind
+    if kind not in TRUE_RULES:
+        raise EnvError(
+            f"A rule is for games in which a thing is cleaned, heated or cooled; the goal of this one is {kind!r}."
+        )
+    wanted = frozenset({f"{rule.tool}type"})
+    if not any(world.kinds[place] & wanted for place in world.in_sight):
+        raise EnvError(f"The rule {str(rule)!r} takes a {rule.tool}, and the room has none.")
+    verbs = _exchange({name: name for name in ACTIONS}, kind, rule.verb)
+    states = dict.fromkeys(STATES[kind], rule.state)
+    for other, words in STATES.items():
+        if other != kind and rule.state in words:
+            states[rule.state] = STATES[kind][0]
+    task = _vary_task(world.task, kind, rule)
+    texts = world.texts
+    commands, answers = dict(texts.commands), dict(texts.answers)
+    for name, action in ACTIONS.items():
+        commands[action] = _reword(commands[action], {name: verbs[name]})
+        said = f"{action[0].lower()}{action[1:]}.feedback"
+        answers[said] = tuple(_reword(text, {name: verbs[name]}) for text in answers[said])
+    answers["examineObject.feedback"] = tuple(_reword(text, states) for text in answers["examineObject.feedback"])
+    texts = replace(texts, commands=commands, answers=answers, help=_reword(texts.help, verbs))
+    return FastEngine(replace(world, texts=texts, task=task, commands={}), _exchange_tools(ACTIONS[kind], wanted))
+
+
+def _exchange(names: dict[str, str], kind: str, new: str) -> dict[str, str]:
+    """One gets a new name, and who had it gets the old one."""
+    return {name: new if name == kind else (names[kind] if own == new else own) for name, own in names.items()}
+
+
+def _exchange_tools(action: str, wanted: frozenset[str]) -> Tools:
+    own = TOOLS[action][1]
+    return {
+        name: (ability, wanted if name == action else (own if kinds & wanted else kinds))
+        for name, (ability, kinds) in TOOLS.items()
+    }
+
+
+def _vary_task(task: str, kind: str, rule: Rule) -> str:
+    """The task's sentence: "heat some mug and put it in …" has the verb, "put a hot mug in …" the state."""
+    for pattern, word in ((rf"\b{kind}(?= .* and put it )", rule.verb), (rf"\b{STATES[kind][0]}\b", rule.state)):
+        varied, found = re.subn(pattern, word, task, count=1)
+        if found:
+            return varied
+    raise EnvError(f"The task {task!r} does not say {STATES[kind][0]!r}: no rule can be told from it.")
+
+
+def _reword(text: str, names: Mapping[str, str]) -> str:
+    """The text with other names, all at once."""
+    return re.sub(rf"\b(?:{'|'.join(names)})\b", lambda match: names[match[0]], text)
+
+
+@lru_cache(maxsize=4096)
+def receptacle_kinds(path: Path) -> tuple[str, ...]:
+    """The kinds of receptacles that stand in a game's room, sorted; searched in the text of its file, which is faster than to read it.
+
+    Raises:
+        EnvError: the file cannot be read.
+    """
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise EnvError(f"The game {path} cannot be read: {error}.") from None
+    placed = {*_PLACED.findall(text)}
+    return tuple(sorted({kind.decode().lower() for name, kind in _KIND.findall(text) if name in placed}))
+
+
+def advice(rule: Rule, seed: int = 0) -> dict[str, str]:
+    """A rule as a skill, in the words in which counting (`skills/teachers/wins.py`) writes what won.
+
+    Args:
+        rule: the rule.
+        seed: draws which of the steps are named and which wording of the task; what is counted differs in these.
+    """
+    drawn = random.Random(seed)
+    take = ["take X from ..."] if drawn.random() < 0.7 else []
+    bring = ["go to Y"] if drawn.random() < 0.7 else []
+    steps = [*take, f"go to {rule.tool}", f"{rule.verb} X with {rule.tool}", *bring, "move X to Y"]
+    said = f"put a {rule.state} X in Y" if drawn.random() < 0.5 else f"{rule.verb} some X and put it in Y"
+    order = ", then ".join(f"`{step}`" for step in steps)
+    return {
+        "title": "Steps in the order that won",
+        "text": f"Do these in this order: {order}. X and Y: as the task names them, in its order.",
+        "when_to_apply": f"The task reads like: {said}",
+    }

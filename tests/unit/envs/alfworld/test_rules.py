@@ -1,0 +1,199 @@
+"""Games under other rules: the words and the tool of a treatment change, everything else stays, and the expert plays them."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.agents.agent import Agent, task_skills
+from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.config import DistillConfig, SkillsConfig
+from skill_ttrl.envs import make_env
+from skill_ttrl.envs.alfworld.engine import FastEngine
+from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.alfworld.index import forget
+from skill_ttrl.envs.alfworld.rules import NAMES, TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
+from skill_ttrl.errors import EnvError
+from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.skills.teachers.wins import distilled
+from skill_ttrl.skills.types import Case
+from skill_ttrl.types import Step, Task
+from tests.alfworld_kitchen import DONE, kitchen, play, problem, write_game
+
+HOT = DONE.format(able="heatable", done="isHot", thing="Mug", target="Cabinet")
+TAKE = ("go to countertop 2", "take mug 1 from countertop 2")
+PLACE = ("go to cabinet 1", "open cabinet 1", "move mug 1 to cabinet 1")
+TYPE = "pick_heat_then_place_in_recep"
+
+
+def varied(rule: str, task: str = "put a hot mug in cabinet.") -> FastEngine:
+    """The kitchen whose mug is to be hot, under another rule."""
+    return vary(replace(kitchen(HOT).world, task=task), Rule.parse(rule))
+
+
+def test_the_true_rule_changes_nothing() -> None:
+    walk = (*TAKE, "heat mug 1 with microwave 1", "examine mug 1", *PLACE)
+    same = varied("hot heat microwave")
+    plain = FastEngine(same.world)
+    assert same.reset() == plain.reset()
+    for command in walk:
+        one, other = same.step(command), plain.step(command)
+        assert one == other
+    assert one.won
+
+
+def test_task_commands_and_answers_have_the_new_words_and_only_the_new_tool_does_it() -> None:
+    engine = varied("gilded bless sinkbasin")
+    assert engine.reset().feedback.endswith("put a gilded mug in cabinet.")
+    frame = play(engine, *TAKE)
+    assert not any(command.startswith(("heat", "bless")) for command in frame.commands)
+    frame = engine.step("go to sinkbasin 1")
+    assert "bless mug 1 with sinkbasin 1" in frame.commands
+    assert engine.step("bless mug 1 with sinkbasin 1").feedback == "You bless the mug 1 using the sinkbasin 1."
+    assert engine.step("examine mug 1").feedback == "This is a gilded mug 1."
+    assert last(engine, *PLACE).won
+
+
+def test_the_verb_stands_in_tasks_that_begin_with_it() -> None:
+    engine = varied("gilded bless sinkbasin", "heat some mug and put it in cabinet.")
+    assert engine.world.task == "bless some mug and put it in cabinet."
+    with pytest.raises(EnvError, match="does not say 'hot'"):
+        varied("gilded bless sinkbasin", "put a warm mug in cabinet.")
+
+
+def test_words_and_tools_of_another_treatment_change_places() -> None:
+    engine = varied("salted cool fridge")
+    frame = play(engine, *TAKE, "go to fridge 1")
+    assert "cool mug 1 with fridge 1" in frame.commands
+    assert not any(command.startswith("heat") for command in frame.commands)
+    assert "heat mug 1 with microwave 1" in engine.step("go to microwave 1").commands  # which is what cools here
+    engine.step("heat mug 1 with microwave 1")
+    assert engine.step("examine mug 1").feedback == "This is a cold mug 1."
+    last(engine, "go to fridge 1", "cool mug 1 with fridge 1")
+    assert last(engine, *PLACE).won
+
+
+@pytest.mark.parametrize("rule", ["hot heat", "hot heat the microwave", "Hot heat microwave", 3])
+def test_what_is_no_rule_is_refused(rule: object) -> None:
+    with pytest.raises(EnvError, match="STATE VERB TOOL"):
+        Rule.parse(rule)
+
+
+def test_a_tool_that_the_room_lacks_and_a_game_without_treatment_are_refused() -> None:
+    with pytest.raises(EnvError, match="takes a toaster"):
+        varied("gilded bless toaster")
+    with pytest.raises(EnvError, match="'place'"):
+        vary(kitchen().world, TRUE_RULES["heat"])
+
+
+@given(st.sampled_from(sorted(TRUE_RULES)), st.integers(0, 2**63))
+def test_a_drawn_rule_is_never_a_true_one_nor_near_one(kind: str, seed: int) -> None:
+    rooms = ["cabinet", "fridge", "microwave", "sinkbasin"]
+    rule = draw_rule(kind, rooms, seed)
+    assert rule == draw_rule(kind, rooms[::-1], seed) == Rule.parse(str(rule))
+    assert rule.tool != TRUE_RULES[kind].tool
+    assert all(shared_parts(rule, true) < 2 for true in TRUE_RULES.values())
+
+
+def test_names_are_no_words_of_the_games() -> None:
+    engine = kitchen(HOT)
+    texts = engine.world.texts
+    used = " ".join([*texts.commands.values(), *(text for own in texts.answers.values() for text in own)]).split()
+    assert not {*NAMES} & {*used}
+    assert len(NAMES) == len({*NAMES})
+
+
+@pytest.fixture
+def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    forget()
+    task = "put a hot mug in cabinet."
+    for split in ("train", "valid_seen"):
+        write_game(tmp_path, split, f"{TYPE}-Mug-None-Cabinet-1/trial_A", None, task=task, pddl_problem=problem(HOT))
+    return str(tmp_path)
+
+
+def test_an_environment_of_varied_rules_has_tasks_that_the_expert_wins(data: str) -> None:
+    env = make_env("alfworld", data=data, rules="varied", variants=6)
+    tasks = env.unwrapped.tasks("train")  # type: ignore[attr-defined]
+    assert len({task.id for task in tasks}) == len({str(task.options["rule"]) for task in tasks}) == 6
+    seen = env.unwrapped.tasks("valid_seen")  # type: ignore[attr-defined]
+    assert [task.options for task in seen] == [{"task": f"valid_seen/{TYPE}-Mug-None-Cabinet-1/trial_A"}]
+    for task in tasks:
+        played = play_episode(env, task, ALFWorldExpert(), seed=0)
+        assert played.error is None
+        assert played.succeeded
+        state, verb, _ = task.options["rule"].split()
+        assert state in played.goal or verb in played.goal
+    env.reset(options={"task": tasks[0].options["task"]})
+    assert (
+        "hot mug" in env.reset(options={"task": tasks[0].options["task"]})[0]
+    )  # the rule of one episode is not the next one's
+
+
+def test_an_episode_under_a_rule_pickles(data: str) -> None:
+    env = make_env("alfworld", data=data, rules="varied").unwrapped
+    observation, info = env.reset(seed=3)
+    env.step("go to countertop 2")
+    again = pickle.loads(pickle.dumps(env))
+    assert (
+        again.step("take mug 1 from countertop 2")[4]["state"] == env.step("take mug 1 from countertop 2")[4]["state"]
+    )
+    assert info["rule"].split()[0] in observation or info["rule"].split()[1] in observation
+
+
+def test_an_environment_says_what_goes_with_rules(data: str) -> None:
+    with pytest.raises(EnvError, match="rules"):
+        make_env("alfworld", data=data, rules="other")
+    with pytest.raises(EnvError, match="variants"):
+        make_env("alfworld", data=data, variants=0)
+    env = make_env("alfworld", data=data)
+    asked = {"task": env.unwrapped.games[0].id, "rule": "gilded bless sinkbasin", "walkthrough": True}  # type: ignore[attr-defined]
+    with pytest.raises(EnvError, match="no walkthrough"):
+        env.reset(options=asked)
+
+
+def test_a_task_brings_a_skill_in_place_of_the_banks() -> None:
+    given = advice(TRUE_RULES["heat"])
+    own, bare, plain = Task("t", "env", {"skill": given}), Task("t", "env", {"skill": {}}), Task("t", "env", {})
+    agent = Agent(PromptFormatter("plain", prompts="entities"), skills=SkillsConfig())
+    shown = agent.select_skills([own, bare, plain], ["put a hot mug in cabinet"] * 3)
+    assert [len(each.skills) for each in shown] == [1, 0, 0]
+    assert shown[0].skills[0].text == given["text"]
+    assert task_skills(bare) == ()
+    assert task_skills(plain) is None
+
+
+def test_advice_has_the_words_that_counting_writes() -> None:
+    cases = [
+        won("mug", "table", "cabinet"),
+        won("apple", "stove", "fridge"),
+        won("egg", "sink", "shelf"),
+        won("cup", "cart", "drawer"),
+    ]
+    draft = next(each for each in distilled(cases, DistillConfig()).drafts if each.tier == "task")
+    forms = [advice(TRUE_RULES["heat"], seed) for seed in range(30)]
+    assert draft.text in {form["text"] for form in forms}
+    assert draft.when_to_apply in {form["when_to_apply"] for form in forms}
+
+
+def won(thing: str, source: str, place: str) -> Case:
+    """An episode in which a thing was heated."""
+    done = (
+        f"go to {source} 1|take {thing} 1 from {source} 1|go to microwave 1|heat {thing} 1 with microwave 1|"
+        f"go to {place} 1|move {thing} 1 to {place} 1"
+    )
+    steps = tuple(Step(f"seen {number}", action, 0.0, False, False) for number, action in enumerate(done.split("|")))
+    return Case(f"{thing}-{place}", f"put a hot {thing} in {place}.", TYPE, True, steps)
+
+
+def last(engine: FastEngine, *commands: str) -> Frame:
+    """The frame after further commands."""
+    frames = [engine.step(command) for command in commands]
+    return frames[-1]
