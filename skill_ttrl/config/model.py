@@ -42,6 +42,10 @@ class EmbeddedConfig(Section):
     shared_embeddings: bool = False
     """The embedding of a token "cabinet 27" is learnt as the row of its kind plus the row of its number. What is saved is a plain matrix."""
 
+    attend_to_alike: float = Field(default=0.0, ge=0, le=10)
+    """Above 0, keys of the first layer begin as its queries, both so many times as large as drawn: a word attends to words like it from the start,
+    as copying and comparing need, which otherwise comes late. 2 serves the entity vocabulary. 0: both are drawn."""
+
     @model_validator(mode="after")
     def _shape_is_possible(self) -> EmbeddedConfig:
         if self.hidden_size % (2 * self.heads):

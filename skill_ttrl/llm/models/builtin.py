@@ -16,12 +16,14 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.config import EmbeddedConfig
 from skill_ttrl.llm.models.entities import build_entity_tokenizer
-from skill_ttrl.llm.models.token_rows import draw_shared_embeddings
+from skill_ttrl.llm.models.token_rows import attend_to_alike, draw_shared_embeddings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+NUMBER_SCALE = 0.3
+"""Of the rows of numbers where the first layer is to find things of one kind (`model.embedded.attend_to_alike`)."""
 TAGS = ("think", "answer", "action", "skill", "skill_ops")
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -105,5 +107,7 @@ def build_model(
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
         if shape.shared_embeddings:
-            draw_shared_embeddings(model, tokenizer)
+            draw_shared_embeddings(model, tokenizer, NUMBER_SCALE if shape.attend_to_alike else 1.0)
+        if shape.attend_to_alike:
+            attend_to_alike(model, shape.attend_to_alike)
     return model

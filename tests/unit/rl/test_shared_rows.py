@@ -193,3 +193,26 @@ def test_what_cannot_share_rows_is_refused(tokenizer: Any, accelerator: Accelera
     policy.model.get_input_embeddings().weight.data[5, 0] += 0.1
     with pytest.raises(ModelError, match="no sums of a row a kind and a row a number"):
         shared_rows(policy)
+
+
+def test_the_first_layer_may_begin_by_attending_to_words_like_each_one(tokenizer: Any) -> None:
+    shape = SHAPE.model_copy(update={"hidden_size": 64, "layers": 2, "attend_to_alike": 2.0})
+    plain = shape.model_copy(update={"attend_to_alike": 0.0})
+    drawn: Any = build_model(plain, tokenizer, seed=3)
+    alike: Any = build_model(shape, tokenizer, seed=3)
+    first, second = (layer.self_attn for layer in alike.get_decoder().layers)
+    assert torch.equal(first.q_proj.weight, first.k_proj.weight)
+    assert torch.equal(first.q_proj.weight, 2 * drawn.get_decoder().layers[0].self_attn.q_proj.weight)
+    assert not torch.equal(second.q_proj.weight, second.k_proj.weight)
+
+    def share_of_alike(model: Any) -> float:
+        """Attention of the last "mug 2" to the first "mug" among words of other kinds, mean of heads."""
+        ids = torch.tensor([[3, 8, 4, 10, 2, 9, 4, 8, 6]])
+        model.set_attn_implementation("eager")
+        attentions: Tensor = model(ids, output_attentions=True).attentions[0]
+        return float(attentions[0, :, -1, 0].mean().detach())
+
+    assert share_of_alike(alike) > 1.5 * share_of_alike(drawn)
+    embeddings = alike.get_input_embeddings().weight
+    assert 0.03 < float(embeddings.std()) < 0.07
+    assert torch.linalg.norm(embeddings[5] - embeddings[6]) < torch.linalg.norm(embeddings[5] - embeddings[7]) / 2
