@@ -44,6 +44,8 @@ OTHER = {"heat": "cool", "cool": "clean", "clean": "heat"}
 """Kind → the kind whose skill stands in its place, in the arm `other`."""
 GAMES = 160
 """Games of the split `train` that are played of the held-out type, spread over it."""
+EXPLORING, TRIES = 1.5, 400
+"""Temperature and number of the episodes in which a policy without the skill looks for a win."""
 REAL, VARIED = 2400, 4800
 """Episodes of the expert under true and under varied rules."""
 
@@ -53,7 +55,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", choices=sorted(HELD_OUT), default=["heat", "cool", "clean"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=1500, help="updates of the cold start")
+    parser.add_argument("--steps", type=int, default=1000, help="updates of the cold start")
+    parser.add_argument(
+        "--loop", action="store_true", help="also: fail, find a few wins, distill behind the gate, play again"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/alfworld-skills"))
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
@@ -65,6 +70,8 @@ def main() -> None:
             if not found.exists() and not options.tables_only:
                 run = train(kind, seed, options.steps, options.output)
                 found.write_text(json.dumps(measure(kind, run, options.output / f"data-{kind}"), indent=1))
+            if options.loop and not options.tables_only:
+                loop(kind, seed, options.output)
             if found.exists():
                 rows += [{"held out": kind, "seed": seed, **row} for row in json.loads(found.read_text())]
     print(table(rows))
@@ -189,13 +196,15 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
     }
 
 
-def skillttrl(*arguments: object, settings: Sequence[str] = ()) -> None:
-    """One command, as a user would give it."""
+def skillttrl(*arguments: object, settings: Sequence[str] = ()) -> str:
+    """One command, as a user would give it; what it prints."""
     words = [str(word) for word in arguments] + [word for setting in settings for word in ("--set", setting)]
     print("$ skillttrl", " ".join(words), file=sys.stderr, flush=True)
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "skill_ttrl.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", *words]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     print(f"  {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
+    return printed
 
 
 def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
@@ -244,6 +253,32 @@ def untyped(worker: RolloutWorker) -> Any:
     """Skills of a config under which the bank is asked by the words of a task alone."""
     assert worker.config.skills is not None
     return worker.config.skills.model_copy(update={"type_names": dict.fromkeys(TASK_TYPES, "")})
+
+
+def loop(kind: str, seed: int, output: Path) -> None:
+    """The policy meets the type without a skill, explores, and what won becomes a skill of its bank if the gate accepts it."""
+    run, data = output / f"run-{kind}-{seed}", output / f"data-{kind}"
+    tries, bank, found = (
+        output / f"tries-{kind}-{seed}.jsonl",
+        output / f"bank-{kind}-{seed}",
+        output / f"loop-{kind}-{seed}.json",
+    )
+    if found.exists():
+        return
+    here = ["env.kwargs.rules=real", f"env.kwargs.task_types=[{HELD_OUT[kind]}]"]
+    if not tries.exists():
+        warm = [*here, f"rollout.temperature={EXPLORING}"]
+        arguments = ["--agent", run, "--types", HELD_OUT[kind], "--episodes", TRIES, "--seed", seed, "--no-bank"]
+        skillttrl("collect", "--env", "alfworld", *arguments, "-o", tries, settings=warm)
+    shutil.rmtree(bank, ignore_errors=True)
+    shutil.copytree(data / "known-bank", bank)
+    gate = [*here, "skills.gate.tasks=40", "skills.gate.rollouts_per_task=1", "rollout.temperature=0.4"]
+    words = [word for setting in gate for word in ("--gate-set", setting)]
+    chain = ("distill.max_general=0", "distill.max_mistakes=0", "distill.max_specific=1")
+    arguments = ["--trajectories", tries, "-o", bank, "--merge", "--gate-with", run, *words, "--json"]
+    said = json.loads(skillttrl("distill", *arguments, settings=chain))
+    found.write_text(json.dumps(said, indent=1))
+    print(json.dumps(said, indent=1))
 
 
 def fields(skill: Skill) -> dict[str, str]:

@@ -27,7 +27,7 @@ from skill_ttrl.types import Task, derive_seed
 
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
-RULES = ("true", "varied")
+RULES = ("real", "varied")
 _OPTIONS = ("task", "walkthrough", "reference", "rule", "skill")
 
 
@@ -80,7 +80,7 @@ class ALFWorldEnv(TextEnv):
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
         strict: bool = False,
-        rules: str = "true",
+        rules: str = "real",
         variants: int = 1,
         render_mode: str | None = None,
     ) -> None:
@@ -237,7 +237,7 @@ class ALFWorldEnv(TextEnv):
 
 
 def _check(
-    engine: object = "fast", strict: object = False, rules: object = "true", variants: object = 1, **others: object
+    engine: object = "fast", strict: object = False, rules: object = "real", variants: object = 1, **others: object
 ) -> None:
     check_choice("engine", engine, ENGINES)
     check_choice("rules", rules, RULES)
