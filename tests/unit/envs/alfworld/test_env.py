@@ -256,7 +256,10 @@ def test_a_step_before_reset_is_refused(env: ALFWorldEnv) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"tsk": "x"}, r"has no option 'tsk'\. Did you mean 'task'\? Known: reference, task, walkthrough\."),
+        (
+            {"tsk": "x"},
+            r"has no option 'tsk'\. Did you mean 'task'\? Known: reference, rule, skill, task, walkthrough\.",
+        ),
         ({3: "x"}, "has no option 3"),
         ("task", "The options of SkillTTRL/ALFWorld-v0 are a dict, found str"),
         ({"x" * 100_000: 1}, "has no option"),
