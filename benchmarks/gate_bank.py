@@ -1,6 +1,6 @@
 """Meaningless changes of a run's bank before the gate: how many pass, and how many a strict `>` lets in. A table of docs/gate.md.
 
-    skillttrl train quickstart_alfworld --set 'phases=[collect,distill,sft]' --set evolve=null -o runs/cold-0
+    skillttrl train quickstart_skills_alfworld --set 'phases=[collect,distill,sft]' --set evolve=null -o runs/cold-0
     python benchmarks/gate_bank.py runs/cold-0 --candidates 10
 
 A candidate has the words of one skill in another order, a skill in turn; nothing is trained.

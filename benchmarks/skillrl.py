@@ -24,6 +24,7 @@ from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.reports.summarize import read_evaluations
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}
+RECIPES = {"alfworld": "quickstart_skills_alfworld", "webshop": "quickstart_webshop"}
 CONTROL = "without evolution"
 
 
@@ -39,7 +40,7 @@ def main() -> None:
     parser.add_argument("--no-control", action="store_true", help=f"leave out the runs {CONTROL}")
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
-    recipe = f"quickstart_{options.env}"
+    recipe = RECIPES[options.env]
     if not options.tables_only:
         options.output.mkdir(parents=True, exist_ok=True)
         for seed in options.seeds:

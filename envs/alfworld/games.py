@@ -29,6 +29,8 @@ from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 VARIABLE = "ALFWORLD_DATA"
 GENERATE = "generated"
 """As `data`: this package's own games."""
+ONLY_OFFICIAL = "official"
+"""As `data`: those of `$ALFWORLD_DATA`, and none where it is not set."""
 _OTHER_NAMES = {
     "eval_in_distribution": "valid_seen",
     "eval_out_of_distribution": "valid_unseen",
@@ -92,7 +94,8 @@ def find_data(data: str | Path | None) -> Data:
 
     Args:
         data: a folder with `json_2.1.1/` in it, that folder, `generated` (a folder of this name is `./generated`), or
-            `generated:3000` for so many training games. None: `$ALFWORLD_DATA` where it is set, else `generated`.
+            `generated:3000` for so many training games. `official`: `$ALFWORLD_DATA`, which must be set. None: that where it is
+            set, else `generated`.
 
     Raises:
         EnvError: the folder, given or of the variable, has no games in it.
@@ -100,7 +103,14 @@ def find_data(data: str | Path | None) -> Data:
     if not isinstance(data, str | os.PathLike | None):
         raise EnvError(f"data must be a folder or {GENERATE!r}, found {data!r:.200}.")
     asked, said = data, f"data={str(data)!r}"
-    if asked is None:
+    if asked == ONLY_OFFICIAL:
+        asked, said = os.environ.get(VARIABLE), f"${VARIABLE}"
+        if asked in (None, "", GENERATE) or _set_by_the_package(str(asked)):
+            raise EnvError(
+                f"data={ONLY_OFFICIAL!r} asks for the official games, and {VARIABLE} is not set. Set it to the folder that "
+                f'alfworld-download has filled, or take the games that this package makes itself: data="{GENERATE}".'
+            )
+    elif asked is None:
         asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"
         if _set_by_the_package(asked):
             asked = GENERATE

@@ -192,8 +192,9 @@ def quickstart_of(episodes: Path) -> str:
     """
     env_id = next(read_episodes(episodes)).task.env_id
     short = next((name for name, known in SHORT_NAMES.items() if known == env_id), None)
-    recipe = f"quickstart_{short}"
-    if recipe not in recipe_names():
+    named = (f"quickstart_skills_{short}", f"quickstart_{short}")  # one with the phases of a skill bank before another
+    recipe = next((name for name in named if name in recipe_names()), None)
+    if recipe is None:
         raise ConfigError(
             f"The episodes are of {env_id}, for which no quickstart recipe is shipped. Say which recipe to follow."
         )

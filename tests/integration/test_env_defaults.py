@@ -104,7 +104,7 @@ def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> No
     refused(skillttrl("train", "quickstart_skills", "--env", "webshop", "--dry-run"), 2, "skills.bank")
     refused(skillttrl("train", "quickstart_webshop", "--env", "alfworld", "--dry-run"), 3, "no careful for")
     replanned = load_config(
-        "quickstart_alfworld", [*in_another_env("quickstart_alfworld", "webshop"), "env.id=webshop"]
+        "quickstart_skills_alfworld", [*in_another_env("quickstart_skills_alfworld", "webshop"), "env.id=webshop"]
     )
     assert (replanned.agent.template, replanned.agent.max_turns, replanned.env.kwargs) == ("webshop", 15, {})
     assert replanned.env.eval_split == "test" and in_another_env("quickstart_webshop", "webshop") == []

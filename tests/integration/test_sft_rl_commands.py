@@ -133,7 +133,11 @@ def test_a_taken_folder_is_numbered_and_resume_goes_on_with_the_newest(imitated:
 
 
 def test_without_a_recipe_the_quickstart_of_the_episodes_environment_is_taken(bank: Path) -> None:
-    refused(skillttrl("sft", "--bank", bank, "--set", "sft.steps=-1"), 2, "recipe 'quickstart_alfworld' has 1 problem")
+    refused(
+        skillttrl("sft", "--bank", bank, "--set", "sft.steps=-1"),
+        2,
+        "recipe 'quickstart_skills_alfworld' has 1 problem",
+    )
 
 
 def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(

@@ -472,9 +472,12 @@ def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_pa
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 
 
-def test_a_longer_series_of_default_games_is_named_by_its_training_games(tmp_path: Path) -> None:
+def test_a_longer_series_of_default_games_is_named_by_its_training_games(monkeypatch: pytest.MonkeyPatch) -> None:
     assert counts(240) == dict(COUNTS) and counts(3000) == {"train": 3000, "valid_seen": 300, "valid_unseen": 300}
     assert find_data("generated:3000") == Data(None, 3000) and find_data("generated") == Data(None)
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    with pytest.raises(EnvError, match="ALFWORLD_DATA is not set"):
+        find_data("official")
     for wrong in ("generated:", "generated:0", "generated:-3", "generated:many"):
         with pytest.raises(EnvError, match="number of training games"):
             find_data(wrong)
