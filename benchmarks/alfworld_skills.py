@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", choices=sorted(HELD_OUT), default=["heat", "cool", "clean"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=1000, help="updates of the cold start")
+    parser.add_argument("--steps", type=int, default=2000, help="updates of the cold start")
     parser.add_argument(
         "--loop", action="store_true", help="also: fail, find a few wins, distill behind the gate, play again"
     )
@@ -142,7 +142,7 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
         "agent": {
             "template": "plain",
             "memory": "episode",
-            "observations": "alfworld",
+            "observations": "alfworld_reach",
             "projection": "none",
             "prompts": "entities",
             "constrain_actions": True,
@@ -154,10 +154,11 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
             "embedded": {
                 "hidden_size": 96,
                 "layers": 3,
-                "heads": 3,
+                "heads": 6,
                 "intermediate_size": 192,
                 "vocabulary": "entities",
                 "shared_embeddings": True,
+                "attend_to_alike": 2.0,
                 "max_positions": 1152,
             },
         },
@@ -182,8 +183,8 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
             "steps": steps,
             "batch_tokens": 2048,
             "optimizer": "muon",
-            "learning_rate": 1e-2,
-            "muon_learning_rate": 0.02,
+            "learning_rate": 6e-3,
+            "muon_learning_rate": 0.01,
             "betas": [0.9, 0.95],
             "warmup_steps": 30,
             "schedule": "linear",
