@@ -295,7 +295,9 @@ def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
     refused(skillttrl(*run, "rl.steps=-1"), 2, "rl.steps", "greater than or equal to 0")
     refused(skillttrl(*run, "rl.steps"), 2, "key=value")
     refused(
-        skillttrl(*run, "phases=[rl, sft]"), 2, "phases are some of collect, distill, sft, rl, vote_sft, in this order"
+        skillttrl(*run, "phases=[rl, sft]"),
+        2,
+        "phases are some of collect, distill, sft, dagger, rl, vote_sft, in this order",
     )
     refused(skillttrl(*run, "rl.reward=majorty"), 2, "Did you mean 'majority'")
     refused(skillttrl(*run, "rl.loss=ppo_clp"), 2, "Did you mean 'ppo_clip'")
