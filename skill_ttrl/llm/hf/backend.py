@@ -9,8 +9,9 @@ log-probabilities it sampled with, so there is no second forward pass to find th
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,18 @@ if TYPE_CHECKING:
 
 KEPT_BYTES = 2**30
 """Most memory of keys and values that outlive a call (1 GiB); beyond it those go that were used longest ago."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Samples that are drawn together. Prompts, limits and choices are those of all requests of a call."""
+
+    prompts: Sequence[tuple[int, ...]]
+    limits: Sequence[int]
+    choices: Sequence[tuple[str, ...]]
+    owners: list[int]
+    """The request of each sample, equal ones next to each other."""
+    seeds: list[int]
 
 
 class HFBackend(TokenizerMixin):
@@ -69,6 +82,7 @@ class HFBackend(TokenizerMixin):
         self._kept: KeptRows | None = None
         self._keepers = 0
         self._weights: tuple[int, ...] = ()
+        self._said_open = False
 
     def sync(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -105,6 +119,7 @@ class HFBackend(TokenizerMixin):
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
         choices = [request.choices for request in requests]
+        samplers = {"free": self._sample, "tokens": self._sample_choices, "whole": self._sample_whole}
         row_seeds = [seed for of_request in seeds for seed in of_request]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
@@ -115,12 +130,7 @@ class HFBackend(TokenizerMixin):
                 for start in range(0, len(places), self.max_batch_size):
                     part = places[start : start + self.max_batch_size]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
-                    if way == "whole":
-                        sampled = self._sample_whole(prompts, limits, rows, sampling, part_seeds, choices)
-                    elif way == "tokens":
-                        sampled = self._sample_choices(prompts, limits, rows, sampling, part_seeds, choices)
-                    else:
-                        sampled = self._sample(prompts, limits, rows, sampling, part_seeds)
+                    sampled = samplers[way](_Rows(prompts, limits, choices, rows, part_seeds), sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
                         found[owner].append(completion)
             if self._kept is not None:
@@ -139,15 +149,9 @@ class HFBackend(TokenizerMixin):
         finally:
             self.model.train(was_training)
 
-    def _sample(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        limits: Sequence[int],
-        rows: list[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-    ) -> list[Completion]:
-        """One completion for each row; `rows` names the prompt (and limit) of each, equal ones next to each other."""
+    def _sample(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
+        """One completion for each row, of any words."""
+        prompts, limits, rows = batch.prompts, batch.limits, batch.owners
         device = self.model.device
         unique = sorted(set(rows))
         position = {index: slot for slot, index in enumerate(unique)}
@@ -161,7 +165,7 @@ class HFBackend(TokenizerMixin):
         logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=device)
         lengths_N = torch.zeros(count, dtype=torch.long, device=device)
         stopped_N = torch.zeros(count, dtype=torch.bool, device=device)
-        uniform_N_T = row_uniforms(seeds, longest).to(device)
+        uniform_N_T = row_uniforms(batch.seeds, longest).to(device)
         running_M = torch.arange(count, device=device)
         for step in range(longest):
             token_M, logprob_M = sample_token(decoding.logits_S_V, sampling, uniform_N_T[running_M, step], slots_M)
@@ -180,16 +184,9 @@ class HFBackend(TokenizerMixin):
         logprobs = [row[:length] for row, length in zip(logprobs_N_T.tolist(), lengths_N.tolist(), strict=True)]
         return self._collect(ids, logprobs, stopped_N.tolist())
 
-    def _sample_choices(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        limits: Sequence[int],
-        rows: list[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        choices: Sequence[tuple[str, ...]],
-    ) -> list[Completion]:
+    def _sample_choices(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
         """One completion for each row that is one of its request's choices, whatever `Sampling.stop` says."""
+        prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
         longest, end_id = max(limits[index] for index in rows), self._choices.end_id
         drafts = [Draft(self._choices.start(choices[index]), limits[index], end_id) for index in rows]
         self._check_prompts([prompts[index] for index in set(rows)])
@@ -199,7 +196,7 @@ class HFBackend(TokenizerMixin):
             prompts,
             lambda read: self._decoding(read, len(rows), longest, several=True),
             sampling,
-            row_uniforms(seeds, longest),
+            row_uniforms(batch.seeds, longest),
             several=takes_slot_masks(self.model),
         )
         return self._completions(drafts, rows, choices)
@@ -218,18 +215,20 @@ class HFBackend(TokenizerMixin):
     def _way(self, request: Request) -> str:
         if not request.choices:
             return "free"
-        return "whole" if request.whole_choices and self._choices.closed(request.choices) else "tokens"
+        if request.whole_choices and self._choices.closed(request.choices):
+            return "whole"
+        if request.whole_choices and not self._said_open:
+            self._said_open = True
+            warnings.warn(
+                "Actions with a place for words, such as search[<your query>], have no probability as a whole: where one is possible, "
+                "all are drawn token by token (agent.constrain_by=tokens).",
+                stacklevel=2,
+            )
+        return "tokens"
 
-    def _sample_whole(
-        self,
-        prompts: Sequence[tuple[int, ...]],
-        limits: Sequence[int],
-        rows: list[int],
-        sampling: Sampling,
-        seeds: Sequence[int],
-        choices: Sequence[tuple[str, ...]],
-    ) -> list[Completion]:
+    def _sample_whole(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
         """One completion for each row: one of its request's choices, drawn by the probability of all of its tokens."""
+        prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
         if not takes_slot_masks(self.model):
             raise ModelError(
                 "Actions are drawn as a whole (agent.constrain_by=actions) by models alone whose attention is `sdpa` without "
@@ -242,14 +241,14 @@ class HFBackend(TokenizerMixin):
         scores_P_C = score_choices(self.model, kept, [prompts[index] for index in unique], trees, self.pad_id)
         place_of = {index: place for place, index in enumerate(unique)}
         rows_M = torch.tensor([place_of[index] for index in rows], device=scores_P_C.device)
-        number_M, _ = sample_token(scores_P_C, sampling, row_uniforms(seeds, 1)[:, 0].to(scores_P_C.device), rows_M)
+        number_M, _ = sample_token(
+            scores_P_C, sampling, row_uniforms(batch.seeds, 1)[:, 0].to(scores_P_C.device), rows_M
+        )
         chances = (scores_P_C.double() / (sampling.temperature or 1)).softmax(-1).tolist()
         drafts = []
         for index, number in zip(rows, number_M.tolist(), strict=True):
-            tree, draft = (
-                trees[place_of[index]],
-                Draft(self._choices.start(choices[index]), limits[index], self._choices.end_id),
-            )
+            tree = trees[place_of[index]]
+            draft = Draft(self._choices.start(choices[index]), limits[index], self._choices.end_id)
             draft.look()
             logprobs = tree.token_logprobs(chances[place_of[index]][: len(tree.choices)], number)
             for token, logprob in zip(tree.choices[number], logprobs, strict=True):

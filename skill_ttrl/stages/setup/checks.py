@@ -146,7 +146,12 @@ def check_models(config: SkillTTRLConfig) -> None:
 
 
 def check_episodes(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where skills are to be distilled from episodes that nothing names."""
+    """Raise `ConfigError` where skills are to be distilled from episodes that nothing names, or thoughts asked for that have no place."""
+    if config.agent.memory == "episode" and config.imitates and config.demonstrations.thought == "openai":
+        raise ConfigError(
+            "demonstrations.thought=openai asks a teacher about single steps, and with agent.memory=episode whole episodes are imitated. "
+            "Set demonstrations.thought to none, skill or aim, or agent.memory=conversation."
+        )
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
         raise ConfigError(
             "The phase distill needs episodes: put the phase collect before it, or name a file of them in demonstrations.trajectories."

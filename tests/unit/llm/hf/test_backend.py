@@ -119,9 +119,9 @@ def test_more_rows_than_fit_are_taken_in_turns(tiny_model: tuple[Any, Any], monk
     sizes: list[int] = []
     whole = backend._sample
 
-    def counted(prompts: Any, limits: Any, rows: list[int], *rest: Any) -> Any:
-        sizes.append(len(rows))
-        return whole(prompts, limits, rows, *rest)
+    def counted(batch: Any, sampling: Any) -> Any:
+        sizes.append(len(batch.owners))
+        return whole(batch, sampling)
 
     monkeypatch.setattr(backend, "_sample", counted)
     found = sample(backend, RAGGED[:3], n=3)

@@ -188,7 +188,12 @@ def test_a_whole_choice_is_drawn_by_its_probability_among_the_others(
             assert temperature or scores[done.text] == pytest.approx(max(scores.values()), abs=1e-3)
 
 
-def test_with_a_slot_among_them_choices_are_drawn_by_tokens(backend: HFBackend) -> None:
+def test_with_a_slot_among_them_choices_are_drawn_by_tokens_and_it_is_said(
+    backend: HFBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_said_open", False)
     requests = [Request(token_ids=(5, 6), n=2, choices=OPEN, whole_choices=whole) for whole in (True, False)]
-    first, second = sample(backend, requests, length=20)
+    with pytest.warns(UserWarning, match="drawn token by token") as said:
+        first, second = sample(backend, requests * 2, length=20)[:2]
+    assert len(said) == 1
     assert all(possible(done.text, OPEN) for done in (*first.completions, *second.completions))

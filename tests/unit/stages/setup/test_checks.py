@@ -13,7 +13,7 @@ from skill_ttrl.cli.main import app
 from skill_ttrl.config import InvalidConfigError, load_config
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.stages.setup.check_constrained import check_constrained
-from skill_ttrl.stages.setup.checks import check_names, with_wrong_names, wrong_names
+from skill_ttrl.stages.setup.checks import check_episodes, check_names, with_wrong_names, wrong_names
 from skill_ttrl.stages.train import run
 from tests.scripted_backend import ScriptedBackend
 
@@ -131,3 +131,10 @@ def test_whole_actions_are_drawn_where_no_rl_learns_from_them(tiny_yaml: Path, t
         check_constrained(load_config(tiny_yaml, [*settings, "phases=[rl]"]), backend, trains=True)
     with pytest.raises(ConfigError, match="Use hf, or"):
         check_constrained(load_config(tiny_yaml, settings), ScriptedBackend(["go"]), trains=False)
+
+
+def test_a_teacher_s_thoughts_are_for_single_steps() -> None:
+    own = ["demonstrations.thought=openai"]
+    check_episodes(load_config("quickstart_skills_alfworld", own))
+    with pytest.raises(ConfigError, match="asks a teacher about single steps"):
+        check_episodes(load_config("quickstart_alfworld", own))
