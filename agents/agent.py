@@ -125,7 +125,7 @@ class Agent:
         return Prompt(self._conversation(scene))
 
     def next_message(self, scene: Scene) -> Message:
-        """What follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
+        """The message that follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
         return Message("user", self._seen(scene))
 
     def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
@@ -188,7 +188,7 @@ class Agent:
         return names.get(task.task_type, task.task_type)
 
     def _seen(self, scene: Scene) -> str:
-        """What is seen, as prompts write it."""
+        """The observation as prompts write it."""
         return scene.observation if self.observe is None else self.observe(scene)
 
     def _steps(self, scene: Scene, last: int | None = None) -> Sequence[Step]:

@@ -1,4 +1,4 @@
-"""How an observation is written into prompts (`agent.observations`).
+"""Forms in which prompts write an observation (`agent.observations`).
 
 Environments, episodes, experts and teachers go by what an environment says. A prompt may hold a form of it that is easier to
 learn from: a pure function of the scene, the same for what is seen now and for what stands in the history. To add one, write a function
@@ -116,5 +116,5 @@ def _room(said: str) -> tuple[str, ...]:
 
 
 def _things(said: str) -> list[str]:
-    """What is seen or carried, in the order in which it is named."""
+    """Things that are seen or carried, in the order in which it is named."""
     return [thing for seen in _SEEN.findall(said) for thing in _ENTITY.findall(seen.lower())]

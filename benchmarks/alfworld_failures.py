@@ -44,7 +44,7 @@ _COMMAND = re.compile(
 
 @dataclass
 class Play:
-    """What a game's texts have shown up to some step."""
+    """All that a game's texts have shown up to some step."""
 
     room: set[str]
     """Receptacles."""
@@ -94,7 +94,7 @@ class Loss:
     name: str
     """Its class."""
     missing: str
-    """What the task still needed: `never in view`, `in view before`, `in hand`, `unknown`."""
+    """The state of the thing that the task still needed: `never in view`, `in view before`, `in hand`, `unknown`."""
     steps: int
     useless: int
     not_looked_into: int

@@ -315,7 +315,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
 
 
 def actions(trajectory: Trajectory) -> list[str]:
-    """What was done."""
+    """The actions of a rollout."""
     return [step.action for step in trajectory.steps]
 
 

@@ -141,7 +141,7 @@ def _not_keeping(backend: Any) -> Any:
 
 
 def _texts(env: Any, tasks: Sequence[Task]) -> list[str]:
-    """What a policy reads and writes in these games: of a few walks."""
+    """Texts that a policy reads and writes in these games, from a few walks."""
     texts = ["ok"]
     for task in tasks:
         seen, info = env.reset(options={**task.options, "walkthrough": True})

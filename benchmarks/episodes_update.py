@@ -1,4 +1,4 @@
-"""What an update costs with an item an episode beside an item a step, and scores under limits beside scores over the whole vocabulary.
+"""The cost of an update with an item an episode beside an item a step, and scores under limits beside scores over the whole vocabulary.
 
     python benchmarks/episodes_update.py
 

@@ -197,7 +197,7 @@ def on_action_override(player: Player, action: str) -> None:
 
 
 def advice_of(player: Player, said: str) -> str | None:
-    """What is to be learnt of the player's last word; None where that was a guess (`Player`)."""
+    """The advice in the player's last action; None where that was a guess (`Player`)."""
     return None if getattr(player, "guesses", False) else said
 
 

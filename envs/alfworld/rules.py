@@ -105,7 +105,7 @@ def _name(drawn: random.Random) -> str:
 
 
 def shared_parts(one: Rule, other: Rule) -> int:
-    """How many of the three parts two rules have in common, of the words in either place."""
+    """Count the parts, of three, that two rules have in common, of the words in either place."""
     words = {one.state, one.verb} & {other.state, other.verb}
     return (len(words) if one.state != one.verb else 2 * len(words)) + (one.tool == other.tool)
 

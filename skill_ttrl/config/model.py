@@ -31,7 +31,7 @@ class EmbeddedConfig(Section):
     """Width of the gated layer (SwiGLU); None: three times the hidden size."""
     max_positions: int = Field(default=512, ge=16)
     vocabulary: Literal["bytes", "entities"] = "bytes"
-    """What a token is. `bytes`: any text, by byte-level BPE. `entities`: a thing with its number ("cabinet 27") or a word, of those that the
+    """Kind of token. `bytes`: any text, by byte-level BPE. `entities`: a thing with its number ("cabinet 27") or a word, of those that the
     demonstrations, the skills of `skills.bank`, the document and `words` hold; other words are `<unk>` (docs/models.md)."""
     words: list[str] = Field(default_factory=list)
     """Further texts whose words are in the vocabulary of `entities`, such as skills that are written later."""

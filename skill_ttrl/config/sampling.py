@@ -28,13 +28,13 @@ class AgentConfig(Section):
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
     memory: Literal["conversation", "episode", "none", "window"] = "conversation"
-    """What a later turn sees of earlier ones. `conversation`: all of them, as they were said, in a prompt that is made anew. `episode`: all of
+    """The part of earlier turns that a later one sees. `conversation`: all of them, as they were said, in a prompt that is made anew. `episode`: all of
     them as one growing sequence of tokens: a later prompt is the one before, the tokens that were sampled, and those of the new observation,
     so that nothing is computed twice and an episode is one sequence in training; for `hf` and `vllm`, and for chat templates that
     only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
     the actions that are possible, and the skills."""
     observations: str = "full"
-    """How prompts write an observation. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
+    """Form of an observation in prompts. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
     or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text. Episodes, experts and teachers
     have what the environment said in any case."""
     history: int | None = Field(default=2, ge=0)
@@ -62,7 +62,7 @@ class AgentConfig(Section):
     measuring alone `vllm`, and `openai` where the server knows `structured_outputs`. What `hf` sampled so is learnt from under the same
     limits: probabilities, entropies and KL are those among the tokens that were possible."""
     constrain_by: Literal["tokens", "actions"] = "tokens"
-    """How a possible action is drawn. `tokens`: token by token, from those that may follow. `actions`: as a whole, by its probability among
+    """The way in which a possible action is drawn. `tokens`: token by token, from those that may follow. `actions`: as a whole, by its probability among
     those of all possible actions, so that none is begun for the sake of one that is not there; for `hf`, and for play that no RL
     learns from. While one of them has a place for words, by tokens."""
 

@@ -33,7 +33,7 @@ class SFTConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
     schedule: Literal["constant", "cosine", "linear"] = "cosine"
-    """What follows the warm-up. `linear`: the peak, and from `decay_from` on a straight line."""
+    """Course of the rates after the warm-up. `linear`: the peak, and from `decay_from` on a straight line."""
     decay_from: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps after which the linear schedule leaves the peak; 0: after the warm-up."""
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
@@ -80,7 +80,7 @@ class DaggerConfig(Section):
     """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled. Each
     pass over these has other demonstrations."""
     max_repeats: int | None = Field(default=None, ge=1)
-    """How often in a row the same advice is learnt while what the policy did was not possible, so that nothing changed; None: always. A weak
+    """Times in a row that the same advice is learnt while what the policy did was not possible, so that nothing changed; None: always. A weak
     policy's episodes are for the most part such repetitions."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
     """Peak rate of AdamW; None: that of `sft`."""

@@ -126,7 +126,7 @@ def _growing(tokenizer: Any) -> _Growing:
 
 
 def _look_at(tokenizer: Any, template: str) -> _Growing:
-    """What there is to know of a template whose conversations grow.
+    """Examine a template whose conversations grow.
 
     Raises:
         ConfigError: it takes back or changes what it wrote before, or ends no answer.

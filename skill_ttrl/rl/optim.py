@@ -288,7 +288,7 @@ def build_optimizer(
 
 
 def _held(parameters: Sequence[nn.Parameter], shared: SharedRows | None) -> list[nn.Parameter]:
-    """What the optimiser holds of these: shared rows in the place of the embeddings that are their sums."""
+    """Parameters that the optimiser holds for these: shared rows in the place of the embeddings that are their sums."""
     if shared is None:
         return list(parameters)
     return [shared.rows if parameter is shared.embeddings else parameter for parameter in parameters]

@@ -48,7 +48,7 @@ class _Item(NamedTuple):
     scores: Sequence[float]
     """Of each step in it."""
     allowed: Sequence[Sequence[int] | None] = ()
-    """What each response token was drawn from; empty or None: any token."""
+    """The set that each response token was drawn from; empty or None: any token."""
 
 
 def pack(groups: Sequence[Group], *, invalid_penalty: float = 0.0, join: bool = False) -> RolloutBatch:

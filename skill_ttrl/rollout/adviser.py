@@ -26,7 +26,7 @@ class Adviser:
         self._player, self._seed, self._attempt = player, seed, attempt
         self._said = ""
         self.advice: str | None = None
-        """What the player would do; None where that would be a guess."""
+        """The action that the player would take; None where that would be a guess."""
 
     def start(self, task: Task, observation: str, info: Mapping[str, Any]) -> None:
         """Watch an episode that begins."""

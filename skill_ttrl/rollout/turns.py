@@ -40,7 +40,7 @@ class RolloutSettings:
     constrain: bool = False
     """The model can write nothing but an action that the environment lists, where it lists any."""
     constrain_by: Literal["tokens", "actions"] = "tokens"
-    """How one of them is drawn (`agent.constrain_by`)."""
+    """The way in which one of them is drawn (`agent.constrain_by`)."""
     adviser: Callable[[], Player] | None = None
     """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
     schedule: Schedule = "lockstep"

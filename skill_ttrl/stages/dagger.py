@@ -103,7 +103,7 @@ def mixed(
     config: SFTConfig,
     seed: int,
 ) -> list[EncodedDemonstration]:
-    """What a round learns from: the buffer, as often as its updates come round to it, and so many demonstrations that they are this
+    """The examples of a round: the buffer, as often as its updates come round to it, and so many demonstrations that they are this
     share of the whole. Each pass over the buffer has other demonstrations, as long as there are others: few of them, seen
     again and again, would be learnt by heart.
     """
@@ -208,7 +208,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
 
 
 def worker_of(run: Run) -> RolloutWorker:
-    """What plays: the policy under the bank as it is, with the phase's own limits."""
+    """The worker that plays: the policy under the bank as it is, with the phase's own limits."""
     config, own = run.config, run.config.dagger
     agent = config.agent.model_copy(
         update={

@@ -230,7 +230,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
 
 
 def _demonstrations(name: Phase, prepared: Prepared, session: Session) -> Encoded:
-    """What a phase imitates; nothing where it is over, or takes none."""
+    """The examples that a phase imitates; none where it is over, or takes none."""
     began, config, parts = time.perf_counter(), session.config, prepared.components
     if session.resumed.over(name) or (name == "dagger" and not config.dagger.demonstrations):
         return [], []

@@ -55,7 +55,7 @@ def expected(episode: Trajectory) -> str:
 
 
 def seen(said: str) -> str:
-    """What stands behind "you see" or "carrying", read by hand."""
+    """The things behind "you see" or "carrying", read by hand."""
     for mark in ("you see ", "carrying: "):
         if mark in said:
             names = said.split(mark)[1].split(".")[0].split(", ")

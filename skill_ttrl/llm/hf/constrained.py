@@ -31,9 +31,9 @@ class Draft:
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     allowed: list[tuple[int, ...]] = field(default_factory=list)
-    """What each token was drawn from."""
+    """The set that each token was drawn from."""
     next: tuple[int, ...] = ()
-    """What the next one is drawn from."""
+    """The set that the next one is drawn from."""
     stopped: bool = False
     """True once its end token is there."""
 

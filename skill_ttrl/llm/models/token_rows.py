@@ -27,7 +27,7 @@ class _Rows(NamedTuple):
 
     membership: Float[Tensor, "V K"]
     parts: list[str]
-    """What each row stands for: a `special` token, a `kind`, or a `number` (one of them for no number)."""
+    """The part that each row stands for: a `special` token, a `kind`, or a `number` (one of them for no number)."""
 
 
 def row_membership(tokenizer: PreTrainedTokenizerBase) -> Float[Tensor, "V K"]:

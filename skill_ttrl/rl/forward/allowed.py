@@ -23,7 +23,7 @@ GATHERED_SET = 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What each of Q positions leaves of the rows of a head."""
+    """Rows of a head that are left at each of Q positions."""
 
     sets_Q: Int[Tensor, " Q"]
     """Set of each position."""

@@ -25,11 +25,11 @@ class TurnShown:
     """One turn of an episode."""
 
     done: str
-    """What the assistant said."""
+    """The text that the assistant wrote."""
     learnt: str | None
-    """What is to be learnt in its place; None: nothing."""
+    """The text to learn in its place; None: nothing."""
     seen: Message | None = None
-    """What followed; None: it was the last turn."""
+    """The message that followed; None: it was the last turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class _Grown:
         self.mask += mask
 
     def see(self, tokens: Sequence[int]) -> None:
-        """What follows an answer; nothing of it is learnt."""
+        """Add tokens that follow an answer; none of them is learnt."""
         self.tokens.extend(tokens)
         self.labels.extend(tokens)
         self.mask += [False] * len(tokens)
@@ -146,7 +146,7 @@ def _unrepeated(trajectory: Trajectory, advice: Sequence[str | None], most: int 
 
 
 def _advised(agent: Agent, trajectory: Trajectory, place: int, known: Mapping[str, Skill], tagged: bool) -> str | None:
-    """What the expert would have written at a step; None where that was not possible there."""
+    """The text that the expert would have written at a step; None where that was not possible there."""
     step = trajectory.steps[place]
     advice = step.info.get(ADVICE)
     if not isinstance(advice, str) or step.completion is None:

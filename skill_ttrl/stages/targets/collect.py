@@ -122,7 +122,7 @@ def _playing(found: EvalTarget, selection: TaskSelection, overrides: Sequence[st
 
 
 def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
-    """How a policy's rollouts are sampled, or the likeliest tokens."""
+    """Sampling of a policy's rollouts, or of the likeliest tokens."""
     how = config.rollout
     if greedy:
         return Sampling(temperature=0.0, max_new_tokens=how.max_new_tokens)

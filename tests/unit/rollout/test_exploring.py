@@ -142,7 +142,7 @@ def test_what_chance_did_for_the_expert_of_alfworld_or_undid_is_known() -> None:
 
 
 def test_the_expert_of_alfworld_is_right_after_another_agent_has_gone_to_and_fro(kitchen: str) -> None:
-    """What is not possible changes nothing, and commands that others gave do not count as its own plan's."""
+    """An impossible action changes nothing, and commands that others gave do not count as its own plan's."""
     assert after(*["heat mug 2 with microwave 1"] * 5) == "heat mug 1 with microwave 1"
     assert after(*["heat mug 1 with microwave 1 "], None)[:5] == "go to", "white space means nothing"
     env, player = ALFWorldEnv(data=kitchen, split="train", max_steps=60), ALFWorldExpert()

@@ -34,7 +34,7 @@ def sample(
 
 
 def by_prefix(backend: HFBackend, choices: tuple[str, ...], written: tuple[int, ...]) -> set[int]:
-    """What may follow, straight from the definition."""
+    """Tokens that may follow, straight from the definition."""
     whole = [(*backend.encode_text(choice), backend.tokenizer.eos_token_id) for choice in choices]
     return {choice[len(written)] for choice in whole if choice[: len(written)] == written}
 

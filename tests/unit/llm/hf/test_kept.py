@@ -114,7 +114,7 @@ def test_also_where_rows_are_taken_in_turns_or_memory_is_short(tokenizer: Any, r
 
 
 def read_tokens(backend: HFBackend) -> list[int]:
-    """How many tokens each forward pass is given, from now on."""
+    """Record the number of tokens that each forward pass is given, from now on."""
     seen: list[int] = []
     backend.model.register_forward_pre_hook(
         lambda module, args, options: seen.append(options["input_ids"].numel()), with_kwargs=True
