@@ -1,0 +1,95 @@
+"""Forms of what a policy reads and writes (`agent.observations`): of observations, and where a form has them, of actions.
+
+An environment speaks in long texts, and its actions are texts too (`click[b09qqp3356]`). A small policy reads and writes a form of both. The
+environment, stored episodes, experts and teachers keep its own texts; a form is a pure function of the scene, in both directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from skill_ttrl.agents.agent import Scene
+
+Observe = Callable[["Scene"], str]
+"""The text of `Scene.observation` in a prompt."""
+WORDS = "<words>"
+"""The place of the policy's own words in a text that it writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A possible action with a place for words of the policy's own."""
+
+    written: str
+    """As the policy writes it, with `WORDS` at the end: `search <words>`."""
+    action: str
+    """As the environment reads it, with `WORDS` in their place: `search[<words>]`."""
+    words: Mapping[str, str]
+    """What may stand there: a word as the policy writes it → as the environment reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormActions:
+    """The possible actions of one scene, as a policy writes them."""
+
+    actions: Mapping[str, str] = field(default_factory=dict)
+    """What is written → the environment's action."""
+    slot: Slot | None = None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Everything that can be written; the one with a slot has `WORDS` there."""
+        return (*self.actions, *(() if self.slot is None else (self.slot.written,)))
+
+    def read(self, written: str) -> str | None:
+        """The environment's action; None where what was written is none of these."""
+        said = " ".join(written.split())
+        if said in self.actions or self.slot is None:
+            return self.actions.get(said)
+        head = self.slot.written.removesuffix(WORDS)
+        words = _split(said.removeprefix(head), self.slot.words) if said.startswith(head) else None
+        return self.slot.action.replace(WORDS, " ".join(words)) if words else None
+
+    def write(self, action: str) -> str | None:
+        """An action of the environment as the policy writes it; None where it cannot.
+
+        Of a slot's words those that the policy does not have are left out.
+        """
+        for written, known in self.actions.items():
+            if known == action:
+                return written
+        if self.slot is None:
+            return None
+        before, _, after = self.slot.action.partition(WORDS)
+        if not (action.startswith(before) and action.endswith(after) and len(action) > len(before + after)):
+            return None
+        written_as = {word: name for name, word in reversed(list(self.slot.words.items()))}
+        said = action[len(before) : len(action) - len(after)].split()
+        words = [written_as[word] for word in said if word in written_as]
+        return self.slot.written.replace(WORDS, " ".join(words)) if words else None
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A form of observations, with one of actions or without."""
+
+    observe: Observe
+    actions: Callable[[Scene], FormActions] | None = None
+    """None: actions are written as the environment lists them."""
+    vocabulary: tuple[str, ...] = ()
+    """Texts with all words of the form, for tokenizers that are made of a run's texts (`model.embedded.vocabulary: entities`)."""
+
+
+def _split(said: str, words: Mapping[str, str]) -> list[str] | None:
+    """The slot's words in a text, as the environment reads them; None where there is another. A word may be several: `word 3`."""
+    found, rest = [], said.split()
+    while rest:
+        size = next((n for n in (2, 1, 3) if " ".join(rest[:n]) in words and len(rest) >= n), None)
+        if size is None:
+            return None
+        found.append(words[" ".join(rest[:size])])
+        rest = rest[size:]
+    return found
