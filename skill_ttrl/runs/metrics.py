@@ -39,7 +39,7 @@ class MetricsLog:
         self.steps[phase] = step + 1
 
     def time(self, phase: str, step: int, figures: Mapping[str, float]) -> None:
-        """Append one line to `timings.jsonl`: wall times (seconds) and rates, which differ from run to run."""
+        """Append one line to `timings.jsonl`: wall times, processor times (seconds) and rates, which differ from run to run."""
         self._write("timings.jsonl", phase, step, figures)
 
     def _write(self, name: str, phase: str, step: int, figures: Mapping[str, float]) -> str:

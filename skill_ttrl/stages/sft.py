@@ -62,10 +62,11 @@ def fine_tune(
             load_learner(run)
         run.progress.start(shown, config.steps, "step", done)
         for step in range(done, config.steps):
-            began = time.perf_counter()
+            began, cpu_began = time.perf_counter(), time.process_time()
             metrics = learner.step(batch_of(step), step, seed=run.config.seed)
             run.log.log(phase, before + step, metrics)
-            run.log.time(phase, before + step, {"seconds": time.perf_counter() - began})
+            seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
+            run.log.time(phase, before + step, {"seconds": seconds, "cpu_seconds": cpu_seconds})
             run.progress.advance(shown, step + 1, metrics)
             state.step = before + step + 1
             due = step + 1 == config.steps or (step + 1) % save_every == 0

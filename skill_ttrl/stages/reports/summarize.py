@@ -164,6 +164,6 @@ def _seconds(path: Path) -> dict[str, float]:
         for name, value in row.items():
             if name == "seconds":
                 total[row["phase"]] += value
-            elif name.endswith("_seconds"):
+            elif name.endswith("_seconds") and name != "cpu_seconds":
                 total[f"{row['phase']}.{name.removesuffix('_seconds')}"] += value
     return dict(total)

@@ -63,7 +63,7 @@ class StepTimer:
     def __init__(self, progress: Progress, phase: str, accelerator: Accelerator) -> None:
         self._progress, self._phase = progress, phase
         self._memory = GpuMemoryMonitor(accelerator.device)
-        self._began = time.perf_counter()
+        self._began, self._cpu_began = time.perf_counter(), time.process_time()
         self._seconds: dict[str, float] = {}
 
     @contextmanager
@@ -76,6 +76,7 @@ class StepTimer:
         self._seconds[f"{part}_seconds"] = self._seconds.get(f"{part}_seconds", 0.0) + time.perf_counter() - began
 
     def stop(self) -> dict[str, float]:
-        """Seconds of each part, `seconds` of the whole step, and GPU memory."""
+        """Seconds of each part, `seconds` of the whole step, of all cores together `cpu_seconds`, and GPU memory."""
         self._memory.sample()
-        return {**self._seconds, "seconds": time.perf_counter() - self._began, **self._memory.metrics()}
+        whole = {"seconds": time.perf_counter() - self._began, "cpu_seconds": time.process_time() - self._cpu_began}
+        return {**self._seconds, **whole, **self._memory.metrics()}
