@@ -8,11 +8,12 @@ writes to the bank are answered.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
-from skill_ttrl.agents.action_parser import Project, Projection, possible, whole
-from skill_ttrl.agents.observations import Observe
+from skill_ttrl.agents.action_parser import Project, Projection, answer_for, possible, whole
+from skill_ttrl.agents.forms import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, Window
 from skill_ttrl.config import SkillsConfig
@@ -38,6 +39,8 @@ class Scene:
     """The actions that are possible now; empty where the environment lists none."""
     skills: tuple[Skill, ...] = ()
     """Chosen at the start of the episode."""
+    found: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Results of forms of actions in this scene, by form: each is asked for several times at a step."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,8 @@ class Agent:
             empty, and questions stay unanswered.
         project: finds the action in what was written.
         listing: of the possible actions in a prompt.
-        observe: how prompts write an observation (`agent.observations`); None: as the environment says it.
+        form: of observations in prompts, and where it has one of actions, of those that are written (`agent.observations`); None: as the
+            environment has both.
     """
 
     formatter: PromptFormatter
@@ -105,7 +109,7 @@ class Agent:
     bank: BankView | None = None
     project: Project = whole
     listing: Listing = AS_LISTED
-    observe: Observe | None = None
+    form: Form | None = None
 
     def with_bank(self, bank: BankView | None) -> Agent:
         """The same agent with another version of the bank."""
@@ -130,14 +134,48 @@ class Agent:
 
     def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
+        actions = self.form_actions(scene)
+        if actions is not None:
+            return read_form(written, actions, self.project, constrained=constrained)
         if self.project is whole:
             return whole(written)
         if constrained and possible(written, scene.admissible):
             return Projection(written, "valid")
         return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
+    def choices(self, scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """All that the model may write in this scene where it is held to possible actions, and the only words that may stand in a place for
+        words of its own; no words: any may.
+        """
+        actions = self.form_actions(scene)
+        return (scene.admissible, ()) if actions is None else (actions.choices, actions.slot_words)
+
+    def answer(self, action: str, scene: Scene) -> str | None:
+        """The text that the model writes to mean an action of the environment: of its form, a number, or the action; None: its form has none."""
+        actions = self.form_actions(scene)
+        if actions is not None:
+            return actions.write(action)
+        return answer_for(action, self.listed(scene), self.window is not None and self.window.numbered)
+
+    @property
+    def writes_form(self) -> bool:
+        """True where actions are written in a form of their own."""
+        return self.form is not None and self.form.actions is not None
+
+    def form_actions(self, scene: Scene) -> FormActions | None:
+        """The form of the possible actions in this scene; None: they are written as the environment lists them."""
+        if self.form is None or self.form.actions is None:
+            return None
+        if self.form.actions not in scene.found:
+            scene.found[self.form.actions] = self.form.actions(scene)
+        actions: FormActions = scene.found[self.form.actions]
+        return actions
+
     def listed(self, scene: Scene) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
+        actions = self.form_actions(scene)
+        if actions is not None:
+            return actions.choices
         return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
 
     @property
@@ -189,17 +227,21 @@ class Agent:
 
     def _seen(self, scene: Scene) -> str:
         """The observation as prompts write it."""
-        return scene.observation if self.observe is None else self.observe(scene)
+        return scene.observation if self.form is None else self.form.observe(scene)
 
     def _steps(self, scene: Scene, last: int | None = None) -> Sequence[Step]:
-        """The steps with their observations as prompts write them; only the `last` ones are ever shown, None: all."""
-        if self.observe is None:
+        """The steps as prompts write them; only the `last` ones are ever shown, None: all. An action that the form cannot write stays as it is."""
+        if self.form is None:
             return scene.steps
         steps = list(scene.steps)
         for place in range(0 if last is None else max(0, len(steps) - last), len(steps)):
             step = scene.steps[place]
             then = replace(scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible)
-            steps[place] = replace(step, observation=self.observe(then))
+            steps[place] = replace(step, observation=self.form.observe(then))
+            actions = self.form_actions(then) if self.window is not None or step.completion is None else None
+            if actions is not None:
+                written = actions.write(step.action)
+                steps[place] = replace(steps[place], action=written or step.action, admissible=actions.choices)
         return steps
 
     def _conversation(self, scene: Scene) -> tuple[Message, ...]:

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from skill_ttrl.agents.action_parser import Project, Projection
+
 if TYPE_CHECKING:
     from skill_ttrl.agents.agent import Scene
 
@@ -41,8 +43,13 @@ class FormActions:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """Everything that can be written; the one with a slot has `WORDS` there."""
-        return (*self.actions, *(() if self.slot is None else (self.slot.written,)))
+        """Everything that can be written; the one with a slot has `WORDS` there. A slot without words cannot."""
+        return (*self.actions, *((self.slot.written,) if self.slot is not None and self.slot.words else ()))
+
+    @property
+    def slot_words(self) -> tuple[str, ...]:
+        """What may stand in the slot, as the policy writes it; empty where there is none."""
+        return () if self.slot is None else tuple(self.slot.words)
 
     def read(self, written: str) -> str | None:
         """The environment's action; None where what was written is none of these."""
@@ -81,6 +88,24 @@ class Form:
     """None: actions are written as the environment lists them."""
     vocabulary: tuple[str, ...] = ()
     """Texts with all words of the form, for tokenizers that are made of a run's texts (`model.embedded.vocabulary: entities`)."""
+
+
+def read_form(written: str, actions: FormActions, project: Project, *, constrained: bool = False) -> Projection:
+    """The environment's action that was written in a form. What is none is `invalid`, and played as it is: the environment answers it.
+
+    Args:
+        written: the model's own words.
+        actions: what it may write now.
+        project: finds the action in them, as for actions that are listed as the environment has them.
+        constrained: it could write nothing but one of them, whatever `project` says of tags.
+    """
+    if constrained and (action := actions.read(written)) is not None:
+        return Projection(action, "valid")
+    found = project(written, actions.choices)
+    meant = None if found.verdict == "invalid" else actions.read(found.action)
+    if meant is None:
+        return Projection(found.action, "invalid", found.complaint or "it is none of what can be written now")
+    return Projection(meant, found.verdict or "valid", found.complaint)
 
 
 def _split(said: str, words: Mapping[str, str]) -> list[str] | None:

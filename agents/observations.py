@@ -1,28 +1,30 @@
-"""Forms in which prompts write an observation (`agent.observations`).
+"""Forms in which prompts write an observation (`agent.observations`), and actions where they have one of those too.
 
 Environments, episodes, experts and teachers go by what an environment says. A prompt may hold a form of it that is easier to
 learn from: a pure function of the scene, the same for what is seen now and for what stands in the history. To add one, write a function
-from a `Scene` to a text and name it as `module:attribute`.
+from a `Scene` to a text, or a `Form` (`agents.forms`), and name it as `module:attribute`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from skill_ttrl.agents.forms import Form, FormActions, Observe
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.registry import Registry
+from skill_ttrl.registry import Registry, naming
 from skill_ttrl.sanitize import replace_surrogates
 
 if TYPE_CHECKING:
     from skill_ttrl.agents.agent import Scene
 
 FULL = "full"
-Observe = Callable[["Scene"], str]
-"""The text of `Scene.observation` in a prompt."""
-OBSERVATIONS: Registry[Observe] = Registry("form of observations", functions=True, key="agent.observations")
+OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations", functions=True, key="agent.observations")
+ELSEWHERE: tuple[str, ...] = ()
+"""Modules that register forms of their own in `OBSERVATIONS`; imported when one is asked for."""
 
 _ENTITY = re.compile(r"[a-z]+ \d+")
 _WORD = re.compile(r"[a-z]+")
@@ -33,34 +35,61 @@ _FILLERS = frozenset({"a", "an", "the", "some", "it", "them", "and"})
 """Words of a task that say nothing."""
 
 
-def find_observations(name: str) -> Observe | None:
-    """The form of observations by name; None: as the environment says them.
+def find_observations(name: str) -> Form | None:
+    """The form by name; None: as the environment has observations and actions.
 
     Raises:
-        ConfigError: there is none of this name.
+        ConfigError: there is none of this name, or what has it is neither a function nor a `Form`.
     """
     if name == FULL:
         return None
+    for module in ELSEWHERE:
+        import_module(module)
     found = OBSERVATIONS.get(name)
+    form = found if isinstance(found, Form) else Form(found)
+    for part, made in (("observe", form.observe), ("actions", form.actions)):
+        if isinstance(made, type) or not (callable(made) or (part == "actions" and made is None)):
+            where = f"{name} is" if form is not found else f"{name}.{part} is"
+            raise ConfigError(
+                f"agent.observations={where} {made!r:.80}. Name a function from a Scene to a text, or a Form of such a function and one "
+                "from a Scene to FormActions (skill_ttrl.agents.forms)."
+            )
+    if not (isinstance(form.vocabulary, tuple) and all(isinstance(text, str) for text in form.vocabulary)):
+        raise ConfigError(
+            f"agent.observations={name} has the vocabulary {form.vocabulary!r:.80}: it is a tuple of texts."
+        )
+    return _checked(name, form)
+
+
+def _checked(name: str, form: Form) -> Form:
+    """The same form; what it gives is looked at, and code of a user's own that fails is named."""
+    own, actions_of = ":" in name, form.actions
 
     def observe(scene: Scene) -> str:
-        text = found(scene)
+        with naming(f"The form of observations {name!r}") if own else nullcontext():
+            text = form.observe(scene)
         if not isinstance(text, str):
             raise ConfigError(
                 f"agent.observations={name} gave {type(text).__name__} where the text of an observation was due."
             )
         return replace_surrogates(text)
 
-    return observe
+    def actions(scene: Scene) -> FormActions:
+        assert actions_of is not None
+        with naming(f"The form of actions {name!r}") if own else nullcontext():
+            found = actions_of(scene)
+        if not isinstance(found, FormActions):
+            raise ConfigError(f"agent.observations={name} gave {type(found).__name__} where FormActions were due.")
+        return found
+
+    return Form(observe, None if actions_of is None else actions, form.vocabulary)
 
 
-@OBSERVATIONS.register(FULL)
 def full(scene: Scene) -> str:
     """As the environment says it."""
     return scene.observation
 
 
-@OBSERVATIONS.register("alfworld")
 def alfworld(scene: Scene) -> str:
     """An observation of ALFWorld as the things that it names.
 
@@ -84,7 +113,6 @@ def alfworld(scene: Scene) -> str:
     return "closed" if said.rstrip().endswith("is closed.") else "ok"
 
 
-@OBSERVATIONS.register("alfworld_reach")
 def alfworld_reach(scene: Scene) -> str:
     """As `alfworld`; where a receptacle was gone to, also the others within reach from there, each with `closed` or what can be taken from it.
 
@@ -118,3 +146,7 @@ def _room(said: str) -> tuple[str, ...]:
 def _things(said: str) -> list[str]:
     """Things that are seen or carried, in the order in which it is named."""
     return [thing for seen in _SEEN.findall(said) for thing in _ENTITY.findall(seen.lower())]
+
+
+for _name, _function in ((FULL, full), ("alfworld", alfworld), ("alfworld_reach", alfworld_reach)):
+    OBSERVATIONS.register(_name)(_function)

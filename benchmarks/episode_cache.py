@@ -116,7 +116,7 @@ class Scene:
         settings = RolloutSettings(
             Sampling(max_new_tokens=16), seed, max_turns=self.turns, constrain=True, max_prompt_tokens=1000
         )
-        agent = Agent(PromptFormatter("plain"), "episode", observe=find_observations("alfworld"))
+        agent = Agent(PromptFormatter("plain"), "episode", form=find_observations("alfworld"))
         with _not_keeping(self.backend) if not keep else nullcontext():
             began = time.process_time()
             work = rollout(self.tasks, self.group, envs=self.pool, agent=agent, backend=self.backend, settings=settings)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -120,8 +121,8 @@ def memories() -> None:
         for each in played
         for place, step in enumerate(each.steps)
     ]
-    for vocabulary, observe in (("bytes", None), ("entities", alfworld)):
-        agent = Agent(PromptFormatter("plain"), "episode", observe=observe)
+    for vocabulary, form in (("bytes", None), ("entities", Form(alfworld))):
+        agent = Agent(PromptFormatter("plain"), "episode", form=form)
         texts = {text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible)}
         tokenizer = build_tokenizer(sorted(texts), EmbeddedConfig(vocabulary=vocabulary))
         later = [scene for _, scene in scenes if scene.steps]

@@ -34,9 +34,10 @@ class AgentConfig(Section):
     only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
     the actions that are possible, and the skills."""
     observations: str = "full"
-    """Form of an observation in prompts. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
-    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text. Episodes, experts and teachers
-    have what the environment said in any case."""
+    """Form of an observation in prompts, and of actions where it has one of them. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
+    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text, or
+    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/episodes.md). Episodes, experts and teachers
+    have what the environment said, and its actions, in any case."""
     history: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""
     observation_tokens: int | None = Field(default=None, ge=1)

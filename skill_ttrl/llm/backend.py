@@ -46,6 +46,9 @@ class Request:
     choices: tuple[str, ...] = ()
     """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`. A text with a place for the
     model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
+    slot_words: tuple[str, ...] = ()
+    """The only texts that may stand in such a place, any number of them but at least one, with a space between two; the place is then
+    the end of its choice. Empty: any words. Only for backends that say `limits_slots`."""
     whole_choices: bool = False
     """Draw one of `choices` by the probability of all of its tokens, not token by token. Only for backends that say `weighs_choices`."""
     max_new_tokens: int | None = None

@@ -71,13 +71,15 @@ class ActiveRollout:
     """What the environment said at the start beside the observation."""
     adviser: Adviser | None = None
     """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
+    _scene: Scene | None = field(default=None, init=False, repr=False)
+    """The last one that was asked for."""
 
     async def start(self, seed: int) -> None:
         """Reset the environment, with `seed` where the task has none of its own."""
         seed = seed if self.task.seed is None else self.task.seed
         try:
             seen, info = await self._called(partial(self.env.reset, seed=seed, options=reset_options(self.task)))
-            self.observation = text_of(seen)
+            self._scene, self.observation = None, text_of(seen)
             self.admissible, self.reset_info = admissible_actions(info), serializable_info(info)
             if self.adviser is not None:
                 self.adviser.start(self.task, self.observation, info)
@@ -88,10 +90,14 @@ class ActiveRollout:
 
     @property
     def scene(self) -> Scene:
-        """What its agent sees now."""
+        """What its agent sees now; the same object until something is done."""
+        last = self._scene
+        if last is not None and len(last.steps) == len(self.steps) and last.skills is self.skills:
+            return last
         asked = self.task.options.get("question")
         task = stated(self.reset_info, "task") or (asked if isinstance(asked, str) else "")
-        return Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+        self._scene = Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+        return self._scene
 
     async def act(
         self,

@@ -12,6 +12,7 @@ from typing import Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.agents.players.scripted_agent import Player
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
@@ -106,8 +107,16 @@ class RolloutContext:
         if limit is not None and (length > limit if fits is None else not fits):
             episode.mark_context_overflow(length, limit)
             return None
-        choices = episode.admissible if self.settings.constrain else ()
-        return replace(request, choices=choices, whole_choices=self.settings.constrain_by == "actions")
+        if not self.settings.constrain:
+            return request
+        choices, slot_words = self.agent.choices(episode.scene)
+        if slot_words and not getattr(self.backend, "limits_slots", False):
+            raise ConfigError(
+                "agent.constrain_actions with a form of actions that has a place for some words alone (agent.observations) needs a backend "
+                "that can keep to these words, and the one of rollout.backend cannot. Use hf, or --set agent.constrain_actions=false."
+            )
+        whole = self.settings.constrain_by == "actions"
+        return replace(request, choices=choices, slot_words=slot_words, whole_choices=whole)
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""

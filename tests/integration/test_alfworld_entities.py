@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -21,7 +22,7 @@ from skill_ttrl.rollout.scripted import Exploration, play_episode
 from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.types import Trajectory, to_json
 
-AGENT = Agent(PromptFormatter("plain"), "episode", observe=alfworld)
+AGENT = Agent(PromptFormatter("plain"), "episode", form=Form(alfworld))
 FILLERS = {"a", "an", "the", "some", "it", "them", "and"}
 
 

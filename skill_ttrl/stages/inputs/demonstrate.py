@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from skill_ttrl.agents.action_parser import answer_for, project
+from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent, Scene, task_skills
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
@@ -37,7 +37,7 @@ class StepShown:
     skills: tuple[str, ...]
     """Ids of the skills in the prompt."""
     answer: str = ""
-    """The action as the model writes it: its number, where actions are numbered; empty: its text."""
+    """The action as the model writes it: its number, where actions are numbered, or its form; empty: its text."""
     followed: str = ""
     """Id of the skill that the step follows most, by its words; empty where it follows none."""
 
@@ -73,21 +73,35 @@ class Coverage:
     """Different sets of skills in the prompts."""
     not_possible: int = 0
     """Steps that were left out because what was done was not among the possible actions."""
+    not_written: int = 0
+    """Steps that were left out because the form of actions cannot write what was done there, or before in their episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """How many steps of the episodes are not imitated, by reason; see `Coverage`."""
+
+    not_possible: int = 0
+    not_written: int = 0
 
 
 def chosen_steps(
-    trajectories: Sequence[Trajectory], config: DemonstrationsConfig
-) -> tuple[list[tuple[Trajectory, int, str]], int]:
-    """(episode, step, what to do there) of what is imitated, in order, and how many were left out as not possible.
+    trajectories: Sequence[Trajectory], config: DemonstrationsConfig, agent: Agent | None = None
+) -> tuple[list[tuple[Trajectory, int, str]], LeftOut]:
+    """(episode, step, what to do there) of what is imitated, in order, and what was left out.
+
+    What the form of actions of `agent` cannot write is not learnt; nor is what follows such an action in its episode, where prompts
+    have it.
 
     Raises:
         DataError: there is nothing to imitate.
     """
     found: list[tuple[Trajectory, int, str]] = []
-    refused = 0
+    refused = not_written = 0
     for trajectory in trajectories:
         if trajectory.error is not None or not (trajectory.succeeded or config.label == ADVICE):
             continue
+        end = len(trajectory.steps) if agent is None else _written(trajectory, agent)
         for place, step in enumerate(trajectory.steps):
             action = _label(step, config)
             if action is None:
@@ -95,13 +109,16 @@ def chosen_steps(
             listed = action in step.admissible or not step.admissible
             if not listed and project(f"<action>{action}</action>", step.admissible).verdict != "valid":
                 refused += 1
-                continue
-            found.append((trajectory, place, action))
+            elif place > end or (agent is not None and not _writes(agent, trajectory, place, action)):
+                not_written += 1
+            else:
+                found.append((trajectory, place, action))
     if not found:
         won = sum(trajectory.succeeded for trajectory in trajectories)
         raise DataError(
             f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
             + (" and none says what its player advised" if config.label == ADVICE else "")
+            + (f", and agent.observations writes none of their {not_written} steps" if not_written else "")
             + ". Collect with a better player, or more episodes. "
             + (
                 "Advice is in episodes that were collected with --explore; demonstrations.label=won imitates what was done in won ones."
@@ -112,7 +129,20 @@ def chosen_steps(
     most = config.examples or len(found)
     if most < len(found):
         found = [found[place * len(found) // most] for place in range(most)]
-    return found, refused
+    return found, LeftOut(refused, not_written)
+
+
+def _written(trajectory: Trajectory, agent: Agent) -> int:
+    """Place of the last step whose prompt can be written: what was done before is in the form, as far as prompts have it."""
+    last = len(trajectory.steps) - 1
+    if not agent.writes_form or agent.memory == "none":
+        return last
+    steps = enumerate(trajectory.steps)
+    return next((place for place, step in steps if not _writes(agent, trajectory, place, step.action)), last)
+
+
+def _writes(agent: Agent, trajectory: Trajectory, place: int, action: str) -> bool:
+    return not agent.writes_form or agent.answer(action, scene_at(trajectory, place, ())) is not None
 
 
 def _label(step: Step, config: DemonstrationsConfig) -> str | None:
@@ -134,7 +164,7 @@ def demonstrate(
     Raises:
         DataError: there is nothing to imitate.
     """
-    steps, _ = chosen_steps(trajectories, config)
+    steps, _ = chosen_steps(trajectories, config, agent)
     yield from show_steps(steps, trajectories, agent, config, skills_of_episodes(steps, agent, config, seed))
 
 
@@ -149,7 +179,6 @@ def show_steps(
 ) -> Iterator[StepShown]:
     """The steps of `chosen_steps`, with the skills of each episode (`skills_of_episodes`); without `prompts` they have no messages."""
     aims = Aims(trajectories, config) if config.thought == "aim" else None
-    numbered = agent.window is not None and agent.window.numbered
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         scene = scene_at(trajectory, place, skills)
@@ -164,7 +193,7 @@ def show_steps(
             task_id=trajectory.task.id,
             task_type=trajectory.task.task_type,
             skills=tuple(skill.id for skill in skills),
-            answer=answer_for(action, agent.listed(scene), numbered),
+            answer=agent.answer(action, scene) or "",
             followed="" if followed is None else followed.id,
         )
 
@@ -255,7 +284,7 @@ def coverage(
     shown: Sequence[StepShown],
     episodes: Sequence[Trajectory],
     bank: Sequence[Skill],
-    refused: int,
+    left_out: LeftOut,
     fixed: Collection[str] = (),
 ) -> Coverage:
     """Coverage of the demonstrations of these episodes.
@@ -264,7 +293,7 @@ def coverage(
         shown: the demonstrations.
         episodes: the imitated episodes.
         bank: all skills.
-        refused: steps that were left out as not possible.
+        left_out: steps that are not imitated.
         fixed: the environment's `fixed_actions`.
     """
     verbs = Counter(verb(each.action, fixed) for each in shown)
@@ -283,7 +312,8 @@ def coverage(
         skills_followed=dict(Counter(each.followed for each in shown if each.followed).most_common()),
         without_skills=blocks[()] / len(shown) if shown else 0.0,
         distinct_skill_blocks=len(blocks),
-        not_possible=refused,
+        not_possible=left_out.not_possible,
+        not_written=left_out.not_written,
     )
 
 

@@ -26,6 +26,8 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
         ConfigError, DocumentError: a template or the document cannot.
     """
     found = {*_around(config.agent, bool(skills)), *config.model.embedded.words}
+    form = find_observations(config.agent.observations)
+    found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
     if config.sft.data is not None:
         found.update(tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations")))
@@ -46,8 +48,8 @@ def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
 
 
 def _of_episodes(path: str, agent: AgentConfig) -> Iterator[str]:
-    """Observations as prompts write them, tasks, what was done and what could have been."""
-    observe = find_observations(agent.observations)
+    """Observations as prompts write them, tasks, what was done and what could have been (but for forms of actions, which say their words)."""
+    form = find_observations(agent.observations)
     for trajectory in read_episodes(path):
         for skill in task_skills(trajectory.task) or ():
             yield from (skill.title, skill.text, skill.when_to_apply)
@@ -55,7 +57,8 @@ def _of_episodes(path: str, agent: AgentConfig) -> Iterator[str]:
             yield trajectory.goal
         for place, step in enumerate(trajectory.steps):
             seen = step.observation
-            if observe is not None:
-                seen = observe(Scene(seen, trajectory.steps[:place], trajectory.goal, step.admissible))
+            if form is not None:
+                seen = form.observe(Scene(seen, trajectory.steps[:place], trajectory.goal, step.admissible))
             yield seen
-            yield from step.admissible or (step.action,)  # a model may have written anything
+            if form is None or form.actions is None:
+                yield from step.admissible or (step.action,)  # a model may have written anything

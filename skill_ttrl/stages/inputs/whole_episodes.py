@@ -9,11 +9,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from skill_ttrl.agents.action_parser import answer_for
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.skills.types import goal_of
-from skill_ttrl.stages.inputs.demonstrate import StepShown, chosen_steps, scene_at, show_steps, skills_of_episodes
+from skill_ttrl.stages.inputs.demonstrate import (
+    LeftOut,
+    StepShown,
+    chosen_steps,
+    scene_at,
+    show_steps,
+    skills_of_episodes,
+)
 from skill_ttrl.types import Message, Skill, Trajectory
 
 MEMORY = "episode"
@@ -82,16 +88,16 @@ class EpisodeShown:
 
 def demonstrate_episodes(
     trajectories: Sequence[Trajectory], agent: Agent, config: DemonstrationsConfig, seed: int, *, tagged: bool
-) -> tuple[list[EpisodeShown], list[StepShown], list[Trajectory], int]:
-    """Episodes to imitate, the steps of them that are learnt, without prompts, what was collected of them, and how many steps were left
-    out as not possible.
+) -> tuple[list[EpisodeShown], list[StepShown], list[Trajectory], LeftOut]:
+    """Episodes to imitate, the steps of them that are learnt, without prompts, what was collected of them, and what was left out.
 
+    An episode ends before an action that the form of actions cannot write.
     Where `demonstrations.examples` bounds the steps, whole episodes are left out, so many that about so many steps are learnt.
 
     Raises:
         DataError: there is nothing to imitate.
     """
-    steps, refused = chosen_steps(trajectories, config.model_copy(update={"examples": None}))
+    steps, left_out = chosen_steps(trajectories, config.model_copy(update={"examples": None}), agent)
     episodes = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
     if config.examples is not None and config.examples < len(steps):
         most = max(1, len(episodes) * config.examples // len(steps))
@@ -104,7 +110,7 @@ def demonstrate_episodes(
     for (trajectory, place, _), step in zip(steps, shown, strict=True):
         learnt.setdefault(id(trajectory), {})[place] = step
     grown = [_show(each, agent, learnt[id(each)], skills[id(each)], tagged) for each in episodes]
-    return grown, shown, episodes, refused
+    return grown, shown, episodes, left_out
 
 
 def _show(
@@ -118,8 +124,9 @@ def _show(
         target = None if shown is None else shown.response(tagged)
         done = target
         if shown is None or target is None or shown.action != step.action:
-            answer = answer_for(step.action, agent.listed(scene_at(trajectory, place, skills)), False)
-            done = f"<action>{answer}</action>" if tagged else answer
+            answer = agent.answer(step.action, scene_at(trajectory, place, skills))
+            # What cannot be written is the last turn: only what should have been done there stands in it.
+            done = target if answer is None else f"<action>{answer}</action>" if tagged else answer
         seen = None
         if place < last:
             after = steps[place + 1]

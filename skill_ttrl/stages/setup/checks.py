@@ -38,6 +38,7 @@ from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.check_players import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
@@ -181,6 +182,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_bank,
     check_groups,
     check_memory,
+    check_form,
     check_engine,
     check_collected,
     check_dagger,

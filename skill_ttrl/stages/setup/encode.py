@@ -112,17 +112,17 @@ def encode_episodes(
     warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
-        grown, shown, imitated, refused = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
+        grown, shown, imitated, left_out = demonstrate_episodes(episodes, agent, config, whole.seed, tagged=tagged)
         encoded, chats = _encode_grown(parts, grown), [each.as_chat() for each in grown]
     else:
         shown = list(demonstrate(episodes, agent, config, whole.seed))
         if config.thought == OPENAI:
             shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
-        steps, refused = chosen_steps(episodes, config)
+        steps, left_out = chosen_steps(episodes, config, agent)
         imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
         encoded = _encode_chats(parts, [(each.messages, each.response(tagged)) for each in shown])
         chats = [as_chat(each, tagged) for each in shown]
-    found = coverage(shown, imitated, list(parts.bank.skills), refused, env_fixed_actions(whole.env.id))
+    found = coverage(shown, imitated, list(parts.bank.skills), left_out, env_fixed_actions(whole.env.id))
     folder.write_text(DEMONSTRATIONS, "".join(json.dumps(each) + "\n" for each in chats))
     folder.write_json(COVERAGE, asdict(found))
     progress.notice(said_of(found))
@@ -210,6 +210,8 @@ def said_of(found: Coverage) -> str:
     """What demonstrations cover, in a line or two."""
     verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
     never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
+    if found.not_written:
+        never += f" {found.not_written:,} steps are left out: agent.observations cannot write what was done there, or before in their episode."
     bare = f" {found.without_skills:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
     return (
         f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"

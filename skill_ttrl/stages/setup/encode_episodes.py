@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.agents.action_parser import answer_for, possible
+from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.llm.chat import encode_chats, encode_next, missing_end, turn_end
 from skill_ttrl.rl.pack import EncodedDemonstration
@@ -146,17 +146,16 @@ def _unrepeated(trajectory: Trajectory, advice: Sequence[str | None], most: int 
 
 
 def _advised(agent: Agent, trajectory: Trajectory, place: int, known: Mapping[str, Skill], tagged: bool) -> str | None:
-    """The text that the expert would have written at a step; None where that was not possible there."""
+    """The text that the expert would have written at a step; None where that was not possible there, or has no form."""
     step = trajectory.steps[place]
     advice = step.info.get(ADVICE)
     if not isinstance(advice, str) or step.completion is None:
         return None
     if step.admissible and not possible(advice, step.admissible):
         return None
-    numbered = agent.window is not None and agent.window.numbered
     skills = tuple(known[name] for name in trajectory.skills_in_prompt if name in known)
-    answer = answer_for(advice, agent.listed(scene_at(trajectory, place, skills)), numbered)
-    return f"<action>{answer}</action>" if tagged else answer
+    answer = agent.answer(advice, scene_at(trajectory, place, skills))
+    return f"<action>{answer}</action>" if tagged and answer is not None else answer
 
 
 def _grow(tokenizer: Any, steps: Sequence[Step], learnt: Sequence[Sequence[int] | None]) -> EncodedDemonstration | None:

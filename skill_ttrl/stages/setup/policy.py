@@ -112,8 +112,8 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     skills, formatter = config.skills, PromptFormatter.from_config(agent)
     if skills is not None:
         formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
-    observe = find_observations(config.agent.observations)
-    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing, observe=observe)
+    form = find_observations(config.agent.observations)
+    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing, form=form)
     check_document(made, backend, config.data.max_prompt_tokens)
     return made
 

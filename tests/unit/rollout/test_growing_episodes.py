@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig, load_config
@@ -58,7 +59,7 @@ def play(
 @pytest.mark.parametrize("schedule", ["lockstep", "free"])
 def test_a_prompt_is_all_that_came_before_it_and_what_is_new(tiny_model: tuple[Any, Any], schedule: Schedule) -> None:
     model, tokenizer = tiny_model
-    agent = Agent(PromptFormatter("plain"), "episode", observe=shouted)
+    agent = Agent(PromptFormatter("plain"), "episode", form=Form(shouted))
     found = play(HFBackend(model, tokenizer), agent, longest=6, schedule=schedule)
     cut_off = 0
     for trajectory in found:
@@ -93,14 +94,14 @@ def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
 
 
 def test_a_form_of_ones_own_is_named_where_it_fails() -> None:
-    observe = find_observations("tests.unit.rollout.test_growing_episodes:number_of_steps")
-    assert observe is not None
+    form = find_observations("tests.unit.rollout.test_growing_episodes:number_of_steps")
+    assert form is not None
     with pytest.raises(ConfigError, match="number_of_steps gave int"):
-        observe(Scene("a"))
+        form.observe(Scene("a"))
     broken = find_observations("tests.unit.rollout.test_growing_episodes:broken")
     assert broken is not None
     with pytest.raises(ExtensionError, match="IndexError"):
-        broken(Scene("a"))
+        broken.observe(Scene("a"))
     with pytest.raises(ConfigError, match="Did you mean 'alfworld'"):
         find_observations("alfword")
 
@@ -116,9 +117,9 @@ def broken(scene: Scene) -> str:
 def test_a_conversation_and_a_window_show_the_same_form() -> None:
     steps = [Step("Begin.", "a", 0.0, False, False), Step("Step 1.", "b", 0.0, False, False)]
     scene = Scene("Step 2.", steps, admissible=("a", "b"))
-    said = Agent(PromptFormatter("plain"), observe=shouted).prompt(scene).messages
+    said = Agent(PromptFormatter("plain"), form=Form(shouted)).prompt(scene).messages
     assert [each.content for each in said] == ["00 BEGIN.", "a", "10 STEP 1.", "b", "22 STEP 2."]
-    assert Agent(PromptFormatter("plain"), "episode", observe=shouted).next_message(scene) == said[-1]
+    assert Agent(PromptFormatter("plain"), "episode", form=Form(shouted)).next_message(scene) == said[-1]
 
 
 @pytest.mark.parametrize(

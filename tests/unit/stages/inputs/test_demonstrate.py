@@ -16,7 +16,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.inputs.demonstrate import chosen_steps, coverage, demonstrate, follows, verb
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, chosen_steps, coverage, demonstrate, follows, verb
 from skill_ttrl.types import Skill, Step, Task, Trajectory
 
 LISTED = ("go to shelf 1", "look", "take mug 1 from shelf 1")
@@ -50,9 +50,9 @@ def skilled() -> Agent:
 
 
 def test_only_won_episodes_are_imitated() -> None:
-    found, refused = chosen_steps([WON, LOST], DemonstrationsConfig())
+    found, left_out = chosen_steps([WON, LOST], DemonstrationsConfig())
     assert [action for _, _, action in found] == ["go to shelf 1", "take mug 1 from shelf 1"]
-    assert refused == 0
+    assert left_out == LeftOut()
 
 
 def test_a_step_that_its_player_did_not_want_is_not_imitated() -> None:
@@ -71,8 +71,8 @@ def test_advice_is_imitated_in_lost_episodes_too() -> None:
 
 def test_what_was_not_possible_is_left_out_and_counted() -> None:
     odd = episode("odd", step("fly away"), step("look", won=True))
-    found, refused = chosen_steps([odd], DemonstrationsConfig())
-    assert ([action for _, _, action in found], refused) == (["look"], 1)
+    found, left_out = chosen_steps([odd], DemonstrationsConfig())
+    assert ([action for _, _, action in found], left_out) == (["look"], LeftOut(1))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_an_agent_without_skills_makes_demonstrations_too() -> None:
 
 def test_coverage_says_what_is_shown_and_what_never_is() -> None:
     shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(without_skills=0, other_skills=0), 0))
-    found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], 0)
+    found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], LeftOut())
     assert (found.examples, found.episodes, found.won) == (2, 1, 1)
     assert found.by_verb == {"go": 1, "take": 1}
     assert found.never_done == ["look"]

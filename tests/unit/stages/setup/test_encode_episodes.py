@@ -16,7 +16,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.chat import encode_chats, encode_next, turn_end
-from skill_ttrl.stages.inputs.demonstrate import coverage
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, coverage
 from skill_ttrl.stages.inputs.whole_episodes import EpisodeShown, demonstrate_episodes
 from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown, label_answer
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
@@ -71,7 +71,7 @@ def test_an_episode_is_one_example_and_only_what_was_advised_is_learnt(tiny_mode
     _, tokenizer = tiny_model
     done = episode(("left", "left"), ("right", "wait"), ("wait", "wait"), ("left", "jump"))
     config = DemonstrationsConfig(label="advice", examples=None)
-    grown, shown, episodes, refused = demonstrate_episodes([done], AGENT, config, 0, tagged=False)
+    grown, shown, episodes, left_out = demonstrate_episodes([done], AGENT, config, 0, tagged=False)
     (example,) = encode_shown(tokenizer, grown)
     end = turn_end(tokenizer)
     ids = {text: (*tokenizer(text, add_special_tokens=False)["input_ids"], end) for text in LISTED}
@@ -81,8 +81,8 @@ def test_an_episode_is_one_example_and_only_what_was_advised_is_learnt(tiny_mode
     assert tuple(example.response_ids) == (*ids["left"], *seen[0], *ids["right"], *seen[1], *ids["wait"])
     assert example.mask is not None and example.labels is not None
     learnt = [label for label, each in zip(example.labels, example.mask, strict=True) if each]
-    assert learnt == [*ids["left"], ids["wait"][0], *ids["wait"]] and refused == 1
-    found = coverage(shown, episodes, [], refused)
+    assert learnt == [*ids["left"], ids["wait"][0], *ids["wait"]] and left_out == LeftOut(1)
+    found = coverage(shown, episodes, [], left_out)
     assert (found.examples, found.episodes, found.not_possible) == (3, 1, 1)
     again = EpisodeShown.from_chat(json.loads(json.dumps(grown[0].as_chat())))
     assert encode_shown(tokenizer, [again]) == [example]

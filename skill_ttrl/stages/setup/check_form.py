@@ -1,0 +1,28 @@
+"""Rules of forms of actions (`agent.observations`), in which a policy writes other texts than the environment reads."""
+
+from __future__ import annotations
+
+from skill_ttrl.agents.observations import find_observations
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
+
+
+def check_form(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where actions have a form of their own, and another setting is about the environment's texts of them."""
+    agent = config.agent
+    form = find_observations(agent.observations)
+    if form is None or form.actions is None:
+        return
+    others = {
+        "agent.actions=numbered": agent.actions == "numbered",
+        "agent.order=words": agent.order == "words",
+        f"agent.unlisted={agent.unlisted}": bool(agent.unlisted),
+        "agent.projection=skillrl": agent.projection == "skillrl",
+        "demonstrations.thought=aim": config.demonstrations.thought == "aim",
+    }
+    found = [name for name, asked in others.items() if asked]
+    if found:
+        raise ConfigError(
+            f"agent.observations={agent.observations} has a form of actions, which the policy writes in place of the environment's; "
+            f"{' and '.join(found)} would mix the two. Leave {'it' if len(found) == 1 else 'them'} out."
+        )
