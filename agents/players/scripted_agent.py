@@ -41,6 +41,7 @@ ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
     },
     "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopRule"},
     "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopCareful"},
+    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_brief:WebShopBrief"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
 FIRST, CONSTANT = "first", "constant"
@@ -56,7 +57,7 @@ def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Pla
     """The player called `name` for an environment.
 
     Args:
-        name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, or `module:attribute` of your own.
+        name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, `brief`, or `module:attribute` of your own.
         env_id: the environment's Gymnasium id.
         agent: how a policy's prompts list the actions and how its text is read, for `first` and `constant:TEXT`; None: actions
             as the environment lists them, and all of the text is the action.

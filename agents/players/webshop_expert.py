@@ -59,6 +59,9 @@ class WebShopExpert:
         steps: of an episode; it buys in the last of them at the latest.
     """
 
+    reads_features = True
+    """It looks for wanted attributes that no title names on the page of features."""
+
     def __init__(self, steps: int = STEPS) -> None:
         self.steps = steps
 
@@ -75,7 +78,7 @@ class WebShopExpert:
         self._at: Candidate | None = None
         self._decided = False
         self._plan: list[str] = []
-        self._query: str | None = None
+        self._searched: str | None = None
         self._results = False
         self._done: str | None = None
 
@@ -99,7 +102,7 @@ class WebShopExpert:
                 self._at.read = True
             action = click(PREVIOUS)
         else:
-            action = query(self._wish)
+            action = self._query(self._wish)
         self._left -= 1
         self._done = action
         return action
@@ -114,13 +117,20 @@ class WebShopExpert:
         self._plan.clear()
         self._decided = False
 
+    def _query(self, wish: Wish) -> str:
+        """The search that it begins with."""
+        return query(wish)
+
+    def _missing(self, candidate: Candidate) -> int:
+        return weighing.missing(self._wish, candidate) if self.reads_features else 0
+
     def _follow(self, action: str) -> None:
         """Take note of where an action has led."""
         if action.startswith("search["):
-            if action != self._query:  # what was found before stands on no page of these results
+            if action != self._searched:  # what was found before stands on no page of these results
                 self._seen.clear()
                 self._last = 0
-            self._query, self._page = action, 1
+            self._searched, self._page = action, 1
         elif self._results and action in (click(NEXT), click(PREVIOUS)):
             self._page += 1 if action == click(NEXT) else -1
         elif self._results:
@@ -154,7 +164,7 @@ class WebShopExpert:
         return click(wanted.offer.asin)
 
     def _best(self) -> Candidate:
-        return max(self._seen.values(), key=lambda each: weighing.worth(self._wish, each))
+        return max(self._seen.values(), key=lambda each: weighing.worth(self._wish, each, self._missing(each)))
 
     def _cost(self, candidate: Candidate) -> int:
         """Steps to buy a product from the page of results that is shown, or from which one came."""
@@ -168,7 +178,7 @@ class WebShopExpert:
         if not self._wish.made:  # what free text says of an option was taken for an attribute
             at.said |= {word for name, listed in options.items() if {*listed} & {*at.chosen} for word in words(name)}
             at.said |= {word for value in at.chosen for word in words(value)}
-        best, promising, missed = self._best(), at.fits and at.priced, weighing.missing(self._wish, at)
+        best, promising, missed = self._best(), at.fits and at.priced, self._missing(at)
         back = 1 + self._cost(best)
         if not self._decided:
             if promising and missed and not at.read and self._left >= 2 + (len(at.chosen) + 1 if best is at else back):

@@ -90,11 +90,7 @@ def read_task(info: Mapping[str, Any]) -> str:
 
 def read_wish(instruction: str) -> Wish:
     """What an instruction asks for, whether it is made ("Find me … with color: red, and price lower than 40.00 dollars") or free."""
-    text = instruction.lower().strip()  # spaces within stay: values have odd ones, and are clicked as they are
-    below = None
-    for found in _PRICE.finditer(text):
-        below = float(found[1].replace(",", ""))
-    text = _PRICE.sub("", text).strip(" .")
+    text, below = read_ceiling(instruction)
     options: tuple[tuple[str, str], ...] = ()
     asked = text
     if (colon := text.find(": ")) > 0 and (start := text.rfind(" with ", 0, colon)) > 0:
@@ -106,6 +102,15 @@ def read_wish(instruction: str) -> Wish:
     after = [part for each in rest for part in re.split(r", | and ", each.strip(" .,")) if part]
     kind, before = _split_thing(thing) if made else (thing, [])
     return Wish(text, made, thing, kind, (*before, *after), options, below)
+
+
+def read_ceiling(instruction: str) -> tuple[str, float | None]:
+    """An instruction in small letters without what it says of the price, and the price in US dollars; None: it names none."""
+    text = instruction.lower().strip()  # spaces within stay: values have odd ones, and are clicked as they are
+    below = None
+    for found in _PRICE.finditer(text):
+        below = float(found[1].replace(",", ""))
+    return _PRICE.sub("", text).strip(" ."), below
 
 
 def _split_thing(thing: str) -> tuple[str, list[str]]:

@@ -174,9 +174,11 @@ def missing(wish: Wish, candidate: Candidate) -> int:
     return sum(not candidate.said.issuperset(words(attribute)) for attribute in wish.attributes)
 
 
-def worth(wish: Wish, candidate: Candidate) -> float:
-    """The reward that buying a product is expected to bring, by what has been seen of it, and a little more for better odds."""
-    missed = missing(wish, candidate)
+def worth(wish: Wish, candidate: Candidate, missed: int) -> float:
+    """The reward that buying a product is expected to bring, by what has been seen of it, and a little more for better odds.
+
+    `missed` of its wanted attributes are said nowhere; see `missing`.
+    """
     found = FOUND * (len(wish.attributes) - missed) + (MISSED if candidate.read else UNREAD) * missed
     affordable = wish.below is None or candidate.offer.low <= wish.below
     of_kind = 0.4 + 0.6 * share(words(wish.kind)[-2:], candidate.said)

@@ -17,7 +17,7 @@ class CollectConfig(Section):
     """The phase collect: episodes to distill skills from and to imitate."""
 
     agent: str = "expert"
-    """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `module:attribute`), or a policy: a run, a model, `openai`."""
+    """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
     episodes: int | None = Field(default=64, ge=1)
     """Episodes; None: `tries` of every training task."""
     tries: int = Field(default=1, ge=1)

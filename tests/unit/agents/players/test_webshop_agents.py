@@ -324,7 +324,7 @@ def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_
     env = WebShopEnv(data="generated", split="dev")
     scores = [
         fmean(earned(played(env, make_player(name, WEBSHOP_ENV_ID), 20)))
-        for name in ("random", "rule", "careful", "expert")
+        for name in ("random", "rule", "careful", "brief", "expert")
     ]
     oracle = earned(played(env, make_player("walkthrough", WEBSHOP_ENV_ID), 20))
     assert scores == sorted(set(scores))
@@ -332,14 +332,14 @@ def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_
 
 
 def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(player_names()) == {"expert", "rule", "careful", "random", "walkthrough", "first", "constant"}
+    assert set(player_names()) == {"expert", "rule", "careful", "brief", "random", "walkthrough", "first", "constant"}
     with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
         make_player("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):
         make_player("rul", WEBSHOP_ENV_ID)
 
 
-@pytest.mark.parametrize("name", ["expert", "rule", "careful"])
+@pytest.mark.parametrize("name", ["expert", "rule", "careful", "brief"])
 def test_without_an_instruction_they_say_so(name: str) -> None:
     with pytest.raises(EnvError, match="task"):
         make_player(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)

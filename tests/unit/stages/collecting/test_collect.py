@@ -323,7 +323,7 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 
 def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Path) -> None:
     for agent, words in {
-        "randon": r"Did you mean 'random'\? Known: careful, constant, expert, first, random, rule, walkthrough\.",
+        "randon": r"Did you mean 'random'\? Known: brief, careful, constant, expert, first, random, rule, walkthrough\.",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
         "tests.unit.stages.collecting.test_collect:twice": "called without arguments: TypeError: ",
