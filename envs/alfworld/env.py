@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,6 +12,7 @@ from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
+from skill_ttrl.envs.alfworld.moved import move
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, receptacle_kinds, vary
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.arguments import (
@@ -28,7 +30,7 @@ from skill_ttrl.types import Task, derive_seed
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
 RULES = ("real", "varied")
-_OPTIONS = ("task", "walkthrough", "reference", "rule", "skill")
+_OPTIONS = ("task", "walkthrough", "reference", "rule", "skill", "moved")
 
 
 class ALFWorldEnv(TextEnv):
@@ -55,6 +57,8 @@ class ALFWorldEnv(TextEnv):
         rules: `varied` plays the games of `train` in which a thing is cleaned, heated or cooled under other rules (`rules.py`), which
             are told by a skill of the task's own; all other games are as they are.
         variants: rules for each of these games, a task each.
+        moved: versions of each game of `train`, beside it, in which what the task needs lies in a receptacle drawn from all of the room
+            that take it (`moved.py`), a task each; validation games have none.
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
@@ -82,15 +86,16 @@ class ALFWorldEnv(TextEnv):
         strict: bool = False,
         rules: str = "real",
         variants: int = 1,
+        moved: int = 0,
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        _check(engine, strict, rules, variants, max_steps=max_steps, reward=reward, render_mode=render_mode)
+        _check(engine, strict, rules, variants, moved, max_steps=max_steps, reward=reward, render_mode=render_mode)
         if engine == "official":
             load_packages()  # where they are missing this is said now, and not once for every game
         self.games: GameList = open_games(data, split, task_types=task_types, strict=strict, engine=engine)
         self.engine = engine
-        self.rules, self.variants = rules, variants
+        self.rules, self.variants, self.moved = rules, variants, moved
         self.expensive = engine == "official"
         self.max_steps = max_steps
         self.reward = float(reward)
@@ -100,6 +105,7 @@ class ALFWorldEnv(TextEnv):
         self._frame: Frame | None = None
         self._task = ""
         self._rule: Rule | None = None
+        self._version: int | None = None
         self._commands: list[str] = []
 
     @classmethod
@@ -123,7 +129,18 @@ class ALFWorldEnv(TextEnv):
         return [task for game in games for task in self._tasks_of(game)]
 
     def _tasks_of(self, game: Game) -> list[Task]:
-        """The game as it is, or its variants."""
+        """The game as it is or its variants, each also in its versions."""
+        tasks = self._variants_of(game)
+        if game.split == "train":
+            tasks += [
+                replace(task, id=f"{task.id}~{number}", options={**task.options, "moved": number})
+                for task in tasks
+                for number in range(self.moved)
+            ]
+        return tasks
+
+    def _variants_of(self, game: Game) -> list[Task]:
+        """The game as it is, or under other rules."""
         kind = TREATED.get(game.task_type)
         if self.rules != "varied" or kind is None or game.split != "train":
             return [
@@ -145,7 +162,8 @@ class ALFWorldEnv(TextEnv):
             seed: draws a game where no task is given.
             options: `task`, the id of a game of any split of the same data (`env.unwrapped.games[3].id`; a number is refused, it
                 would mean another game with other data); `walkthrough`, whether `info` has one; `rule`, another rule of its
-                treatment (`STATE VERB TOOL`), which `info` then names. `reference` and `skill` mean nothing here.
+                treatment (`STATE VERB TOOL`), which `info` then names; `moved`, the number of a version of the game in which what the
+                task needs lies elsewhere, which `info` then has. `reference` and `skill` mean nothing here.
 
         Raises:
             EnvError: an option is not known, there is no such game, or it cannot be read.
@@ -155,19 +173,23 @@ class ALFWorldEnv(TextEnv):
         if asked.get("task") is None:
             game = self.games[int(self.np_random.integers(len(self.games)))]
             tasks = self._tasks_of(game)
-            asked["rule"] = tasks[int(self.np_random.integers(len(tasks))) if len(tasks) > 1 else 0].options.get("rule")
+            drawn = tasks[int(self.np_random.integers(len(tasks))) if len(tasks) > 1 else 0]
+            asked |= {name: drawn.options.get(name) for name in ("rule", "moved")}
         else:
             game = self.games.find(asked["task"])
         rule = None if asked.get("rule") is None else Rule.parse(asked["rule"])
-        if (game, rule) != (self._game, self._rule) or self._engine is None:
-            self._engine = self._make_engine(game, rule)
-        self._game, self._rule, self._commands = game, rule, []
+        version = _version(asked.get("moved"))
+        if (game, rule, version) != (self._game, self._rule, self._version) or self._engine is None:
+            self._engine = self._make_engine(game, rule, version)
+        self._game, self._rule, self._version, self._commands = game, rule, version, []
         self._frame = self._engine.reset()
         self._task = task_in_words(self._frame.feedback)
         info = self._info()
         if asked.get("walkthrough"):
             if rule is not None:
                 raise EnvError("A game under another rule has no walkthrough: the stored one is for its true rule.")
+            if version is not None:
+                raise EnvError("A game with things moved has no walkthrough: the stored one is for where they really lie.")
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
 
@@ -213,14 +235,17 @@ class ALFWorldEnv(TextEnv):
             "source": self._game.source,
             "state": self._engine.state(),
             **({} if self._rule is None else {"rule": str(self._rule)}),
+            **({} if self._version is None else {"moved": self._version}),
         }
 
-    def _make_engine(self, game: Game, rule: Rule | None) -> Engine:
+    def _make_engine(self, game: Game, rule: Rule | None, version: int | None) -> Engine:
         if self.engine == "official":
-            if rule is not None:
-                raise EnvError("Games under another rule are played by the fast engine alone (engine=fast).")
+            if rule is not None or version is not None:
+                raise EnvError("Games under another rule or with things moved are for the fast engine alone (engine=fast).")
             return OfficialEngine(game.path)
         world = load_game(game.path).world
+        if version is not None:
+            world = move(world, derive_seed(0, "moved", game.id, version))
         return FastEngine(world) if rule is None else vary(world, rule)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -230,20 +255,37 @@ class ALFWorldEnv(TextEnv):
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
         if self._game is not None:
-            self._engine = self._make_engine(self._game, self._rule)
+            self._engine = self._make_engine(self._game, self._rule, self._version)
             self._engine.reset()
             for command in self._commands:
                 self._engine.step(command)
 
 
 def _check(
-    engine: object = "fast", strict: object = False, rules: object = "real", variants: object = 1, **others: object
+    engine: object = "fast",
+    strict: object = False,
+    rules: object = "real",
+    variants: object = 1,
+    moved: object = 0,
+    **others: object,
 ) -> None:
     check_choice("engine", engine, ENGINES)
     check_choice("rules", rules, RULES)
-    if not isinstance(variants, int) or isinstance(variants, bool) or variants < 1:
-        raise EnvError(f"variants must be a number of at least 1, found {variants!r:.80}.")
-    if rules == "varied" and engine == "official":
-        raise EnvError("rules=varied is played by the fast engine alone: leave engine=official out.")
+    for name, number, least in (("variants", variants, 1), ("moved", moved, 0)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < least:
+            raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
+    if engine == "official" and (rules == "varied" or moved):
+        raise EnvError("rules=varied and moved are for the fast engine alone: leave engine=official out.")
     check_episode(**others)
     check_flags(strict=strict)
+
+
+def _version(number: object) -> int | None:
+    """The option `moved`.
+
+    Raises:
+        EnvError: it is no number of a version.
+    """
+    if number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0):
+        return number
+    raise EnvError(f"moved is the number of a version, from 0, found {number!r:.80}.")
