@@ -11,8 +11,8 @@ from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
-from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.moved import move
+from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
 from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, receptacle_kinds, vary
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.arguments import (
@@ -189,7 +189,9 @@ class ALFWorldEnv(TextEnv):
             if rule is not None:
                 raise EnvError("A game under another rule has no walkthrough: the stored one is for its true rule.")
             if version is not None:
-                raise EnvError("A game with things moved has no walkthrough: the stored one is for where they really lie.")
+                raise EnvError(
+                    "A game with things moved has no walkthrough: the stored one is for where they really lie."
+                )
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
 
@@ -241,7 +243,9 @@ class ALFWorldEnv(TextEnv):
     def _make_engine(self, game: Game, rule: Rule | None, version: int | None) -> Engine:
         if self.engine == "official":
             if rule is not None or version is not None:
-                raise EnvError("Games under another rule or with things moved are for the fast engine alone (engine=fast).")
+                raise EnvError(
+                    "Games under another rule or with things moved are for the fast engine alone (engine=fast)."
+                )
             return OfficialEngine(game.path)
         world = load_game(game.path).world
         if version is not None:
