@@ -88,9 +88,8 @@ def test_training_games_have_versions_that_the_expert_wins_and_validation_games_
         (game, {"task": game}),
         *((f"{game}~{number}", {"task": game, "moved": number}) for number in range(3)),
     ]
-    assert [task.options for task in env.unwrapped.tasks("valid_seen")] == [
-        {"task": game.replace("train", "valid_seen")}
-    ]  # type: ignore[attr-defined]
+    seen = env.unwrapped.tasks("valid_seen")  # type: ignore[attr-defined]
+    assert [task.options for task in seen] == [{"task": game.replace("train", "valid_seen")}]
     for task in tasks:
         played = play_episode(env, task, ALFWorldExpert(), seed=0)
         assert (played.error, played.succeeded) == (None, True)
