@@ -13,7 +13,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.forms import Form, FormActions, Observe
+from skill_ttrl.agents.action_list import has_slot
+from skill_ttrl.agents.forms import WORDS, Form, FormActions, Observe
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry, naming
 from skill_ttrl.sanitize import replace_surrogates
@@ -80,9 +81,24 @@ def _checked(name: str, form: Form) -> Form:
             found = actions_of(scene)
         if not isinstance(found, FormActions):
             raise ConfigError(f"agent.observations={name} gave {type(found).__name__} where FormActions were due.")
+        _check_slots(name, found)
         return found
 
     return Form(observe, None if actions_of is None else actions, form.vocabulary)
+
+
+def _check_slots(name: str, found: FormActions) -> None:
+    """Raise `ConfigError` where a place for words is not where it can be read."""
+    slot = found.slot
+    if slot is not None and not (slot.written.find(WORDS) == len(slot.written) - len(WORDS) and WORDS in slot.action):
+        raise ConfigError(
+            f"agent.observations={name}: a slot is written with {WORDS} at its end, and {slot!r:.200} is not."
+        )
+    wrong = next(filter(has_slot, found.actions), None)
+    if wrong is not None:
+        raise ConfigError(
+            f"agent.observations={name}: {wrong!r:.80} reads as a place for words. Only the slot may have one."
+        )
 
 
 def full(scene: Scene) -> str:

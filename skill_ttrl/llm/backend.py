@@ -106,7 +106,7 @@ class Backend(Protocol):
     context: int | None
     """Most tokens of a prompt and its completion together; None: not known."""
     constrains: bool
-    """True if completions are limited to `Request.choices`."""
+    """True if completions are limited to `Request.choices`. One that can limit slots to `Request.slot_words` too says `limits_slots`."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""

@@ -36,13 +36,17 @@ KEPT_BYTES = 2**30
 """Most memory of keys and values that outlive a call (1 GiB); beyond it those go that were used longest ago."""
 
 
+_Choices = tuple[tuple[str, ...], tuple[str, ...]]
+"""`Request.choices` and `slot_words`."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Samples that are drawn together. Prompts, limits and choices are those of all requests of a call."""
 
     prompts: Sequence[tuple[int, ...]]
     limits: Sequence[int]
-    choices: Sequence[tuple[str, ...]]
+    choices: Sequence[_Choices]
     owners: list[int]
     """The request of each sample, equal ones next to each other."""
     seeds: list[int]
@@ -55,7 +59,7 @@ class HFBackend(TokenizerMixin):
     differs from the weights' (bf16 on a GPU).
     """
 
-    is_learner = trainable = blocking = weighs_choices = True
+    is_learner = trainable = blocking = weighs_choices = limits_slots = True
 
     def __init__(
         self,
@@ -118,7 +122,7 @@ class HFBackend(TokenizerMixin):
     ) -> list[Generation]:
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
-        choices = [request.choices for request in requests]
+        choices = [(request.choices, request.slot_words) for request in requests]
         samplers = {"free": self._sample, "tokens": self._sample_choices, "whole": self._sample_whole}
         row_seeds = [seed for of_request in seeds for seed in of_request]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
@@ -188,7 +192,7 @@ class HFBackend(TokenizerMixin):
         """One completion for each row that is one of its request's choices, whatever `Sampling.stop` says."""
         prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
         longest, end_id = max(limits[index] for index in rows), self._choices.end_id
-        drafts = [Draft(self._choices.start(choices[index]), limits[index], end_id) for index in rows]
+        drafts = [Draft(self._choices.start(*choices[index]), limits[index], end_id) for index in rows]
         self._check_prompts([prompts[index] for index in set(rows)])
         sample_choices(
             drafts,
@@ -202,11 +206,12 @@ class HFBackend(TokenizerMixin):
         return self._completions(drafts, rows, choices)
 
     def _completions(
-        self, drafts: Sequence[Draft], rows: Sequence[int], choices: Sequence[tuple[str, ...]]
+        self, drafts: Sequence[Draft], rows: Sequence[int], choices: Sequence[_Choices]
     ) -> list[Completion]:
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
         found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
-        texts = [self._choices.text(choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
+        written = [(*choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
+        texts = [self._choices.text(texts, ids, words) for texts, words, ids in written]
         return [
             replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
             for done, draft, text in zip(found, drafts, texts, strict=True)
@@ -236,7 +241,7 @@ class HFBackend(TokenizerMixin):
             )
         unique = list(dict.fromkeys(rows))
         self._check_prompts([prompts[index] for index in unique])
-        trees = [Tree(self._choices.ids(choices[index], limits[index])) for index in unique]
+        trees = [Tree(self._choices.ids(choices[index][0], limits[index])) for index in unique]
         kept = self._rows_to_keep() if self._keepers else KeptRows()
         scores_P_C = score_choices(self.model, kept, [prompts[index] for index in unique], trees, self.pad_id)
         place_of = {index: place for place, index in enumerate(unique)}
@@ -248,7 +253,7 @@ class HFBackend(TokenizerMixin):
         drafts = []
         for index, number in zip(rows, number_M.tolist(), strict=True):
             tree = trees[place_of[index]]
-            draft = Draft(self._choices.start(choices[index]), limits[index], self._choices.end_id)
+            draft = Draft(self._choices.start(*choices[index]), limits[index], self._choices.end_id)
             draft.look()
             logprobs = tree.token_logprobs(chances[place_of[index]][: len(tree.choices)], number)
             for token, logprob in zip(tree.choices[number], logprobs, strict=True):

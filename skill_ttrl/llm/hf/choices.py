@@ -1,7 +1,8 @@
 """Completions that are one of some given texts: the tokens that may come next, token by token.
 
 A text with a slot, `search[<your query>]`, stands for all that have words in its place. The model writes them as it likes, on one line; they
-end where the text after the slot has been written and the model ends the completion, or where there is room for no more.
+end where the text after the slot has been written and the model ends the completion, or where there is room for no more. Where a request
+names the words of its slot (`Request.slot_words`), only they can be written there (`slot_words`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,16 @@ from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import encode_plain
+from skill_ttrl.llm.hf.slot_words import Filling, WordSlot, word_slot
 
 SLOT = re.compile(r"<[^<>]+>")
 """Stands in a choice where the model's own words do (as `agents.action_list.PLACE`)."""
 REMEMBERED = 50_000
 """Most choices, and lists of them, whose tokens are held in memory."""
+WORD_LISTS = 2_000
+"""The same of lists of slot words, whose tokens take more memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class _Open:
         return replace(self, part=self.part + 1, place=0, filled=False)
 
 
-_Move = tuple[frozenset[int], _Open]
+_Moves = tuple[tuple[frozenset[int], "_Open | Filling"], ...]
 """Tokens, and how far the choice has been written after one of them."""
 
 
@@ -69,15 +74,32 @@ class ChoiceTokens:
             lambda text: (*encode_plain(tokenizer, text), end_id)
         )
         self._of = lru_cache(REMEMBERED)(self._choices)
-        self.moves: Callable[[_Open], tuple[_Move, ...]] = lru_cache(REMEMBERED)(self._moves)
+        self._slot = lru_cache(WORD_LISTS)(self._word_slot)
+        self._moves_of: Callable[[_Open], _Moves] = lru_cache(REMEMBERED)(self._moves)
         self._texts = cache(self._slot_texts)
         self._words = cache(self._slot_words)
         self._merged = cache(self._merged_tokens)
 
-    def start(self, choices: tuple[str, ...]) -> Walk:
-        """Begin to write one of the choices."""
+    def start(self, choices: tuple[str, ...], slot_words: tuple[str, ...] = ()) -> Walk:
+        """Begin to write one of the choices, with these words alone in its slot; none: any words.
+
+        Raises:
+            ModelError: the tokenizer can write none of them.
+        """
         fixed, opened = self._of(choices)
-        return Walk(self, tuple(fixed), opened)
+        if not (opened and slot_words):
+            return Walk(self, tuple(fixed), tuple(opened.values()))
+        slots = [slot for text in opened if (slot := self._slot(text, slot_words)) is not None]
+        if not (fixed or slots):
+            raise ModelError(
+                f"The model's tokenizer has no tokens for any of the {len(slot_words)} words that may stand in {next(iter(opened))!r:.80}, "
+                "and there is no other choice."
+            )
+        return Walk(self, tuple(fixed), tuple(slot.begin for slot in slots))
+
+    def moves(self, now: _Open | Filling) -> _Moves:
+        """Everything that may come next."""
+        return now.moves if isinstance(now, Filling) else self._moves_of(now)
 
     def closed(self, choices: tuple[str, ...]) -> bool:
         """True where no choice has a slot."""
@@ -89,18 +111,29 @@ class ChoiceTokens:
         fitting = tuple(ids for ids in every if len(ids) <= most)
         return fitting or tuple(dict.fromkeys(ids[:most] for ids in every))
 
-    def text(self, choices: tuple[str, ...], ids: tuple[int, ...]) -> str | None:
-        """The choice that was written; None where it is none or has a slot. Where several have the same tokens, the first.
+    def text(self, choices: tuple[str, ...], ids: tuple[int, ...], slot_words: tuple[str, ...] = ()) -> str | None:
+        """The choice that was written; None where it is none, or has a slot for any words. Where several have the same tokens, the first.
 
         A tokenizer may not give it back: one with few words has the same token for all others.
         """
-        return self._of(choices)[0].get(ids)
+        fixed, opened = self._of(choices)
+        found = fixed.get(ids)
+        if found is not None or not slot_words:
+            return found
+        slots = (self._slot(text, slot_words) for text in opened)
+        return next((said for slot in slots if slot is not None and (said := slot.text(ids)) is not None), None)
 
-    def _choices(self, choices: tuple[str, ...]) -> tuple[dict[tuple[int, ...], str], tuple[_Open, ...]]:
-        """The choices without a slot by their tokens, the end token included, and those with one."""
+    def _word_slot(self, text: str, slot_words: tuple[str, ...]) -> WordSlot | None:
+        before, *after = SLOT.split(text)
+        if after != [""]:
+            raise ValueError(f"Words of a slot are given, and {text!r} goes on behind its slot.")
+        return word_slot(before, slot_words, lambda said: encode_plain(self._tokenizer, said), self.end_id)
+
+    def _choices(self, choices: tuple[str, ...]) -> tuple[dict[tuple[int, ...], str], dict[str, _Open]]:
+        """The choices without a slot by their tokens, the end token included, and the beginnings of those with one by their texts."""
         slots = {text for text in choices if "<" in text and SLOT.search(text)}
         closed = {self._fixed(text): text for text in reversed(choices) if text not in slots}
-        return closed, tuple(self._opened(text) for text in choices if text in slots)
+        return closed, {text: self._opened(text) for text in choices if text in slots}
 
     def _opened(self, text: str) -> _Open:
         before, *inner, after = SLOT.split(text)
@@ -109,11 +142,11 @@ class ChoiceTokens:
         parts = (*ids[:-1], (*ids[-1], self.end_id))
         return _Open(parts, part=0 if before else 1)
 
-    def _moves(self, now: _Open) -> tuple[_Move, ...]:
+    def _moves(self, now: _Open) -> _Moves:
         """Everything that may come next. Tokenizers merge across the edges of a slot: a token may be a word and the text next to it."""
         part, last = now.parts[now.part], now.part == len(now.parts) - 1
         fixed = part[now.place :]
-        moves: list[_Move] = []
+        moves: list[tuple[frozenset[int], _Open | Filling]] = []
         if not now.in_slot or now.filled:
             moves.append((frozenset(fixed[:1]), now.at(now.place + 1)))
             if not last:
@@ -157,7 +190,9 @@ class Walk:
 
     __slots__ = ("_depth", "_fixed", "_open", "_tokens")
 
-    def __init__(self, tokens: ChoiceTokens, fixed: tuple[tuple[int, ...], ...], opened: tuple[_Open, ...]) -> None:
+    def __init__(
+        self, tokens: ChoiceTokens, fixed: tuple[tuple[int, ...], ...], opened: tuple[_Open | Filling, ...]
+    ) -> None:
         self._tokens, self._fixed, self._open = tokens, fixed, opened
         self._depth = 0
 

@@ -141,6 +141,8 @@ def test_earlier_turns_are_shown_as_they_were_written() -> None:
 A_LIST, A_CLASS, NO_FORM = ["door"], Form, Form(observe, ["door"])  # type: ignore[arg-type]
 NO_WORDS = Form(observe, actions, "door")  # type: ignore[arg-type]
 NO_TEXT, NO_ACTIONS = Form(lambda scene: 3), Form(observe, lambda scene: {"door": "open"})  # type: ignore[arg-type,return-value]
+TWO_SLOTS = Form(observe, lambda scene: FormActions({"ask <it>": "ask"}))
+NOT_LAST = Form(observe, lambda scene: FormActions({}, Slot(f"ask {WORDS} now", f"ask[{WORDS}]", {"a": "a"})))
 BROKEN = Form(observe, lambda scene: FormActions({scene.steps[7].action: ""}))
 
 
@@ -170,5 +172,9 @@ def test_what_a_form_gives_is_looked_at() -> None:
         text.observe(SCENE)
     with pytest.raises(ConfigError, match="gave dict where FormActions"):
         made.actions(SCENE)
+    for name, said in (("TWO_SLOTS", "'ask <it>' reads as a place"), ("NOT_LAST", "at its end")):
+        form = named(name)
+        with pytest.raises(ConfigError, match=said):
+            assert form and form.actions and form.actions(SCENE)
     with pytest.raises(ExtensionError, match=r"form of actions .* failed: IndexError"):
         broken.actions(SCENE)
