@@ -40,6 +40,9 @@ class FormActions:
     actions: Mapping[str, str] = field(default_factory=dict)
     """What is written → the environment's action."""
     slot: Slot | None = None
+    alike: Mapping[str, str] = field(default_factory=dict)
+    """The environment's action → what is written, for actions that are written as another one is. That one is meant where it is read; where
+    an episode has such an action, it is shown so: the policy cannot tell the two apart."""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -68,8 +71,8 @@ class FormActions:
         for written, known in self.actions.items():
             if known == action:
                 return written
-        if self.slot is None:
-            return None
+        if action in self.alike or self.slot is None:
+            return self.alike.get(action)
         before, _, after = self.slot.action.partition(WORDS)
         if not (action.startswith(before) and action.endswith(after) and len(action) > len(before + after)):
             return None

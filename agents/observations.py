@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FULL = "full"
 OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations", functions=True, key="agent.observations")
-ELSEWHERE: tuple[str, ...] = ()
+ELSEWHERE: tuple[str, ...] = ("skill_ttrl.agents.webshop_form",)
 """Modules that register forms of their own in `OBSERVATIONS`; imported when one is asked for."""
 
 _ENTITY = re.compile(r"[a-z]+ \d+")

@@ -19,6 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
+from skill_ttrl.agents.observations import OBSERVATIONS
 from skill_ttrl.agents.players.webshop_reading import (
     BACK,
     BUTTONS,
@@ -97,15 +98,17 @@ def actions(scene: Scene) -> FormActions:
     """What a policy may write: buttons, results and values by name, and a search for words of the instruction."""
     page, visit, _ = _walk(scene)
     instruction = read_instruction(scene.task)
-    written = dict(page.buttons)
+    written, alike = dict(page.buttons), dict[str, str]()
     if page.kind == "results":
         written |= {_result(visit, place): click(offer.asin) for place, offer in enumerate(page.offers)}
     elif page.kind == "item":
         for values in _options(scene, visit).values():
             for value in values:
-                written.setdefault(instruction.value(value), click(value))
+                said, action = instruction.value(value), click(value)
+                if written.setdefault(said, action) != action:
+                    alike[action] = said
     if SEARCH_SLOT not in scene.admissible:
-        return FormActions(written)
+        return FormActions(written, alike=alike)
     words = dict(zip(pointer_names(len(instruction.words)), instruction.words, strict=True))
     return FormActions(written, Slot(f"search {WORDS}", f"{_SEARCH}{WORDS}]", words))
 
@@ -216,3 +219,4 @@ VOCABULARY = (
     f"price {DEAREST}",
 )
 WEBSHOP = Form(observe, actions, VOCABULARY)
+OBSERVATIONS.register("webshop")(WEBSHOP)

@@ -19,7 +19,7 @@ from skill_ttrl.envs.arguments import (
 )
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
-from skill_ttrl.envs.webshop.goals import SPLITS, GoalList
+from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
@@ -30,7 +30,7 @@ from skill_ttrl.types import Task
 WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
-_FLAGS = ("partial", "query_codes", "show_attributes")
+_FLAGS = ("query_codes", "show_attributes")
 _OPTIONS = ("task", "goal", "walkthrough", "reference")
 
 
@@ -50,16 +50,17 @@ class WebShopEnv(TextEnv):
     Products, index and goals are kept once on a machine and mapped into memory. An environment pickles in mid-episode.
 
     Args:
-        data: the folder of the official files, the path of their file of products, `generated` for this package's own shop, or
-            `http://host:port` for a running official server (see `live`). None: `$WEBSHOP_DATA` where it is set, else
+        data: the folder of the official files, the path of their file of products, `official` for those of `$WEBSHOP_DATA` and no
+            others, `generated` for this package's own shop, or `http://host:port` for a running official server (see `live`). None: `$WEBSHOP_DATA` where it is set, else
             `generated`.
-        split: `train`, `dev` or `test`, of which seeds draw.
+        split: `train`, `dev`, `test`, or `train_both` (train by goal and by product), of which seeds draw.
         split_by: `goal`: upstream's ranges; `product`: no product on two sides. See `goals.GoalList.split`.
         goals: `synthetic`, `human`, or `auto`: human ones where there are enough for every split; see `Catalogue.goals`.
         observation_mode: `text`, `text_rich`, `html` or `url`, as upstream's.
         max_steps: steps of an episode.
         reward: of a perfect purchase; others are its fractions.
-        partial: False gives nothing for a purchase that is not perfect (SkillRL: reward 10, partial False).
+        partial: share of its score that a purchase is paid that is not perfect: True, all of it; False, nothing (SkillRL: reward 10, partial
+            False); 0.5 pays half for the score and half for success.
         query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
         nouns: which words of titles are nouns: `auto`, `rule`, `spacy` or `module:attr`; see `nouns.find_nouns`.
@@ -80,7 +81,7 @@ class WebShopEnv(TextEnv):
         "rl.reward": "env",
     }
     fixed_actions = frozenset(f"click[{button.lower()}]" for button in BUTTONS if button != SEARCH)
-    splits = SPLITS
+    splits = (*SPLITS, TRAIN_BOTH)
 
     def __init__(
         self,
@@ -91,7 +92,7 @@ class WebShopEnv(TextEnv):
         observation_mode: str = "text",
         max_steps: int = MAX_STEPS,
         reward: float = 1.0,
-        partial: bool = True,
+        partial: bool | float = True,
         query_codes: bool = False,
         show_attributes: bool = False,
         nouns: str = "auto",
@@ -99,8 +100,8 @@ class WebShopEnv(TextEnv):
         render_mode: str | None = None,
     ) -> None:
         super().__init__()
-        flags = {"partial": partial, "query_codes": query_codes, "show_attributes": show_attributes}
-        _check(observation_mode, nouns, max_steps=max_steps, reward=reward, render_mode=render_mode, **flags)
+        flags = {"query_codes": query_codes, "show_attributes": show_attributes}
+        _check(observation_mode, nouns, partial, max_steps=max_steps, reward=reward, render_mode=render_mode, **flags)
         self.split, self.split_by = split, split_by
         self.shop: Shop | None = None
         self.goals: GoalList | ServerGoals
@@ -123,7 +124,7 @@ class WebShopEnv(TextEnv):
                     f"server_goals is of a running server (data='http://HOST:PORT'), found {server_goals!r:.60} and none."
                 )
             self._data = self._enter(data)
-        self.max_steps, self.reward, self.partial = max_steps, float(reward), partial
+        self.max_steps, self.reward, self.partial = max_steps, float(reward), float(partial)
         self.render_mode = render_mode
         self._numbers = self.goals.split(split, split_by)
         self._number = 0
@@ -233,7 +234,7 @@ class WebShopEnv(TextEnv):
         self._coded += is_coded(action)
         score = self._view.score
         bought = score is not None
-        earned = 0.0 if score is None else self.reward * (score if self.partial or score == 1.0 else 0.0)
+        earned = 0.0 if score is None else self.reward * score * (1.0 if score == 1.0 else self.partial)
         return self._view.observation, earned, bought, not bought and self._steps >= self.max_steps, self._info()
 
     def render(self) -> str | None:
@@ -290,10 +291,12 @@ class WebShopEnv(TextEnv):
         }
 
 
-def _check(observation_mode: object = "text", nouns: object = "auto", **others: object) -> None:
+def _check(observation_mode: object = "text", nouns: object = "auto", partial: object = True, **others: object) -> None:
     """Check the arguments that take no catalogue to be checked; others than those are not looked at."""
     check_choice("observation mode", observation_mode, MODES)
     check_episode(**others)
     check_flags(**{name: others[name] for name in _FLAGS if name in others})
+    if not isinstance(partial, bool | int | float) or not 0 <= partial <= 1:
+        raise EnvError(f"partial must be True, False or a share from 0 to 1, found {partial!r:.60}.")
     if not isinstance(nouns, str):
         raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")

@@ -8,7 +8,7 @@ One thing differs, on purpose: upstream's forks shuffle with another seed in eac
 the order has no seed.
 
 Goals of one product are alike but for its options, and lie in all splits: 6,910 goals of the 1,000 products are of 415. A split
-by product keeps all goals of a product on one side.
+by product keeps all goals of a product on one side. `train_both` has the goals that are `train` in both.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from skill_ttrl.envs.webshop.goal import UPSTREAM_SEED, Goal, human_goal, synthe
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 
 SPLITS = ("train", "dev", "test")
+TRAIN_BOTH = "train_both"
+"""A split more: the goals that are `train` by goal and by product, so that one policy can be measured on the test goals of both."""
 BY = ("goal", "product")
 KINDS = ("synthetic", "human")
 TEST_GOALS, DEV_GOALS = 500, 1000
@@ -123,7 +125,7 @@ class GoalList(Sequence[Goal]):
         """Numbers of the goals of a split, ascending.
 
         Args:
-            name: `test`, `dev` or `train`.
+            name: `test`, `dev`, `train`, or `train_both`, which is the same by goal and by product.
             by: `goal`: upstream's ranges. `product`: a fifth of the products (those that have goals, shuffled with upstream's
                 seed) is test, another dev, and of their goals the first 500 and 1,000 are played; no product is on two sides.
 
@@ -136,7 +138,9 @@ class GoalList(Sequence[Goal]):
             return kept
         check_split(name, by)
         numbers = np.arange(len(self))
-        if by == "goal":
+        if name == TRAIN_BOTH:
+            found = np.intersect1d(self.split("train", "goal"), self.split("train", "product"), assume_unique=True)
+        elif by == "goal":
             cuts = {"test": slice(0, TEST_GOALS), "dev": slice(TEST_GOALS, TEST_GOALS + DEV_GOALS)}
             found = numbers[cuts.get(name, slice(TEST_GOALS + DEV_GOALS, None))]
         else:
@@ -227,9 +231,10 @@ def shuffled(count: int) -> NDArray[np.int64]:
 
 def check_split(name: Any, by: object) -> None:
     """Raise `SplitError` if there is no such split, `EnvError` if there is no such way to split."""
-    if not isinstance(name, str) or name not in SPLITS:
+    known = (*SPLITS, TRAIN_BOTH)
+    if not isinstance(name, str) or name not in known:
         meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if str(name) in _OTHER_NAMES else ""
-        raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], SPLITS)}")
+        raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], known)}")
     if by not in BY:
         raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")
 

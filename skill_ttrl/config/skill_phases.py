@@ -27,8 +27,13 @@ class CollectConfig(Section):
     `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `tries: 4`; the
     advice is then kept even where all are 0."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
-    """Share of these random actions that only move (`go to`), where the environment lists such: a step that changes nothing but the place
-    leaves the task as it was, and the way back is what is to be learnt."""
+    """Share of these random actions that only move (`explore_moves_like`), where the environment lists such: a step that changes nothing but the
+    place leaves the task as it was, and the way back is what is to be learnt."""
+    explore_moves_like: list[str] = Field(default=["go to *"], min_length=1)
+    """Actions that only move: a text, or its beginning with `*` behind it."""
+    explore_never: list[str] = Field(default_factory=list)
+    """Actions that are never taken at random, such as the one that ends an episode: a text, or its beginning with `*` behind it. Where no other
+    is possible, the player's own is taken."""
     max_steps: int | None = Field(default=None, ge=1)
     """Longest episode of a player, in steps; None: the environment alone bounds it."""
 

@@ -24,8 +24,8 @@ from skill_ttrl.rollout.info import (
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import Step, StopReason, Task, Trajectory, derive_seed
 
-MOVE = "go to "
-"""Beginning of the actions that only move."""
+MOVES = ("go to *",)
+"""Actions that only move, as patterns: a text, or a beginning with `*` behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,15 @@ class Exploration:
     chances: tuple[float, ...] = (0.0,)
     """Chance of a step, in [0, 1], that another action is taken: one for each try at a task in turn, from the first again after the last."""
     moves: float = 0.0
-    """Share of these actions that only move (`MOVE`), where the environment lists such; the others are any of the admissible ones."""
+    """Share of these actions that only move (`moves_like`), where the environment lists such; the others are any of the admissible ones."""
     max_steps: int | None = None
     """Longest episode; None: the environment alone bounds it."""
     listed: bool = False
     """The chances were given as a list: what the player advised is then kept even where all of them are 0."""
+    moves_like: tuple[str, ...] = MOVES
+    """Patterns of the actions that only move: a text, or its beginning with `*` behind it."""
+    never: tuple[str, ...] = ()
+    """Patterns of actions that are never taken at random. Where no other is possible, the player's own is taken."""
 
     @classmethod
     def of(cls, explore: float | Sequence[float] | Exploration) -> Exploration:
@@ -75,11 +79,21 @@ class Exploration:
         chance = self.chances[attempt % len(self.chances)]
         if not chance or rng.random() >= chance:
             return None
+        if self.never:
+            left = [action for action in admissible_actions(info) if not fits(action, self.never)]
+            if not left:
+                return None
+            info = {**info, "admissible_commands": left}
         if self.moves and rng.random() < self.moves:
-            moves = [action for action in admissible_actions(info) if action.startswith(MOVE)]
+            moves = [action for action in admissible_actions(info) if fits(action, self.moves_like)]
             if moves:
                 return rng.choice(moves)
         return any_action(rng, info)
+
+
+def fits(action: str, patterns: Sequence[str]) -> bool:
+    """True if an action is one of the texts, or begins as one that ends in `*`."""
+    return any(action.startswith(each[:-1]) if each.endswith("*") else action == each for each in patterns)
 
 
 def play_episode(

@@ -24,7 +24,7 @@ from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.rollout.scripted import Exploration, play_episode
+from skill_ttrl.rollout.scripted import MOVES, Exploration, play_episode
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -162,6 +162,10 @@ def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | No
     depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
     if explore.moves:
         depends_on["explore_moves"] = explore.moves
+        if explore.moves_like != MOVES:
+            depends_on["explore_moves_like"] = list(explore.moves_like)
+    if explore.never:
+        depends_on["explore_never"] = list(explore.never)
     if explore.max_steps is not None:
         depends_on["max_steps"] = explore.max_steps
     if prompts is not None:
@@ -199,7 +203,8 @@ def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
     listed = isinstance(asked.explore, list)
     chances = asked.explore if isinstance(asked.explore, list) else [asked.explore]
-    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed)
+    moves, never = tuple(asked.explore_moves_like), tuple(asked.explore_never)
+    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed, moves, never)
 
 
 class _Playing:

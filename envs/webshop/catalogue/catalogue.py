@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.envs.webshop.catalogue.files import (
+    HOW_TO_GET,
     VARIABLE,
     Files,
     HumanInstruction,
@@ -33,7 +34,7 @@ from skill_ttrl.storage.cache import cache_folder, digest_of
 Progress = Callable[[int, int], None]
 """Told of (things done, things in all)."""
 
-GENERATED = "generated"
+GENERATED, OFFICIAL = "generated", "official"
 SERVER = "http://127.0.0.1:3000"
 """For messages: how the address of a running server is written."""
 GENERATED_FILE = "generated.json"
@@ -114,15 +115,15 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     """The catalogue that `data` means; what takes long is done the first time on a machine and kept in the user's cache.
 
     Args:
-        data: the folder of the official files, the path of their file of products, or `generated`. None: `$WEBSHOP_DATA` where
-            it is set, else `generated`.
+        data: the folder of the official files, the path of their file of products, `official` (that of `$WEBSHOP_DATA`), or
+            `generated`. None: `$WEBSHOP_DATA` where it is set, else `generated`.
         progress: told how far it is while a catalogue is read for the first time: of (products, products) of a generated one,
             of (megabytes, megabytes) of files.
 
     Raises:
         EnvError: there are no such files, they cannot be read, or the cache cannot be written.
     """
-    asked, said = _asked(data), "" if data is not None else f"${VARIABLE}"
+    asked, said = _asked(data), "" if data not in (None, OFFICIAL) else f"${VARIABLE}"
     if isinstance(asked, str) and "://" in asked:
         raise EnvError(
             f"Products are in a folder, found an address: {asked[:200]!r}{f' ({said})' * bool(said)}. The environment plays on a "
@@ -152,6 +153,12 @@ def forget() -> None:
 
 
 def _asked(data: Any) -> Any:
+    if data == OFFICIAL:
+        if not os.environ.get(VARIABLE):
+            raise EnvError(
+                f"data={OFFICIAL!r} needs ${VARIABLE}, the folder of the official files, which is not set. {HOW_TO_GET}"
+            )
+        return os.environ[VARIABLE]
     return data if data is not None else os.environ.get(VARIABLE) or GENERATED
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.goals import DEV_GOALS, MOST_GOALS, TEST_GOALS, check_split
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, MOST_GOALS, TEST_GOALS, TRAIN_BOTH, check_split
 from skill_ttrl.envs.webshop.pages import BUY, as_rich_text, as_text, clickables, done_page
 from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, digest, follow, page_url, parse_action
 from skill_ttrl.envs.webshop.visit import View
@@ -117,7 +117,7 @@ class ServerGoals:
     def split(self, name: str, by: str = "goal") -> NDArray[np.int64]:
         """See `GoalList.split`."""
         check_split(name, by)
-        if by == "product":
+        if by == "product" or name == TRAIN_BOTH:
             raise EnvError(
                 "A running server does not tell which product a goal is of, so its goals are split by goal alone."
             )

@@ -124,7 +124,7 @@ def test_actions_are_written_in_the_words_of_the_pages() -> None:
         *("click[navy blue]", "click[x-large]", "click[< prev]", "click[buy now]", None)
     ]
     # Values without a word of the instruction read alike: the first of them is meant.
-    assert item.read("other") == "click[red]" and item.write("click[dark green]") is None
+    assert item.read("other") == "click[red]" and item.write("click[dark green]") == "other"
 
 
 def test_results_of_later_pages_go_on_counting() -> None:

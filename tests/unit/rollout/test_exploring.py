@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -187,6 +188,16 @@ def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str)
     assert [step.action for step in asked.steps] == [step.info[ADVICE] for step in asked.steps]
     with pytest.raises(ConfigError, match="from 0 to 1, found 2"):
         Exploration.of([0.1, 2])
+
+
+def test_some_actions_are_never_taken_at_random_and_what_only_moves_is_named() -> None:
+    info = {"admissible_commands": ["click[buy now]", "click[b01]", "click[b02]", "click[next >]"]}
+    how = Exploration((1.0,), moves=1.0, moves_like=("click[b0*",), never=("click[buy now]", "click[b01*"))
+    rng = random.Random(0)
+    assert {how.draw(rng, info, 0) for _ in range(20)} == {"click[b02]"}
+    left = replace(how, moves=0.0)
+    assert {left.draw(rng, info, 0) for _ in range(40)} == {"click[b02]", "click[next >]"}
+    assert replace(how, never=("click*",)).draw(rng, info, 0) is None, "the player's own is taken"
 
 
 def test_the_expert_of_webshop_goes_on_from_wherever_it_was_led() -> None:

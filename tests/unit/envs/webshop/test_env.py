@@ -158,6 +158,7 @@ def test_a_partial_purchase_earns_its_part_or_nothing(data: str) -> None:
         ({}, 0.75),
         ({"reward": 10}, 7.5),
         ({"reward": 10, "partial": False}, 0.0),
+        ({"partial": 0.5}, 0.375),
     ]
     for changes, earned in arguments:
         last = play(WebShopEnv(data, **changes), actions)[-1]
@@ -310,7 +311,8 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
         ({"reward": float("nan")}, "reward must be a finite number, found nan"),
         ({"reward": "10"}, "reward must be a finite number, found '10'"),
         ({"reward": 10**400}, "Cannot make SkillTTRL/WebShop-v0"),
-        ({"partial": 1}, "partial must be True or False, found 1"),
+        ({"partial": 2}, "partial must be True, False or a share from 0 to 1, found 2"),
+        ({"partial": "half"}, "partial must be True, False or a share from 0 to 1, found 'half'"),
         ({"query_codes": "no"}, "query_codes must be True or False, found 'no'"),
         ({"show_attributes": None}, "show_attributes must be True or False, found None"),
         ({"render_mode": "human"}, "render_mode must be 'ansi' or None, found 'human'"),

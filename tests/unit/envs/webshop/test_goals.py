@@ -225,6 +225,17 @@ def test_a_split_by_product_has_no_product_on_two_sides(official: GoalList) -> N
     assert [official[int(number)].id for number in numbers["test"][:2]] == ["B07HRFSNL4-314", "B092VDY5MF-2"]
 
 
+def test_goals_that_are_train_both_ways_are_no_test_goals_in_either(official: GoalList) -> None:
+    both = official.split("train_both").tolist()
+    assert both == official.split("train_both", "product").tolist() and len(both) == 3_148
+    assert set(both) <= {*official.split("train").tolist()} & {*official.split("train", "product").tolist()}
+    instructions = {official[number].instruction for number in both}
+    measured = {
+        by: {official[int(number)].instruction for number in official.split("test", by)} for by in ("goal", "product")
+    }
+    assert {by: len(asked & instructions) for by, asked in measured.items()} == {"goal": 7, "product": 0}
+
+
 @pytest.mark.parametrize(("by", "count"), [("goal", 7), ("product", 0)])
 def test_few_instructions_stand_word_for_word_in_test_and_train(official: GoalList, by: str, count: int) -> None:
     """Upstream's ranges part goals, not wordings: two of the products are one, and one lists a value twice."""
