@@ -1,0 +1,118 @@
+"""A run is held against the interval of published ones: it agrees, it does not, and what cannot be compared is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.runs.identity import describe_environment
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.types import to_json
+
+GAMES = 40
+UNSEEN = "valid_unseen: greedy"
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[3] / "benchmarks"))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    return import_module("reproduce_alfworld")
+
+
+@pytest.fixture
+def reproduce(script: Any) -> Callable[..., int]:
+    """The script without its further evaluations, which would play games."""
+    benchmark = replace(script.BENCHMARK, further={})
+    return lambda *words: script.main(benchmark, [str(word) for word in words])
+
+
+def evaluation(won: int, label: str = "after") -> Evaluation:
+    share, interval = won / GAMES, wilson_interval(won, GAMES)
+    results = [ProblemResult(f"game {n}", int(n < won), 1, None, 0.0, None, n < won) for n in range(GAMES)]
+    return Evaluation(
+        label, "valid_unseen", GAMES, 1, 0.4, share, interval, {"1": share}, None, None, share, interval, {}, None, None, tuple(results),
+        controls={"random": TypeResult(GAMES, 0.0, wilson_interval(0, GAMES))},
+        by_sampling={"greedy": SamplingResult(share, interval)},
+    )  # fmt: skip
+
+
+def finished_run(folder: Path, seed: int, *won: int, **changed: Any) -> Path:
+    """The files of a run that has ended: of two figures the first is before its reinforcement."""
+    config = with_env_defaults(load_config("alfworld_official", [f"seed={seed}"])).model_copy(update=changed)
+    folder.mkdir()
+    (folder / "config.yaml").write_text(json.dumps(config.model_dump(mode="json")))
+    (folder / "run.json").write_text(json.dumps(describe_environment()))
+    labels = ("before", "after")[-len(won) :]
+    lines = [to_json(evaluation(each, label)) for each, label in zip(won, labels, strict=True)]
+    (folder / "evaluations.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    summary = Summary("alfworld_official", seed, "env", False, GAMES, 1, 0.4, seconds={"sft": 600.0, "sft.part": 9.0})
+    (folder / "summary.json").write_text(to_json(summary))
+    return folder
+
+
+@pytest.fixture
+def published(tmp_path: Path, reproduce: Callable[..., int]) -> Path:
+    runs = [finished_run(tmp_path / f"run-{seed}", seed, won) for seed, won in enumerate((38, 37, 39))]
+    assert reproduce("--publish", *runs, "--published", tmp_path / "alfworld.json") == 0
+    return tmp_path / "alfworld.json"
+
+
+def test_a_like_run_agrees_and_another_does_not(
+    tmp_path: Path, published: Path, reproduce: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = json.loads(published.read_text())
+    assert (stored["seeds"], stored["minutes"]) == ([0, 1, 2], [10.0] * 3)
+    assert stored["figures"][0]["name"] == UNSEEN and stored["figures"][0]["decides"]
+
+    like = finished_run(tmp_path / "like", 3, 36)
+    assert reproduce("--published", published, "--output", like) == 0  # its seed, 3, is the first that is not published
+    shown = capsys.readouterr().out
+    assert f"{UNSEEN} *" in shown and "0.950" in shown and "0.900" in shown and " NO" not in shown
+
+    worse = finished_run(tmp_path / "worse", 4, 27)
+    assert reproduce("--published", published, "--output", worse, "--seed", 4, "--json") == 1
+    raw = json.loads(capsys.readouterr().out)
+    assert raw["agrees"] is False and raw["other_versions"] == {}
+    assert {row["name"]: row["agrees"] for row in raw["figures"]}["valid_unseen: control random"]
+
+
+def test_reward_after_imitation_has_a_paired_figure(tmp_path: Path, reproduce: Callable[..., int]) -> None:
+    runs = [finished_run(tmp_path / f"run-{seed}", seed, 30, won) for seed, won in enumerate((36, 38))]
+    assert reproduce("--publish", *runs, "--published", tmp_path / "stored.json") == 0
+    figures = {each["name"]: each for each in json.loads((tmp_path / "stored.json").read_text())["figures"]}
+    assert figures["valid_unseen, change: greedy"]["values"] == [0.15, 0.2]
+    assert figures["valid_unseen, imitation: greedy"]["values"] == [0.75, 0.75]
+
+
+def test_what_cannot_be_compared_is_refused(
+    tmp_path: Path,
+    published: Path,
+    reproduce: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    longer = with_env_defaults(load_config("alfworld_official")).sft.model_copy(update={"steps": 9})
+    run = finished_run(tmp_path / "other", 3, 38, sft=longer)
+    assert reproduce("--published", published, "--output", run) == 4
+    assert "other settings (sft.steps)" in capsys.readouterr().err
+    assert reproduce("--published", published, "--output", tmp_path / "run-1") == 4
+    assert "has the seed 1, not 3" in capsys.readouterr().err
+    assert reproduce("--published", published, "--publish", tmp_path / "run-1", tmp_path / "run-1") == 2
+    assert "Name each seed once" in capsys.readouterr().err
+    assert reproduce("--published", tmp_path / "none.json") == 3
+    assert "--publish" in capsys.readouterr().err
+    monkeypatch.delitem(os.environ, "ALFWORLD_DATA")
+    assert reproduce("--published", published) == 3
+    assert "ALFWORLD_DATA" in capsys.readouterr().err
