@@ -19,7 +19,7 @@ VLLM_LOCK := skill_ttrl/locks/cpu.txt
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-skills test test-all test-vllm format bench clean
+.PHONY: help quickstart quickstart-skills test test-all test-vllm format bench reproduce-alfworld reproduce-webshop clean
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
@@ -29,6 +29,8 @@ help:
 	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
+	@echo 'make reproduce-alfworld train the ALFWorld policy anew and hold it against the published figures (half an hour; ALFWORLD_DATA)'
+	@echo 'make reproduce-webshop  the same of the WebShop policy (half an hour; WEBSHOP_DATA)'
 	@echo 'make clean              remove .venv, .venv-vllm, build outputs and caches; runs/ stays'
 	@echo 'PYTHON=...              the Python to build .venv with (3.11 or newer)'
 
@@ -57,6 +59,9 @@ format: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/quickstart.py
+
+reproduce-alfworld reproduce-webshop: reproduce-%: $(VENV)/.installed
+	$(BIN)/python benchmarks/reproduce_$*.py
 
 clean:
 	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage*

@@ -22,7 +22,7 @@ BENCHMARK = Benchmark(
     tasks=PRODUCT,
     further={
         FREE: ("--set", "agent.constrain_actions=false"),
-        GOAL: ("--env", "webshop", "--split", "test", "--set", "env.kwargs.split_by=goal"),
+        GOAL: ("--set", "env.kwargs.split_by=goal"),
     },
     decides=(f"{PRODUCT}: greedy", f"{PRODUCT}: greedy, score"),
 )

@@ -41,7 +41,7 @@ def draw(label: str, panels: Sequence[tuple[str, str, float]], series: Series) -
     drawn = []
     for place, (title, figure, factor) in enumerate(panels):
         most = max(row[figure] * factor for points in series.values() for _, row in points)
-        step = _step(most)
+        step = scale_step(most)
         top_value = step * math.ceil(most / step)
 
         def up(value: float, top_value: float = top_value) -> float:
@@ -72,7 +72,7 @@ def draw(label: str, panels: Sequence[tuple[str, str, float]], series: Series) -
     )
 
 
-def _step(most: float) -> float:
+def scale_step(most: float) -> float:
     """Distance of the lines of a scale: 1, 2 or 5 times a power of ten, for four to ten of them."""
     power = 10.0 ** math.floor(math.log10(most))
     return next(size * power for size in (0.1, 0.2, 0.5, 1.0, 2.0) if most / (size * power) <= 8)
