@@ -17,6 +17,7 @@ from statistics import fmean
 
 import numpy as np
 
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.players.scripted_agent import Player, make_player
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
@@ -26,6 +27,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.stages.inputs.demonstrate import scene_at
 from skill_ttrl.stages.setup.encode import agent_of, refuse_too_long
 from skill_ttrl.stages.setup.encode_episodes import encode_advised
 from skill_ttrl.stages.sft import fine_tune
@@ -195,13 +197,13 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     for chunk in left:
         found += play_chunk(run, worker, chunk, adviser)
         done = chunk.first + len(chunk.tasks) - number * config.dagger.episodes
-        run.progress.advance(shown, done, round_metrics(found, config, by_type=False))
+        run.progress.advance(shown, done, round_metrics(found, config, agent_of(parts), by_type=False))
         if run.stop.signum is not None:
             save(run, state)
             stop_if_requested(run, state)
     run.progress.finish(shown)
     whole = found if there <= number * config.dagger.episodes else played(run)[number * config.dagger.episodes :]
-    run.log.log(ROUNDS, number, round_metrics(whole, config, by_type=several_types(parts.train_tasks)))
+    run.log.log(ROUNDS, number, round_metrics(whole, config, agent_of(parts), by_type=several_types(parts.train_tasks)))
     run.log.time(ROUNDS, number, {"seconds": time.perf_counter() - began})
     save(run, state)
     return found
@@ -239,11 +241,30 @@ def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[P
     return episodes
 
 
-def round_metrics(episodes: Sequence[Trajectory], config: SkillTTRLConfig, *, by_type: bool) -> dict[str, float]:
+def round_metrics(
+    episodes: Sequence[Trajectory], config: SkillTTRLConfig, agent: Agent, *, by_type: bool
+) -> dict[str, float]:
     """Metrics of episodes that the policy played, and how often it did what the expert would have done."""
     metrics = episode_metrics([Group(each.task, (each,)) for each in episodes], config, by_type=by_type)
     metrics["failed_rollouts"] = fmean(each.error is not None for each in episodes)
-    agrees = [step.action == step.info[ADVICE] for each in episodes for step in each.steps if ADVICE in step.info]
-    if agrees:
-        metrics["expert_agreement"] = fmean(agrees)
+    advised = [
+        (step.action, advised_action(agent, each, place))
+        for each in episodes
+        for place, step in enumerate(each.steps)
+        if ADVICE in step.info
+    ]
+    if advised:
+        metrics["expert_agreement"] = fmean(action == advice for action, advice in advised)
+        if agent.writes_form:
+            metrics["advice_not_written"] = fmean(advice is None for _, advice in advised)
     return metrics
+
+
+def advised_action(agent: Agent, trajectory: Trajectory, place: int) -> str | None:
+    """The action that the expert advised at a step, as the policy could have meant it; None: its form of actions has none."""
+    advice = str(trajectory.steps[place].info[ADVICE])
+    if not agent.writes_form:
+        return advice
+    scene = scene_at(trajectory, place, ())
+    written = agent.answer(advice, scene)
+    return None if written is None else agent.read(written, scene, constrained=True).action

@@ -31,6 +31,7 @@ from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.stages.setup.check_constrained import check_constrained
+from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_grows
 from skill_ttrl.stages.setup.checks import check_ready, context_parts
 from skill_ttrl.stages.setup.open_bank import starting_skills
@@ -74,6 +75,7 @@ def build_policy(
     `load_policy`, and `over_ranks` reaches a model that spans several ranks (see `BackendContext`).
     """
     check_ready(config)
+    check_form(config)
     accelerator: Accelerator | None = None
     place: dict[str, Any] = {}
     if not backend_facts(config).remote:

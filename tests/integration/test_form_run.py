@@ -1,0 +1,186 @@
+"""A policy with a form of actions of its own: it collects, imitates, is advised and rewarded, and the environment reads its own texts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.config import DemonstrationsConfig, EmbeddedConfig, load_config
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backend import Sampling, wait_for
+from skill_ttrl.llm.hf import HFBackend
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.stages import train
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate
+from skill_ttrl.stages.inputs.whole_episodes import demonstrate_episodes
+from skill_ttrl.stages.setup.check_form import check_form
+from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown
+from skill_ttrl.stages.setup.policy import build_policy
+from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.types import Step, Task, Trajectory
+from tests.kiosk import FORM, KIOSK, SEARCH, Kiosk, words
+from tests.scripted_backend import ScriptedBackend
+
+AGENT = Agent(PromptFormatter("plain"), "episode", form=FORM)
+RUN: dict[str, Any] = {
+    "name": "kiosk",
+    "phases": ["collect", "sft", "dagger", "rl"],
+    "env": {"id": KIOSK, "train_split": "train", "eval_split": "test"},
+    "agent": {"template": "plain", "memory": "episode", "max_turns": 4, "observations": "tests.kiosk:FORM"},
+    "data": {"max_prompt_tokens": 200},
+    "model": {
+        "path": "embedded",
+        "embedded": {"vocabulary": "entities", "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 256},
+    },
+    "collect": {"agent": "tests.kiosk:Buyer", "episodes": None, "tries": 3, "explore": [0.0, 0.5, 0.5]},
+    "demonstrations": {"label": "advice", "examples": None},
+    "sft": {"steps": 20, "batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2},
+    "dagger": {"rounds": 1, "episodes": 9, "steps": [4]},
+    "rl": {"steps": 2, "prompts_per_step": 3, "mini_batch_prompts": 3, "reward": "env", "algorithm": {"type": "grpo"}},
+    "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6},
+    "eval": {"samples": 2, "greedy": True, "controls": []},
+    "runtime": {"device": "cpu", "threads": 1},
+}
+RUN["agent"]["constrain_actions"] = True
+
+
+@pytest.fixture(scope="module")
+def policy() -> tuple[Any, Any]:
+    """(model, tokenizer): untrained."""
+    shape = EmbeddedConfig.model_validate(RUN["model"]["embedded"])
+    tokenizer = build_tokenizer(["<task>", *FORM.vocabulary], shape)
+    model: Any = build_model(shape, tokenizer, seed=0)
+    return model.eval(), tokenizer
+
+
+def play(backend: Any, tries: int, **how: Any) -> list[Trajectory]:
+    settings = RolloutSettings(Sampling(max_new_tokens=24), 7, max_turns=3, **how)
+    task = Task("t", KIOSK, {"want": "red mug"})
+    work = rollout([task], tries, envs=EnvPool(Kiosk), agent=AGENT, backend=backend, settings=settings)
+    return [found for group in wait_for(work) for found in group.trajectories]
+
+
+def test_a_constrained_policy_writes_its_form_and_the_environment_reads_its_own(policy: tuple[Any, Any]) -> None:
+    found = play(HFBackend(*policy), 6, constrain=True)
+    assert len({step.action for each in found for step in each.steps}) > 3
+    for each in found:
+        for step in each.steps:
+            assert step.completion is not None and step.completion.allowed is not None and step.verdict == "valid"
+            said = step.completion.text
+            if said.startswith("search "):
+                query = said.removeprefix("search ").replace("word 1", "red").replace("word 2", "mug")
+                assert step.action == f"search[{query}]" and set(query.split()) <= {"red", "mug"}
+            else:
+                assert step.action == step.admissible[int(said.removeprefix("result ")) - 1]
+
+
+def test_what_cannot_be_read_is_answered_by_the_environment() -> None:
+    (found,) = play(ScriptedBackend(["search word 2 word 1", "result 9", "click[b00]"]), 1)
+    assert [step.action for step in found.steps] == ["search[mug red]", "result 9", "click[b00]"]
+    assert [step.verdict for step in found.steps] == ["valid", "invalid", "invalid"]
+    assert found.steps[2].observation == "Nothing happens." and found.succeeded, "a text is played as it is"
+
+
+def test_a_backend_that_cannot_limit_the_words_of_a_slot_is_refused() -> None:
+    with pytest.raises(ConfigError, match="place for some words alone"):
+        play(ScriptedBackend(["result 1"]), 1, constrain=True)
+
+
+def episode(*done: tuple[str, str | None], won: bool = True) -> Trajectory:
+    """An episode in the kiosk of (action, advice)."""
+    shop, steps = Kiosk(), list[Step]()
+    seen, info = shop.reset(options={"want": "red mug"})
+    for action, advice in done:
+        listed, before = tuple(info["admissible_commands"]), seen
+        seen, reward, over, cut, info = shop.step(action)
+        told = {} if advice is None else {"advice": advice}
+        steps.append(Step(before, action, reward, over, cut, info=told, admissible=listed))
+    return Trajectory(Task("t", KIOSK, {"want": "red mug"}), tuple(steps), None, "terminated")
+
+
+def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(policy: tuple[Any, Any]) -> None:
+    good = episode(("search[red cheap mug]", None), ("click[b00]", None))
+    helped = episode(("search[red]", "search[red mug]"), ("click[help]", "click[b00]"), ("click[b00]", "click[b00]"))
+    config = DemonstrationsConfig(label="won", examples=None)
+    shown = list(demonstrate([good], AGENT, config, 0))
+    assert [(each.action, each.answer) for each in shown] == [
+        ("search[red cheap mug]", "search word 1 word 2"),
+        ("click[b00]", "result 1"),
+    ]
+    assert shown[0].messages[-1].content == "<task> word 1 word 2"
+    advice = config.model_copy(update={"label": "advice"})
+    grown, learnt, _, left_out = demonstrate_episodes([helped], AGENT, advice, 0, tagged=False)
+    said = [[turn.done for turn in each.turns] for each in grown]
+    assert said == [["search word 1", "result 1"]] and left_out == LeftOut(not_written=1) and len(learnt) == 2
+    assert [turn.learnt for turn in grown[0].turns] == ["search word 1 word 2", "result 1"]
+    assert grown[0].turns[0].seen is not None and grown[0].turns[0].seen.content.startswith("result 1 word 1 word 2")
+    (example,) = encode_shown(policy[1], grown)
+    assert "click" not in policy[1].decode(list(example.response_ids))
+    # Each turn by itself needs what is before it no more.
+    alone = Agent(PromptFormatter("plain"), "none", form=FORM)
+    assert [each.answer for each in demonstrate([helped], alone, advice, 0)] == [
+        "search word 1 word 2",
+        "result 1",
+        "result 1",
+    ]
+
+
+def test_advice_is_learnt_in_the_form(policy: tuple[Any, Any]) -> None:
+    model, tokenizer = policy
+    (played,) = play(HFBackend(model, tokenizer), 1, constrain=True)
+    steps = [
+        Step(**{**{name: getattr(step, name) for name in Step.__slots__}, "info": {"advice": told}})
+        for step, told in zip(played.steps, ("search[mug]", "click[help]", "click[b00]"), strict=False)
+    ]
+    advised = Trajectory(played.task, tuple(steps), None, "terminated")
+    (example,) = encode_advised(tokenizer, AGENT, [advised], tagged=False)
+    assert example.labels is not None and example.mask is not None
+    learnt = tokenizer.decode([label for label, own in zip(example.labels, example.mask, strict=True) if own])
+    assert learnt.startswith("s") and "click" not in learnt
+    alone = encode_advised(tokenizer, Agent(PromptFormatter("plain"), form=FORM), [advised], tagged=False)
+    assert tokenizer.decode(list(alone[0].response_ids), skip_special_tokens=True) == "search word 2"
+
+
+@pytest.mark.slow
+def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
+    train.run(load_config(RUN), tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / "coverage.json").read_text())
+    assert kept["not_written"] > 0 and kept["examples"] > 20
+    for row in read_jsonl(tmp_path / "run" / "demonstrations.jsonl"):
+        assert not any("click" in message["content"] or "[" in message["content"] for message in row["messages"])
+    episodes = list(read_episodes(tmp_path / "run" / "dagger.jsonl"))
+    assert episodes and all(step.action.endswith("]") for each in episodes for step in each.steps)
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    (round_row,) = [row for row in rows if row["phase"] == "dagger_round"]
+    assert round_row["advice_not_written"] == 0 and 0 <= round_row["expert_agreement"] <= 1
+    assert [row["invalid_actions"] for row in rows if row["phase"] == "rl" and "invalid_actions" in row] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("agent", {"projection": "skillrl"}),
+        ("agent", {"memory": "window", "template": "episode", "unlisted": ["help"]}),
+        ("agent", {"memory": "window", "template": "episode", "actions": "numbered", "projection": "action"}),
+        ("demonstrations", {"thought": "aim"}),
+    ],
+)
+def test_settings_about_the_environments_texts_are_refused(section: str, value: dict[str, Any]) -> None:
+    mixed = load_config({**RUN, section: {**RUN[section], **value}})
+    with pytest.raises(ConfigError, match="has a form of actions"):
+        check_form(mixed)
+    with pytest.raises(ConfigError, match="has a form of actions"):
+        build_policy(mixed)
+
+
+def test_the_words_of_a_task_are_found() -> None:
+    assert words("Welcome! Buy a red mug please.") == ["red", "mug"] and SEARCH.startswith("search[")
