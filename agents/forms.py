@@ -77,8 +77,7 @@ class FormActions:
         if not (action.startswith(before) and action.endswith(after) and len(action) > len(before + after)):
             return None
         written_as = {word: name for name, word in reversed(list(self.slot.words.items()))}
-        said = action[len(before) : len(action) - len(after)].split()
-        words = [written_as[word] for word in said if word in written_as]
+        words = _longest(action[len(before) : len(action) - len(after)].split(), written_as)
         return self.slot.written.replace(WORDS, " ".join(words)) if words else None
 
 
@@ -113,11 +112,24 @@ def read_form(written: str, actions: FormActions, project: Project, *, constrain
 
 def _split(said: str, words: Mapping[str, str]) -> list[str] | None:
     """The slot's words in a text, as the environment reads them; None where there is another. A word may be several: `word 3`."""
-    found, rest = [], said.split()
-    while rest:
-        size = next((n for n in (2, 1, 3) if " ".join(rest[:n]) in words and len(rest) >= n), None)
-        if size is None:
-            return None
-        found.append(words[" ".join(rest[:size])])
-        rest = rest[size:]
+    parts, most = said.split(), max((name.count(" ") + 1 for name in words), default=0)
+    rest: list[list[str] | None] = [None] * len(parts) + [[]]
+    for place in reversed(range(len(parts))):
+        for end in range(min(place + most, len(parts)), place, -1):
+            name, after = " ".join(parts[place:end]), rest[end]
+            if after is not None and name in words:
+                rest[place] = [words[name], *after]
+                break
+    return rest[0]
+
+
+def _longest(parts: list[str], names: Mapping[str, str]) -> list[str]:
+    """Names of the texts that are found one after the other, the longest first; words between them are left out."""
+    found, place, most = [], 0, max((text.count(" ") + 1 for text in names), default=0)
+    while place < len(parts):
+        ends = range(min(place + most, len(parts)), place, -1)
+        end = next((end for end in ends if " ".join(parts[place:end]) in names), None)
+        if end is not None:
+            found.append(names[" ".join(parts[place:end])])
+        place = place + 1 if end is None else end
     return found
