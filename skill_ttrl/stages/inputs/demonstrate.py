@@ -101,15 +101,11 @@ def chosen_steps(
     for trajectory in trajectories:
         if trajectory.error is not None or not (trajectory.succeeded or config.label == ADVICE):
             continue
-        end = len(trajectory.steps) if agent is None else _written(trajectory, agent)
-        for place, step in enumerate(trajectory.steps):
-            action = _label(step, config)
-            if action is None:
-                continue
-            listed = action in step.admissible or not step.admissible
-            if not listed and project(f"<action>{action}</action>", step.admissible).verdict != "valid":
+        for place, action, written in _labels(trajectory, config, agent):
+            listed = trajectory.steps[place].admissible
+            if not (action in listed or not listed or project(f"<action>{action}</action>", listed).verdict == "valid"):
                 refused += 1
-            elif place > end or (agent is not None and not _writes(agent, trajectory, place, action)):
+            elif not written:
                 not_written += 1
             else:
                 found.append((trajectory, place, action))
@@ -132,17 +128,22 @@ def chosen_steps(
     return found, LeftOut(refused, not_written)
 
 
-def _written(trajectory: Trajectory, agent: Agent) -> int:
-    """Place of the last step whose prompt can be written: what was done before is in the form, as far as prompts have it."""
-    last = len(trajectory.steps) - 1
-    if not agent.writes_form or agent.memory == "none":
-        return last
-    steps = enumerate(trajectory.steps)
-    return next((place for place, step in steps if not _writes(agent, trajectory, place, step.action)), last)
-
-
-def _writes(agent: Agent, trajectory: Trajectory, place: int, action: str) -> bool:
-    return not agent.writes_form or agent.answer(action, scene_at(trajectory, place, ())) is not None
+def _labels(
+    trajectory: Trajectory, config: DemonstrationsConfig, agent: Agent | None
+) -> Iterator[tuple[int, str, bool]]:
+    """(step, what to do there, True if that and its prompt can be written) of one episode."""
+    written = True
+    for place, step in enumerate(trajectory.steps):
+        action = _label(step, config)
+        if agent is None or not agent.writes_form:
+            if action is not None:
+                yield place, action, True
+            continue
+        scene = scene_at(trajectory, place, ())
+        if action is not None:
+            yield place, action, written and agent.answer(action, scene) is not None
+        if written and agent.memory != "none":  # its prompts have what was done
+            written = agent.answer(step.action, scene) is not None
 
 
 def _label(step: Step, config: DemonstrationsConfig) -> str | None:
