@@ -52,6 +52,7 @@ def test_without_a_gpu_there_are_no_figures() -> None:
 def test_the_most_that_was_used_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver's answers are made up here; `test_on_a_gpu` takes real ones."""
     free = iter([(70, 100), (20, 100), (60, 100)])
+    monkeypatch.setattr("torch.cuda.init", lambda: None)
     monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda device: None)
     monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: next(free))
     monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: 30)
