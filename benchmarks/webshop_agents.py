@@ -1,9 +1,8 @@
 """Who shops how well in WebShop, what the best purchase is worth, and where the expert's weights come from.
 
-    python benchmarks/webshop_agents.py scores         # random, rule, expert and oracle on the test goals, with intervals
+    python benchmarks/webshop_agents.py scores         # scripted agents on the test goals, with intervals
     python benchmarks/webshop_agents.py ceiling        # over all goals: how many can be fulfilled, and why the others cannot
     python benchmarks/webshop_agents.py weights        # the weights of agents/players/webshop_weighing.py, fitted on `train` by product
-    python benchmarks/webshop_agents.py misses         # why the expert's purchases on `dev` are below the oracle's
     python benchmarks/webshop_agents.py worth          # the expert on `dev` without one or another part of what it does
 
 The official 1,000 products are looked for in $WEBSHOP_DATA, or --data; the generated catalogue needs nothing.
@@ -25,7 +24,7 @@ import numpy as np
 
 from skill_ttrl.agents.players import webshop_expert, webshop_weighing
 from skill_ttrl.agents.players.scripted_agent import make_player
-from skill_ttrl.agents.players.webshop_expert import STEPS, WebShopExpert, query
+from skill_ttrl.agents.players.webshop_expert import STEPS, query
 from skill_ttrl.agents.players.webshop_reading import Offer, read_wish
 from skill_ttrl.agents.players.webshop_weighing import Signs, signs
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
@@ -36,7 +35,16 @@ from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.rollout.scripted import play_episode
 from skill_ttrl.types import Trajectory
 
-AGENTS = {"random": "random", "rule": "rule", "expert": "expert", "oracle": "walkthrough"}
+AGENTS = {
+    "first": "first",
+    "random": "random",
+    "the paper's rule": "rule",
+    "that, and the named options": "careful",
+    "rule over the form": "webshop_form_rule:FormRule",
+    "demonstrator": "brief",
+    "expert": "expert",
+    "oracle": "walkthrough",
+}
 EACH = 4
 """Goals of a product that the weights are fitted to: some products have hundreds, all alike."""
 
@@ -158,43 +166,6 @@ def fit_weights(data: str) -> Signs:
     return Signs(*(round(float(weight), 1) for weight in weights))
 
 
-def misses(data: str) -> None:
-    """Of the expert's purchases on `dev` that are below the oracle's: how far it had come."""
-    for by in ("goal", "product"):
-        env, expert = WebShopEnv(data=data, split="dev", split_by=by), WebShopExpert()
-        assert env.shop is not None
-        counts: Counter[str] = Counter()
-        tasks = env.tasks()
-        for task in tasks:
-            goal = env.goals[env.goals.find(task.id)]
-            episode = play_episode(env, task, expert, seed=0)
-            best = best_purchase(env.shop, goal, STEPS)
-            if best is not None and score_of(episode) < best.reward.total:
-                counts[how_far(env, goal, episode)] += 1
-            elif score_of(episode) < 1:
-                counts["as good as it gets"] += 1
-        print(f"dev by {by}, {len(tasks)} goals, {sum(counts.values())} without reward 1")
-        for what, count in counts.most_common():
-            print(f"  {count:4} {what}")
-
-
-def how_far(env: WebShopEnv, goal: Goal, episode: Trajectory) -> str:
-    """What became of the goal's own product in an episode that bought no or another one."""
-    assert env.shop is not None
-    if episode.stop_reason != "terminated":
-        return "nothing bought"
-    clicked = [step.action for step in episode.steps]
-    opened = [action for action in clicked if action.startswith("click[") and action[6:-1].upper() == goal.asin]
-    number = env.shop.store.number_of(goal.asin)
-    found = env.shop.search(tuple(episode.steps[0].action[len("search[") : -1].lower().split(" ")))
-    if opened:
-        return "its product was opened, and another thing bought or an option missed"
-    if number not in found:
-        return "its product is not among the 50 results of the search"
-    place = found.index(number)
-    return f"its product stood on page {place // 10 + 1} and was not opened"
-
-
 def worth(data: str) -> None:
     """The expert on `dev` with and without parts of what it does."""
 
@@ -227,7 +198,7 @@ def worth(data: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["scores", "ceiling", "weights", "misses", "worth"])
+    parser.add_argument("what", choices=["scores", "ceiling", "weights", "worth"])
     parser.add_argument("--data", help="folder of the official products; else $WEBSHOP_DATA")
     args = parser.parse_args()
     data = args.data or os.environ.get("WEBSHOP_DATA")
@@ -236,7 +207,7 @@ def main() -> None:
     if args.what == "weights":
         print(fit_weights(data))
     else:
-        {"scores": scores, "ceiling": ceiling, "misses": misses, "worth": worth}[args.what](data)
+        {"scores": scores, "ceiling": ceiling, "worth": worth}[args.what](data)
 
 
 if __name__ == "__main__":
