@@ -1,6 +1,6 @@
 """Learning a type of ALFWorld task that training never had, from a line of text in the prompt: the tables of docs/alfworld-skills.md.
 
-    python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills      # one policy: about 10 CPU minutes
+    python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills      # one policy: about 5 CPU minutes
     python benchmarks/alfworld_skills.py -o runs/alfworld-skills                              # clean, cool and heat, three seeds
 
 For each held-out type and seed: the expert plays the other types, with their true rules and with varied ones (`env.kwargs.rules`);
@@ -34,18 +34,24 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.types import Skill, Task, Trajectory
 
 HELD_OUT = {kind: task_type for task_type, kind in TREATED.items()}
+VALIDATION = ("valid_seen", "valid_unseen")
 OTHER = {"heat": "cool", "cool": "clean", "clean": "heat"}
 """Kind → the kind whose skill stands in its place, in the arm `other`."""
 GAMES = 160
 """Games of the split `train` that are played of the held-out type, spread over it."""
-EXPLORING, TRIES = 1.5, 400
-"""Temperature and number of the episodes in which a policy without the skill looks for a win."""
+SEARCHES = {
+    "found by words": {},
+    "found by words, of when_to_apply": {"searched": "when_to_apply"},
+    "found by words, BM25 of when_to_apply": {"searched": "when_to_apply", "retrieval_mode": "keyword"},
+}
+"""Arm → how the bank of all types is asked by the words of the task alone, beside its default."""
 REAL, VARIED = 2400, 4800
 """Episodes of the expert under true and under varied rules."""
 
@@ -56,9 +62,6 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", choices=sorted(HELD_OUT), default=["heat", "cool", "clean"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=2000, help="updates of the cold start")
-    parser.add_argument(
-        "--loop", action="store_true", help="also: fail, find a few wins, distill behind the gate, play again"
-    )
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/alfworld-skills"))
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
@@ -70,8 +73,6 @@ def main() -> None:
             if not found.exists() and not options.tables_only:
                 run = train(kind, seed, options.steps, options.output)
                 found.write_text(json.dumps(measure(kind, run, options.output / f"data-{kind}"), indent=1))
-            if options.loop and not options.tables_only:
-                loop(kind, seed, options.output)
             if found.exists():
                 rows += [{"held out": kind, "seed": seed, **row} for row in json.loads(found.read_text())]
     print(table(rows))
@@ -168,7 +169,7 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
             "index": "memory",
             "min_score": None,
             "in_prompt": 1,
-            "prompt_tokens": 128,
+            "prompt_tokens": 192,
             "max_retrievals": 0,
             "update": "none",
         },
@@ -210,23 +211,15 @@ def skillttrl(*arguments: object, settings: Sequence[str] = ()) -> str:
 
 def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
     """Success of a policy in every arm, greedy and constrained."""
-    env = make_env("alfworld").unwrapped
-    every = {split: env.tasks(split) for split in ("train", "valid_seen", "valid_unseen")}
-    held_out = {split: [task for task in tasks if task.task_type == HELD_OUT[kind]] for split, tasks in every.items()}
-    train_games = held_out["train"]
-    games = [train_games[place * len(train_games) // GAMES] for place in range(GAMES)]
-    validation = [*held_out["valid_seen"], *held_out["valid_unseen"]]
-    known = [task for task in (*every["valid_seen"], *every["valid_unseen"]) if task.task_type != HELD_OUT[kind]]
-    paths = {game.id: game.path for split in every for game in env.games.of(split)}
-    target = resolve_target(str(run))
-    config = target.config.model_copy(deep=True)
-    config.env.kwargs = {}
-    worker, _ = build_for_eval(config, {"": [*games, *validation]}, SilentProgress(), weights=target.weights)
+    games, validation, known = games_of(kind)
+    worker = open_worker(run, [*games, *validation])
     full = SkillBank.open(data / "full-bank", index="memory")
     own = SkillBank.open(data / "known-bank", index="memory")
-    views = {name: BankView(bank.snapshot(), bank.retriever) for name, bank in (("full", full), ("known", own))}
+    everything = BankView(full.snapshot(), full.retriever)
     distilled = next(skill for skill in full.snapshot() if skill.task_type == HELD_OUT[kind])
     anywhere = replace(worker, agent=replace(worker.agent, skills=untyped(worker)))
+    paths = {game.id: game.path for game in make_env("alfworld").unwrapped.games.of("train")}
+    paths |= {game.id: game.path for split in VALIDATION for game in make_env("alfworld").unwrapped.games.of(split)}
     bring: Mapping[str, Callable[[Task], Mapping[str, str]]] = {
         "right": lambda task: fields(distilled),
         "right, as in training": lambda task: advice(TRUE_RULES[kind]),
@@ -234,52 +227,56 @@ def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
         "other type": lambda task: advice(TRUE_RULES[OTHER[kind]]),
         "none": lambda task: {},
     }
-    rows = []
+    rows: list[dict[str, Any]] = []
+
+    def add(where: str, arm: str, player: RolloutWorker, tasks: Sequence[Task]) -> None:
+        rows.append({"games": where, "skill": arm, **play(player, tasks, kind)})
+        print(rows[-1], file=sys.stderr, flush=True)
+
     for where, tasks in ((f"{len(games)} train", games), (f"{len(validation)} validation", validation)):
         for arm, skill in bring.items():
             shown = [replace(task, options={**task.options, TASK_SKILL: skill(task)}) for task in tasks]
-            rows.append({"games": where, "skill": arm, **play(worker, shown, kind)})
-            print(rows[-1], file=sys.stderr, flush=True)
-        for arm, player in (("found by type", worker), ("found by words", anywhere)):
-            rows.append({"games": where, "skill": arm, **play(player.with_bank(views["full"]), tasks, kind)})
-            print(rows[-1], file=sys.stderr, flush=True)
-    for arm, view in (("known types, bank", views["known"]), ("known types, none", None)):
-        rows.append({"games": f"{len(known)} validation", "skill": arm, **play(worker.with_bank(view), known, kind)})
-        print(rows[-1], file=sys.stderr, flush=True)
+            add(where, arm, worker, shown)
+        add(where, "found by type", worker.with_bank(everything), tasks)
+        for arm, settings in SEARCHES.items():
+            retriever = make_retriever(replace(full.settings, **settings, index="memory"))
+            add(where, arm, anywhere.with_bank(BankView(full.snapshot(), retriever)), tasks)
+    add(
+        f"{len(known)} validation",
+        "known types, bank",
+        worker.with_bank(BankView(own.snapshot(), own.retriever)),
+        known,
+    )
+    add(f"{len(known)} validation", "known types, none", worker.with_bank(None), known)
     worker.close()
     return rows
+
+
+def games_of(kind: str) -> tuple[list[Task], list[Task], list[Task]]:
+    """`GAMES` training games of a type, all its validation games, and all validation games of the other types."""
+    env = make_env("alfworld").unwrapped
+    train = [task for task in env.tasks("train") if task.task_type == HELD_OUT[kind]]
+    every = [task for split in VALIDATION for task in env.tasks(split)]
+    own = [task for task in every if task.task_type == HELD_OUT[kind]]
+    return (
+        [train[place * len(train) // GAMES] for place in range(GAMES)],
+        own,
+        [task for task in every if task.task_type != HELD_OUT[kind]],
+    )
+
+
+def open_worker(run: Path, tasks: Sequence[Task]) -> RolloutWorker:
+    """The policy of a run, to play games under their true rules."""
+    target = resolve_target(str(run))
+    config = target.config.model_copy(deep=True)
+    config.env.kwargs = {}
+    return build_for_eval(config, {"": [*tasks]}, SilentProgress(), weights=target.weights)[0]
 
 
 def untyped(worker: RolloutWorker) -> Any:
     """Skills of a config under which the bank is asked by the words of a task alone."""
     assert worker.config.skills is not None
     return worker.config.skills.model_copy(update={"type_names": dict.fromkeys(TASK_TYPES, "")})
-
-
-def loop(kind: str, seed: int, output: Path) -> None:
-    """The policy meets the type without a skill, explores, and what won becomes a skill of its bank if the gate accepts it."""
-    run, data = output / f"run-{kind}-{seed}", output / f"data-{kind}"
-    tries, bank, found = (
-        output / f"tries-{kind}-{seed}.jsonl",
-        output / f"bank-{kind}-{seed}",
-        output / f"loop-{kind}-{seed}.json",
-    )
-    if found.exists():
-        return
-    here = ["env.kwargs.rules=real", f"env.kwargs.task_types=[{HELD_OUT[kind]}]"]
-    if not tries.exists():
-        warm = [*here, f"rollout.temperature={EXPLORING}"]
-        arguments = ["--agent", run, "--types", HELD_OUT[kind], "--episodes", TRIES, "--seed", seed, "--no-bank"]
-        skillttrl("collect", "--env", "alfworld", *arguments, "-o", tries, settings=warm)
-    shutil.rmtree(bank, ignore_errors=True)
-    shutil.copytree(data / "known-bank", bank)
-    gate = [*here, "skills.gate.tasks=40", "skills.gate.rollouts_per_task=1", "rollout.temperature=0.4"]
-    words = [word for setting in gate for word in ("--gate-set", setting)]
-    chain = ("distill.max_general=0", "distill.max_mistakes=0", "distill.max_specific=1")
-    arguments = ["--trajectories", tries, "-o", bank, "--merge", "--gate-with", run, *words, "--json"]
-    said = json.loads(skillttrl("distill", *arguments, settings=chain))
-    found.write_text(json.dumps(said, indent=1))
-    print(json.dumps(said, indent=1))
 
 
 def fields(skill: Skill) -> dict[str, str]:
@@ -296,6 +293,7 @@ def shuffled(kind: str, task: Task, paths: Mapping[str, Path]) -> Rule:
 def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, Any]:
     """Greedy success, and how often the treatment was done."""
     sampling = Sampling(temperature=0.0, max_new_tokens=10)
+    began = time.process_time()
     groups = worker.generate_rollouts(tasks, 1, sampling, 0)
     played = [group.trajectories[0] for group in groups]
     won = sum(each.succeeded for each in played)
@@ -309,6 +307,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
         "high": interval[1],
         "took": sum(any(action.startswith("take ") for action in actions(each)) for each in played) / len(played),
         "treated": sum(any(action.startswith(f"{verb} ") for action in actions(each)) for each in played) / len(played),
+        "cpu_s": round(time.process_time() - began, 1),
         "failed": sum(each.error is not None for each in played),
         "lost": [each.task.id for each in played if not each.succeeded],
     }

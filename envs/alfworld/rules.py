@@ -190,16 +190,18 @@ def advice(rule: Rule, seed: int = 0) -> dict[str, str]:
 
     Args:
         rule: the rule.
-        seed: draws which of the steps are named and which wording of the task; what is counted differs in these.
+        seed: draws which of the steps are named and which wordings of the task; what is counted differs in these.
     """
     drawn = random.Random(seed)
     take = ["take X from ..."] if drawn.random() < 0.7 else []
     bring = ["go to Y"] if drawn.random() < 0.7 else []
     steps = [*take, f"go to {rule.tool}", f"{rule.verb} X with {rule.tool}", *bring, "move X to Y"]
-    said = f"put a {rule.state} X in Y" if drawn.random() < 0.5 else f"{rule.verb} some X and put it in Y"
+    said = [f"put a {rule.state} X in Y", f"{rule.verb} some X and put it in Y"]
+    drawn.shuffle(said)
+    said = said[: drawn.choice((1, 2))]
     order = ", then ".join(f"`{step}`" for step in steps)
     return {
         "title": "Steps in the order that won",
         "text": f"Do these in this order: {order}. X and Y: as the task names them, in its order.",
-        "when_to_apply": f"The task reads like: {said}",
+        "when_to_apply": f"The task reads like: {', or '.join(said)}",
     }

@@ -98,7 +98,8 @@ class EvolveConfig(Section):
     max_evolved: int | None = Field(default=None, ge=1)
     """Most evolved skills in the bank; the least useful go first. None: `skills.max_skills` alone bounds them."""
     teacher: str = "heuristic"
-    """As `distill.teacher`."""
+    """As `distill.teacher`, or `analogy`: skills of other types of task, with the actions that failures of a type without a skill were offered.
+    They are guesses: use it with `skills.gate`."""
     last_steps: int = Field(default=5, ge=1)
     """Steps at the end of each failure that the teacher is shown."""
     prompt_tokens: int = Field(default=6000, ge=200)

@@ -38,6 +38,9 @@ class SkillsConfig(Section):
     """Hugging Face id or folder, for `sentence-transformers`."""
     embedder_revision: str | None = None
     """Commit of a hub model."""
+    searched: Literal["all", "when_to_apply"] = "all"
+    """What of a skill queries are compared with: title, `when_to_apply` and text, or `when_to_apply` alone, where it has one. The latter is right
+    where that says in the words of the tasks what a skill is for, as `skillttrl distill` writes it: the steps of one skill hold words of other tasks."""
     index: Literal["chroma", "memory"] = "chroma"
     """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")

@@ -52,6 +52,7 @@ class SuccessTracker:
         seed: the run's.
         type_names: the bank's names for types of tasks.
         tasks: ids of the training tasks; None: the split alone identifies them.
+        with_listed: store the actions that were listed at each step of a failure, for a teacher that reads them.
         state: an earlier `state_dict`, to continue; empty to begin.
     """
 
@@ -63,12 +64,13 @@ class SuccessTracker:
         seed: int = 0,
         type_names: Mapping[str, str] | None = None,
         tasks: Collection[str] | None = None,
+        with_listed: bool = False,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         state = state or {}
         self.config, self.seed = config, seed
         self.splits, self.tasks = frozenset(splits), None if tasks is None else frozenset(tasks)
-        self.type_names = dict(type_names or {})
+        self.type_names, self.with_listed = dict(type_names or {}), with_listed
         self.counts: dict[str, list[int]] = {kind: list(count) for kind, count in state.get("counts", {}).items()}
         """(episodes, successes) of each type."""
         self.failures: dict[str, SeededSample[Case]] = {
@@ -100,7 +102,7 @@ class SuccessTracker:
                 key = derive_seed(self.seed, "evolve", step, trajectory.task.id, index)
                 sample = self.failures.setdefault(case.task_type, SeededSample(self._most))
                 if sample.takes(key):  # hundreds of them stand in a checkpoint
-                    sample.add(key, lean(case, with_listed=False))
+                    sample.add(key, lean(case, with_listed=self.with_listed))
 
     def check_training_tasks(self, trajectories: Sequence[Trajectory]) -> None:
         """Raise `ConfigError` where an episode is not of a training task: what is measured must not be learned from."""

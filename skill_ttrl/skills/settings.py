@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from skill_ttrl.config.skills import SkillsConfig
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
+Searched = Literal["all", "when_to_apply"]
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REMEMBERED = (
     "max_skills",
@@ -24,6 +25,7 @@ REMEMBERED = (
     "embedder",
     "embedder_model",
     "embedder_revision",
+    "searched",
     "stale_after",
 )
 """Settings that a bank's folder keeps from its last write."""
@@ -52,6 +54,8 @@ class BankSettings:
     """Hugging Face id or folder."""
     embedder_revision: str | None = None
     """Commit of a hub model."""
+    searched: Searched = "all"
+    """What of a skill queries are compared with (`retrieval.search_index.skill_text`)."""
     stale_after: int | None = None
     """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
     index: Literal["chroma", "memory"] = "chroma"

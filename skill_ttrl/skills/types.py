@@ -59,14 +59,20 @@ class TeacherResult:
 
 
 class Teacher(Protocol):
-    """Learns from episodes what the next ones should know."""
+    """Learns from episodes what the next ones should know.
+
+    With an attribute `reads_listed = True` it finds the listed actions in the steps of failures (`Step.admissible`), which are left out
+    otherwise: they are many.
+    """
 
     def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
         """Skills from won and lost episodes, of all types: general principles, skills by type, mistakes to avoid."""
         ...
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-        """New and better skills from failures, with the present bank in view; at most `config.max_new_skills`."""
+        """New and better skills from failures, with the present bank in view, the most important first. Of those that were not
+        rejected before, the first `config.max_new_skills` are admitted.
+        """
         ...
 
 

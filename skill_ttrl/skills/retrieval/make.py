@@ -88,7 +88,7 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
     """
     mode, index, server, least = settings.retrieval_mode, settings.index, settings.chroma_server, settings.min_score
     if mode in ("keyword", "template"):
-        return Retriever(mode, min_score=least)
+        return Retriever(mode, min_score=least, searched=settings.searched)
     if index not in ("memory", "chroma"):
         raise ConfigError(f"Unknown index {index!r}. Known: chroma, memory.")
     if index == "chroma" and folder is None and server is None:
@@ -97,9 +97,9 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
         )
     embedder = make_embedder(settings.embedder, settings.embedder_model, settings.embedder_revision)
     if index == "memory":
-        return Retriever(mode, embedder, MemoryIndex(), min_score=least)
+        return Retriever(mode, embedder, MemoryIndex(), min_score=least, searched=settings.searched)
     chroma = ChromaIndex(embedder.name, folder=None if server else folder, server=server)
-    return Retriever(mode, embedder, chroma, min_score=least)
+    return Retriever(mode, embedder, chroma, min_score=least, searched=settings.searched)
 
 
 def check_packages(skills: SkillsConfig) -> None:

@@ -27,7 +27,7 @@ from skill_ttrl.skills.retrieval.embed_hash import words_of
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder
 from skill_ttrl.skills.retrieval.index import VectorIndex
 from skill_ttrl.skills.retrieval.search_index import EmbeddingCache, Rows, ScoredQuery, Scores, SearchIndex, skill_text
-from skill_ttrl.skills.settings import Mode
+from skill_ttrl.skills.settings import Mode, Searched
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
@@ -62,6 +62,7 @@ class Retriever:
         index: keeps the vectors; likewise.
         min_score: skills of the tier `task` that score less are not found; those of other tiers are not found below 0, or below
             `min_score` where that is negative. None: no threshold.
+        searched: what of a skill queries are compared with (`search_index.skill_text`).
     """
 
     def __init__(
@@ -71,10 +72,12 @@ class Retriever:
         index: VectorIndex | None = None,
         *,
         min_score: float | None = None,
+        searched: Searched = "all",
     ) -> None:
         if mode not in WEIGHTS:
             raise ConfigError(f"Unknown retrieval {mode!r}. Known: {', '.join(WEIGHTS)}.")
         self.mode: Mode = mode
+        self._searched: Searched = searched
         self._cosine_weight, self._keyword_weight = WEIGHTS[mode]
         self._vectors = None
         if self._cosine_weight:
@@ -129,11 +132,13 @@ class Retriever:
                 "Skills outside of the bank are ranked by cosine, but retrieval by keyword has no embedder."
             )
         queries = [query[:EMBED_CHARS] for query in queries]
-        texts = list(dict.fromkeys([*queries, *(skill_text(skill) for own in skills for skill in own)]))
+        texts = list(dict.fromkeys([*queries, *(skill_text(skill, self._searched) for own in skills for skill in own)]))
         vectors = dict(zip(texts, self._vectors.embed(texts).astype(np.float64), strict=True)) if texts else {}
         ranked = []
         for query, own in zip(queries, skills, strict=True):
-            hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
+            hits = [
+                Hit(skill, float((vectors[skill_text(skill, self._searched)] * vectors[query]).sum())) for skill in own
+            ]
             kept = [hit for hit in hits if hit.score >= self._least(hit.skill.tier) and vectors[query].any()]
             ranked.append(sorted(kept, key=lambda hit: (-hit.score, hit.skill.id))[:k])
         return ranked
@@ -179,7 +184,7 @@ class Retriever:
     def _version(self, snapshot: Snapshot) -> tuple[SearchIndex, _Keywords | None]:
         """What searching this snapshot needs, made once."""
         if id(snapshot) not in self._versions:
-            index = SearchIndex(snapshot)
+            index = SearchIndex(snapshot, self._searched)
             if self._vectors is not None:
                 self._vectors.load_vectors(index)
             keywords = _Keywords(index.texts) if self._keyword_weight else None

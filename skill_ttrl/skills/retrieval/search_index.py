@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder, Vectors
 from skill_ttrl.skills.retrieval.index import VectorIndex
+from skill_ttrl.skills.settings import Searched
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
@@ -23,9 +24,14 @@ BLOCK_ROWS = 65_536  # rows whose vectors are copied at once
 CACHED_FILTERS = 64
 
 
-def skill_text(skill: Skill) -> str:
-    """What of a skill is searched: title, when_to_apply and text, one below the other, `EMBED_CHARS` characters of it."""
-    return "\n".join(part for part in (skill.title, skill.when_to_apply, skill.text) if part)[:EMBED_CHARS]
+def skill_text(skill: Skill, searched: Searched = "all") -> str:
+    """What of a skill is searched, `EMBED_CHARS` characters of it: title, when_to_apply and text, one below the other, or
+    when_to_apply alone, where it has one.
+    """
+    parts = [skill.title, skill.when_to_apply, skill.text]
+    if searched == "when_to_apply" and skill.when_to_apply:
+        parts = [skill.when_to_apply]
+    return "\n".join(filter(None, parts))[:EMBED_CHARS]
 
 
 @dataclass(frozen=True)
@@ -72,10 +78,10 @@ class ScoredQuery:
 class SearchIndex:
     """What searching one snapshot needs. Rows are skills in the order of ids."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, searched: Searched = "all") -> None:
         self.snapshot = snapshot
         self.skills: tuple[Skill, ...] = tuple(snapshot)
-        self.texts = [skill_text(skill) for skill in self.skills]
+        self.texts = [skill_text(skill, searched) for skill in self.skills]
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
         self.of_task: NDArray[np.bool_] = np.array([skill.tier == "task" for skill in self.skills], dtype=bool)
         self._eligible: dict[tuple[str | None, frozenset[Tier] | None], Rows] = {}

@@ -19,6 +19,8 @@ ENDS = 0.8
 """Share of the winners that end with the same step, where that is what ends an episode."""
 SAME = 0.1
 """Difference of two shares that says nothing."""
+WORDED = 0.2
+"""Share of the tasks of a type from which on a wording is named."""
 MOST_EVIDENCE = 50
 """Most tasks that are named as evidence."""
 
@@ -121,12 +123,8 @@ class EpisodeStats:
 
     @cached_property
     def reads_like(self) -> str:
-        """Wording of the tasks of this type, where it is much the same: `The task reads like: put a clean X in Y`."""
-        if not self.task_type:
-            return ""
-        worded = Counter(self.forms.task(each.case) for each in (*self.won, *self.lost))
-        usual, count = min(worded.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
-        return f"The task reads like: {usual}" if usual and count >= MIN_EPISODES and len(usual) <= 80 else ""
+        """Wordings of the tasks of this type, where they are much the same (`reads_like`)."""
+        return reads_like(self.forms, [each.case for each in (*self.won, *self.lost)]) if self.task_type else ""
 
     @staticmethod
     def shares(episodes: Sequence[ParsedEpisode]) -> dict[str, float]:
@@ -145,6 +143,17 @@ class EpisodeStats:
             if counts[form] >= counts[wider] - SAME * len(episodes)
         }
         return sorted(form for form, count in counts.items() if count >= least * len(episodes) and form not in said)
+
+
+def reads_like(forms: Forms, cases: Sequence[Case]) -> str:
+    """The wordings that many of the tasks have: `The task reads like: put a clean X in Y, or clean some X and put it in Y`.
+
+    Empty where the tasks have no wording in common.
+    """
+    counts = Counter(forms.task(case) for case in cases)
+    least = max(MIN_EPISODES, WORDED * len(cases))
+    often = sorted((-count, text) for text, count in counts.items() if count >= least and text and len(text) <= 80)
+    return f"The task reads like: {', or '.join(text for _, text in often)}" if often else ""
 
 
 def share(episodes: Sequence[ParsedEpisode], holds: Callable[[ParsedEpisode], bool]) -> float:

@@ -1,7 +1,7 @@
 """The built-in teachers, chosen by name.
 
-`heuristic` counts what winners did and losers did not; `openai` asks a language model. A custom one is named
-`module:attribute`: any callable without arguments that returns a `Teacher`.
+`heuristic` counts what winners did and losers did not; `analogy` guesses from failures what helps with a type of task that the bank has no skill
+for; `openai` asks a language model. A custom one is named `module:attribute`: any callable without arguments that returns a `Teacher`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, LLMQuerier
 from skill_ttrl.skills.teachers import distill_llm, evolve_llm, wins
+from skill_ttrl.skills.teachers.analogy import evolved_by_analogy
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
 from skill_ttrl.skills.types import Case, Teacher, TeacherResult
 from skill_ttrl.types import Skill
@@ -26,6 +27,15 @@ class HeuristicTeacher:
 
     distill = staticmethod(wins.distilled)
     evolve = staticmethod(evolved_by_counting)
+
+
+@TEACHERS.register("analogy")
+class AnalogyTeacher:
+    """Counts as `HeuristicTeacher` does in won episodes; failures of a type without a skill give guesses, for a gate to decide on."""
+
+    reads_listed = True
+    distill = staticmethod(wins.distilled)
+    evolve = staticmethod(evolved_by_analogy)
 
 
 class LLMTeacher:

@@ -55,6 +55,7 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, tr
             seed=components.config.seed,
             type_names=bank.config.type_names,
             tasks=[task.id for task in tasks],
+            with_listed=getattr(teacher, "reads_listed", False),
             state=saved,
         )
         return Evolver(config, teacher, tracker, [str(each) for each in saved.get("retired", [])])
