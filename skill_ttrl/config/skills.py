@@ -39,8 +39,9 @@ class SkillsConfig(Section):
     embedder_revision: str | None = None
     """Commit of a hub model."""
     searched: Literal["all", "when_to_apply"] = "all"
-    """What of a skill queries are compared with: title, `when_to_apply` and text, or `when_to_apply` alone, where it has one. The latter is right
-    where that says in the words of the tasks what a skill is for, as `skillttrl distill` writes it: the steps of one skill hold words of other tasks."""
+    """What of a skill a query is compared with: title, `when_to_apply` and text together, or each wording in `when_to_apply` for itself
+    (`put a hot X in Y, or heat some X`), of which the best counts. The latter is for skills that say in the words of the tasks what they are
+    for, as `skillttrl distill` writes them: the steps of one skill hold words of other tasks."""
     index: Literal["chroma", "memory"] = "chroma"
     """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")

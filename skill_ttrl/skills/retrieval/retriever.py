@@ -62,7 +62,7 @@ class Retriever:
         index: keeps the vectors; likewise.
         min_score: skills of the tier `task` that score less are not found; those of other tiers are not found below 0, or below
             `min_score` where that is negative. None: no threshold.
-        searched: what of a skill queries are compared with (`search_index.skill_text`).
+        searched: what of a skill queries are compared with (`search_index.searched_texts`).
     """
 
     def __init__(
@@ -132,13 +132,11 @@ class Retriever:
                 "Skills outside of the bank are ranked by cosine, but retrieval by keyword has no embedder."
             )
         queries = [query[:EMBED_CHARS] for query in queries]
-        texts = list(dict.fromkeys([*queries, *(skill_text(skill, self._searched) for own in skills for skill in own)]))
+        texts = list(dict.fromkeys([*queries, *(skill_text(skill) for own in skills for skill in own)]))
         vectors = dict(zip(texts, self._vectors.embed(texts).astype(np.float64), strict=True)) if texts else {}
         ranked = []
         for query, own in zip(queries, skills, strict=True):
-            hits = [
-                Hit(skill, float((vectors[skill_text(skill, self._searched)] * vectors[query]).sum())) for skill in own
-            ]
+            hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
             kept = [hit for hit in hits if hit.score >= self._least(hit.skill.tier) and vectors[query].any()]
             ranked.append(sorted(kept, key=lambda hit: (-hit.score, hit.skill.id))[:k])
         return ranked
@@ -164,8 +162,14 @@ class Retriever:
         if self._min_score != self._min_score_of_others:  # then a better score may be left out, and a lesser one found
             of_task = index.of_task[rows]
             parts = [(rows[of_task], self._min_score), (rows[~of_task], self._min_score_of_others)]
-        found = [hit for part, least in parts if len(part) for hit in self._best(index, part, query, k, least)]
-        return sorted(found, key=lambda hit: (-hit.score, hit.skill.id))[:k]
+        rows_wanted = k * index.most_rows
+        found = [
+            hit for part, least in parts if len(part) for hit in self._best(index, part, query, rows_wanted, least)
+        ]
+        best: dict[str, Hit] = {}
+        for hit in sorted(found, key=lambda hit: (-hit.score, hit.skill.id)):
+            best.setdefault(hit.skill.id, hit)
+        return list(best.values())[:k]
 
     def _best(self, index: SearchIndex, rows: Rows, query: ScoredQuery, k: int, least: float) -> list[Hit]:
         """The first k of these rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -22,16 +23,24 @@ Scores = NDArray[np.float64]
 EMBED_AT_ONCE = 4096  # an index keeps what it was given, so a start that is killed has not lost everything
 BLOCK_ROWS = 65_536  # rows whose vectors are copied at once
 CACHED_FILTERS = 64
+MOST_WORDINGS = 8
+"""Wordings of one skill's when_to_apply that are searched."""
+_WORDINGS = re.compile(r": |, or |\n")
 
 
-def skill_text(skill: Skill, searched: Searched = "all") -> str:
-    """What of a skill is searched, `EMBED_CHARS` characters of it: title, when_to_apply and text, one below the other, or
-    when_to_apply alone, where it has one.
+def skill_text(skill: Skill) -> str:
+    """What of a skill is searched: title, when_to_apply and text, one below the other, `EMBED_CHARS` characters of it."""
+    return "\n".join(part for part in (skill.title, skill.when_to_apply, skill.text) if part)[:EMBED_CHARS]
+
+
+def searched_texts(skill: Skill, searched: Searched) -> list[str]:
+    """Texts of a skill that a query is compared with, each for itself: the best counts.
+
+    `all`: `skill_text`. `when_to_apply`: each wording in it (`put a hot X in Y, or heat some X`), where it has one.
     """
-    parts = [skill.title, skill.when_to_apply, skill.text]
-    if searched == "when_to_apply" and skill.when_to_apply:
-        parts = [skill.when_to_apply]
-    return "\n".join(filter(None, parts))[:EMBED_CHARS]
+    if searched == "all" or not skill.when_to_apply.strip():
+        return [skill_text(skill)]
+    return [text[:EMBED_CHARS] for text in _WORDINGS.split(skill.when_to_apply) if text.strip()][:MOST_WORDINGS]
 
 
 @dataclass(frozen=True)
@@ -76,12 +85,15 @@ class ScoredQuery:
 
 
 class SearchIndex:
-    """What searching one snapshot needs. Rows are skills in the order of ids."""
+    """What searching one snapshot needs. Rows are skills in the order of ids, one for each of their searched texts."""
 
     def __init__(self, snapshot: Snapshot, searched: Searched = "all") -> None:
         self.snapshot = snapshot
-        self.skills: tuple[Skill, ...] = tuple(snapshot)
-        self.texts = [skill_text(skill, searched) for skill in self.skills]
+        found = [(skill, text) for skill in snapshot for text in searched_texts(skill, searched)]
+        self.skills: tuple[Skill, ...] = tuple(skill for skill, _ in found)
+        self.texts = [text for _, text in found]
+        self.most_rows = 1 if searched == "all" else MOST_WORDINGS
+        """Most rows of one skill."""
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
         self.of_task: NDArray[np.bool_] = np.array([skill.tier == "task" for skill in self.skills], dtype=bool)
         self._eligible: dict[tuple[str | None, frozenset[Tier] | None], Rows] = {}

@@ -37,8 +37,8 @@ skills = st.builds(
 )
 
 
-def skill(skill_id: str, text: str, tier: Tier = "task", task_type: str = "") -> Skill:
-    return Skill(id=skill_id, title="", text=text, tier=tier, task_type=task_type)
+def skill(skill_id: str, text: str, tier: Tier = "task", task_type: str = "", when: str = "") -> Skill:
+    return Skill(id=skill_id, title="", text=text, when_to_apply=when, tier=tier, task_type=task_type)
 
 
 def ids(found: Sequence[Hit]) -> list[str]:
@@ -134,6 +134,34 @@ def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
     rows, query = Near().embed([str(number) for number in range(800)]).astype(np.float64), Near().embed(["5000"])[0]
     exact = sorted((-float((row * query).sum()), f"{number:04}") for number, row in enumerate(rows))[:6]
     assert [(-hit.score, hit.skill.id) for hit in hits] == exact
+
+
+@pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
+def test_each_wording_of_when_to_apply_is_searched_for_itself(mode: Mode) -> None:
+    place = skill("place", "go to Y", when="The task reads like: put some X on Y, or put a X in Y")
+    heat = skill(
+        "heat",
+        "`heat X with oven`",
+        when="The task reads like: heat some X and put it in Y, or put a hot X in Y",
+    )
+    cool = skill(
+        "cool",
+        "`cool X with fridge`",
+        when="The task reads like: cool some X and put it in Y, or put a cool X in Y",
+    )
+    snapshot = Snapshot.of(1, [place, heat, cool, skill("bare", "count the stars")])
+    queries = [
+        "put a hot mug in fridge",
+        "put some mug on shelf",
+        "heat some mug and put it in fridge",
+        "put a cool mug in fridge",
+    ]
+    retriever = Retriever(mode, EMBEDDER, MemoryIndex(), searched="when_to_apply")
+    found = retriever.search(snapshot, queries, k=2)
+    assert [ids(hits)[0] for hits in found] == ["heat", "place", "heat", "cool"]
+    assert all(len(set(ids(hits))) == 2 for hits in found), "a skill is found once"
+    together = Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, queries, k=1)
+    assert [ids(hits) for hits in together] != [ids(hits)[:1] for hits in found]
 
 
 def test_filters_by_type_and_tier() -> None:
