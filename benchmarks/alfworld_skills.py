@@ -213,8 +213,8 @@ def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
     """Success of a policy in every arm, greedy and constrained."""
     games, validation, known = games_of(kind)
     worker = open_worker(run, [*games, *validation])
-    full = SkillBank.open(data / "full-bank", index="memory")
-    own = SkillBank.open(data / "known-bank", index="memory")
+    full = SkillBank.open(data / "full-bank", read_only=True)
+    own = SkillBank.open(data / "known-bank", read_only=True)
     everything = BankView(full.snapshot(), full.retriever)
     distilled = next(skill for skill in full.snapshot() if skill.task_type == HELD_OUT[kind])
     anywhere = replace(worker, agent=replace(worker.agent, skills=untyped(worker)))

@@ -17,6 +17,7 @@ import argparse
 import json
 import random
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -116,7 +117,7 @@ def loop(kind: str, seed: int, output: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for how, count, episodes in demonstrations(bench):
         rows.append({"way": how, "demonstrations": count, **teach(bench, episodes)})
-    rows += guess(bench)
+    rows += guess(bench, output / f"bank-{kind}-{seed}")
     for row in rows:
         row |= {"kind": kind, "seed": seed}
         for name in bench.measured:
@@ -139,7 +140,7 @@ def open_bench(kind: str, seed: int, output: Path) -> Bench:
         free[GATE.tasks + FAILURES :],
     )
     worker = open_worker(output / f"run-{kind}-{seed}", [*measured, *validation, *free])
-    bank = SkillBank.open(output / f"data-{kind}" / "known-bank", index="memory")
+    bank = SkillBank.open(output / f"data-{kind}" / "known-bank", read_only=True)
     assert worker.config.skills is not None
     return Bench(
         kind,
@@ -196,8 +197,8 @@ def teach(bench: Bench, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def guess(bench: Bench) -> Iterator[dict[str, Any]]:
-    """Lose games at each temperature; of the first failures that give guesses the gate tests every one."""
+def guess(bench: Bench, folder: Path) -> Iterator[dict[str, Any]]:
+    """Lose games at each temperature; of the first failures that give guesses the gate tests every one. The first that it accepts makes a bank."""
     bank = bench.copy()
     guesses: list[Change] = []
     for place, temperature in enumerate(EXPLORING):
@@ -230,6 +231,10 @@ def guess(bench: Bench) -> Iterator[dict[str, Any]]:
         outcome = bench.test(now, now.changed(now.version + 1, (change,)))
         assert change.after is not None
         after = now.changed(now.version + 1, (change,)) if outcome.decision.accept else now
+        if outcome.decision.accept and not folder.exists():
+            shutil.copytree(bench.run_bank.bank.path, folder)
+            with SkillBank.open(folder, index="memory") as opened:
+                opened.apply((change,), reason="evolve", evidence=change.after.evidence)
         yield {
             "way": "guess",
             "number": number + 1,
