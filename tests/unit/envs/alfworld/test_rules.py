@@ -177,10 +177,16 @@ def test_advice_has_the_words_that_counting_writes() -> None:
         won("egg", "sink", "shelf"),
         won("cup", "cart", "drawer"),
     ]
-    draft = next(each for each in distilled(cases, DistillConfig()).drafts if each.tier == "task")
+    other = [
+        replace(case, task=case.task.replace("put a hot", "heat some").replace(" in ", " and put it in "))
+        for case in cases
+    ]
     forms = [advice(TRUE_RULES["heat"], seed) for seed in range(30)]
-    assert draft.text in {form["text"] for form in forms}
-    assert draft.when_to_apply in {form["when_to_apply"] for form in forms}
+    for episodes in (cases, other, [*cases, *other], [*cases, other[0]]):
+        draft = next(each for each in distilled(episodes, DistillConfig()).drafts if each.tier == "task")
+        assert draft.text in {form["text"] for form in forms}
+        assert draft.when_to_apply in {form["when_to_apply"] for form in forms}
+        assert draft.when_to_apply.count("X") == (2 if len(episodes) == 8 else 1), "one of five is chance"
 
 
 def won(thing: str, source: str, place: str) -> Case:
