@@ -48,8 +48,7 @@ GAMES = 160
 """Games of the split `train` that are played of the held-out type, spread over it."""
 SEARCHES = {
     "found by words": {},
-    "found by words, of when_to_apply": {"searched": "when_to_apply"},
-    "found by words, BM25 of when_to_apply": {"searched": "when_to_apply", "retrieval_mode": "keyword"},
+    "found by words of when_to_apply": {"searched": "when_to_apply"},
 }
 """Arm → how the bank of all types is asked by the words of the task alone, beside its default."""
 REAL, VARIED = 2400, 4800
@@ -215,14 +214,12 @@ def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
     worker = open_worker(run, [*games, *validation])
     full = SkillBank.open(data / "full-bank", read_only=True)
     own = SkillBank.open(data / "known-bank", read_only=True)
-    everything = BankView(full.snapshot(), full.retriever)
     distilled = next(skill for skill in full.snapshot() if skill.task_type == HELD_OUT[kind])
     anywhere = replace(worker, agent=replace(worker.agent, skills=untyped(worker)))
     paths = {game.id: game.path for game in make_env("alfworld").unwrapped.games.of("train")}
     paths |= {game.id: game.path for split in VALIDATION for game in make_env("alfworld").unwrapped.games.of(split)}
     bring: Mapping[str, Callable[[Task], Mapping[str, str]]] = {
         "right": lambda task: fields(distilled),
-        "right, as in training": lambda task: advice(TRUE_RULES[kind]),
         "tool shuffled": lambda task: advice(shuffled(kind, task, paths)),
         "other type": lambda task: advice(TRUE_RULES[OTHER[kind]]),
         "none": lambda task: {},
@@ -237,7 +234,6 @@ def measure(kind: str, run: Path, data: Path) -> list[dict[str, Any]]:
         for arm, skill in bring.items():
             shown = [replace(task, options={**task.options, TASK_SKILL: skill(task)}) for task in tasks]
             add(where, arm, worker, shown)
-        add(where, "found by type", worker.with_bank(everything), tasks)
         for arm, settings in SEARCHES.items():
             retriever = make_retriever(replace(full.settings, **settings, index="memory"))
             add(where, arm, anywhere.with_bank(BankView(full.snapshot(), retriever)), tasks)
