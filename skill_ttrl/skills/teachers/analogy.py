@@ -2,19 +2,20 @@
 
 Failures alone do not say what would have won. They do show which actions were possible, in the words of the environment, and the bank
 shows what skills look like. So each offered action that names something of the task takes the place of a step of the same shape in a
-skill of another type: `clean X with sinkbasin` becomes `polish X with shelf`, and so does every step with its words. These are guesses: first
-come actions that no skill names, and of these the one that most failures were offered and did not take. A gate (`skills.gate`) has to decide on them.
+skill of another type: `clean X with sinkbasin` becomes `polish X with shelf`, and so does every step with its words. What comes of it has only
+steps that were offered. These are guesses: first come actions that no skill names, and of these the one that most failures were offered and
+did not take. A gate (`skills.gate`) has to decide on them.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from skill_ttrl.config import EvolveConfig
-from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task
+from skill_ttrl.skills.teachers.actions import GAP, PLACEHOLDERS, Forms, names_task, words
 from skill_ttrl.skills.teachers.findings import MIN_EPISODES, reads_like, task_ids
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Skill, Step
@@ -49,10 +50,11 @@ def _analogies(kind: str, cases: Sequence[Case], skills: Sequence[Skill]) -> Ite
         for form in _named_forms(forms, case, _offered(case)):
             holders[form].append(case)
         taken.update(_named_forms(forms, case, {step.action for step in case.steps}))
-    known = {step for skill in skills for step in _QUOTED.findall(skill.text)}
+    known = {_wide(step) for skill in skills for step in _QUOTED.findall(skill.text)}
+    possible = {words(action) for case in cases for action in _offered(case)}
     likely = sorted(
         (form for form in holders if len(holders[form]) >= MIN_EPISODES),
-        key=lambda form: (form in known, taken[form] - len(holders[form]), form),
+        key=lambda form: (_wide(form) in known, taken[form] - len(holders[form]), form),
     )
     when = reads_like(forms, cases)
     for form in likely:
@@ -60,7 +62,8 @@ def _analogies(kind: str, cases: Sequence[Case], skills: Sequence[Skill]) -> Ite
             for step in _QUOTED.findall(skill.text):
                 if _shape(step) == _shape(form):
                     text = _reworded(skill.text, dict(zip(step.split(), form.split(), strict=True)))
-                    yield Draft(skill.title, text, when, "task", kind, evidence=task_ids(holders[form]))
+                    if all(_is_possible(each, possible) for each in _QUOTED.findall(text)):
+                        yield Draft(skill.title, text, when, "task", kind, evidence=task_ids(holders[form]))
 
 
 def _doing(case: Case, actions: set[str]) -> Case:
@@ -84,6 +87,20 @@ def _shape(step: str) -> tuple[str, ...]:
     return tuple(word if word in (*PLACEHOLDERS, GAP) else "" for word in step.split())
 
 
-def _reworded(text: str, words: Mapping[str, str]) -> str:
+def _wide(step: str) -> str:
+    """The step with any thing in the place of what the task names."""
+    return " ".join(GAP if word in PLACEHOLDERS else word for word in step.split())
+
+
+def _is_possible(step: str, possible: Collection[tuple[str, ...]]) -> bool:
+    """True if some offered action reads like the step."""
+    wanted = _wide(step).split()
+    return any(
+        len(action) == len(wanted) and all(own in (GAP, word) for own, word in zip(wanted, action, strict=True))
+        for action in possible
+    )
+
+
+def _reworded(text: str, names: Mapping[str, str]) -> str:
     """The text with other words in its steps."""
-    return _QUOTED.sub(lambda step: _WORD.sub(lambda word: words.get(word[0], word[0]), step[0]), text)
+    return _QUOTED.sub(lambda step: _WORD.sub(lambda word: names.get(word[0], word[0]), step[0]), text)

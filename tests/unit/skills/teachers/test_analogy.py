@@ -13,12 +13,13 @@ from skill_ttrl.types import Group, Skill, Step, Task, Trajectory
 
 STEPS = "Do these in this order: `take X from ...`, then `go to sinkbasin`, then `clean X with sinkbasin`, then `move X to Y`. X and Y: as the task names them, in its order."
 CLEAN = Skill("cle_1", "Steps in the order that won", STEPS, "The task reads like: put a clean X in Y", "task", "clean")
+PLACES = ("go to brush 1", "go to sinkbasin 1")
 ROOMS = [("mug", "desk"), ("pan", "shelf"), ("cup", "bed"), ("pot", "sofa")]
 
 
 def failed(thing: str, place: str, *offers: str, kind: str = "shine") -> Case:
     """An attempt that takes what the task names and places it, at once."""
-    offered = tuple(offer.replace("X", f"{thing} 1") for offer in (f"take X from {thing}box 1", *offers))
+    offered = tuple(offer.replace("X", f"{thing} 1") for offer in (f"take X from {thing}box 1", *PLACES, *offers))
     steps = (
         Step("A box.", f"take {thing} 1 from {thing}box 1", 0.0, False, False, admissible=offered),
         Step("You have it.", f"move {thing} 1 to {place} 2", 0.0, False, False, admissible=(f"move {thing} 1 to {place} 2",)),
@@ -49,6 +50,13 @@ def test_what_no_skill_names_comes_first() -> None:
     texts = [draft.text for draft in drafted(cases, CLEAN)]
     assert "`polish X with brush`" in texts[0]
     assert "`clean X with sinkbasin`" in texts[1] and len(texts) == len(set(texts))
+
+
+def test_every_step_of_a_guess_was_offered() -> None:
+    cases = [failed(*room, "polish X with brush 3", "hang X on hook 1") for room in ROOMS]
+    texts = [draft.text for draft in drafted(cases, CLEAN)]
+    assert any("polish" in text for text in texts)
+    assert not any("hang" in text for text in texts), "there is no `go to hook`"
 
 
 def test_nothing_is_guessed_without_a_model_an_offer_or_a_need() -> None:
