@@ -116,7 +116,7 @@ class EnvThreads:
             error, found = None, None
             try:
                 found = job.work()
-            except BaseException as raised:  # whoever asked is told, also of a signal or an exit
+            except BaseException as raised:  # passed on to the caller, also a signal or an exit
                 error = raised
             with self._lock:
                 if error is None:

@@ -1,4 +1,4 @@
-"""One try at a task while it runs: where it stands, and what becomes of an answer in it."""
+"""One rollout while it runs: its state, and how a completion changes it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def call_inline(work: Callable[[], Any], seconds: float | None) -> Any:
 
 @dataclass
 class ActiveRollout:
-    """One try while it runs."""
+    """One rollout while it runs."""
 
     task: Task
     env: TextEnvironment
@@ -54,21 +54,21 @@ class ActiveRollout:
     stop_reason: StopReason | None = None
     error: str | None = None
     skills: tuple[Skill, ...] = ()
-    """What its prompts show."""
+    """Skills in its prompts."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """What its present prompt had no room for; see `Step.left_out`."""
+    """Counts of the parts that did not fit into its present prompt; see `Step.left_out`."""
     skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
-    """The same of the skills that were found for it, which holds for all of its prompts."""
+    """The same count for the skills found for it; it holds for all of its prompts."""
     skill_tokens: int = 0
-    """How much longer its prompts are for that, and for what is said of the bank."""
+    """Tokens that the skills and the text about the bank add to its prompts."""
     retrieved: list[Skill] = field(default_factory=list)
-    """What it was told, in order."""
+    """Skills it has retrieved, in order."""
     notes: tuple[Skill, ...] = ()
     """Skills it wrote itself, where it may find them again."""
     admissible: tuple[str, ...] = ()
     """Actions that the environment lists as possible now (`info["admissible_commands"]`)."""
     reset_info: Mapping[str, Any] = field(default_factory=dict)
-    """What the environment said at the start beside the observation."""
+    """The part of the `info` of the environment's `reset` that can be stored (`serializable_info`)."""
     adviser: Adviser | None = None
     """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
     _scene: Scene | None = field(default=None, init=False, repr=False)
@@ -90,7 +90,7 @@ class ActiveRollout:
 
     @property
     def scene(self) -> Scene:
-        """What its agent sees now; the same object until something is done."""
+        """Input of its agent now; the same object until the next step."""
         last = self._scene
         if last is not None and len(last.steps) == len(self.steps) and last.skills is self.skills:
             return last
@@ -167,9 +167,9 @@ class ActiveRollout:
         self.error = f"After {self.seconds:g} s (rollout.episode_seconds) {who}; {len(self.steps)} steps were played."
 
     def finish(self, bank_version: int | None = None) -> Trajectory:
-        """The whole try. The answer is the environment's `info["answer"]` where it gives one, else found in the text.
+        """Build the trajectory. The answer is the environment's `info["answer"]` where there is one, else it is parsed from the text.
 
-        `bank_version` is that of the skill bank; None where there is none, then the text is not searched for operations.
+        `bank_version` is the version of the skill bank; None without a bank: the text is then not searched for operations.
         """
         answer = None
         if self.steps:
@@ -205,7 +205,7 @@ class ActiveRollout:
 
 
 def operations(steps: Sequence[Step]) -> SkillOps:
-    """All that a try asked of the skill bank, in the order of its turns; read from its own words only."""
+    """Parse the operations on the skill bank of a rollout, in the order of its turns, from model-written text only."""
     found = [PARSER.parse(step.written).skill_ops for step in steps]
     return SkillOps(
         generate=tuple(text for ops in found for text in ops.generate),

@@ -27,7 +27,7 @@ from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 THREADS = 256
 """Most environments that are called at the same time in threads."""
 GROUP_START_WAIT_S = 1.0
-"""Seconds that the first try of a group to be ready waits for the others, to share its first request with them."""
+"""Seconds that the first rollout of a group to be ready waits for the others, to share its first request with them."""
 
 
 async def rollout(
@@ -74,12 +74,12 @@ async def rollout(
 
 
 async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int) -> None:
-    """All living tries ask together, turn by turn.
+    """Advance all active rollouts together, turn by turn.
 
-    Their environments are called one after the other: two that share something, a file or a generator, meet in the same order
-    every time, without which a resumed run would not be the same.
+    Environments are called one after the other, always in the same order. Where two share a file or a generator, a resumed run
+    would otherwise differ.
     """
-    for episode in episodes:  # all tries at a task begin alike, and a resumed run begins them as the first one did
+    for episode in episodes:  # one seed for all rollouts of a task, the same in a resumed run
         await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
     if run.agent.skills is not None:
         attach_prompt_skills(episodes, run.agent, run.backend)
@@ -104,7 +104,7 @@ async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], 
 
 
 async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
-    """The tries at one task when `free`: those that are ready at about the same time begin together."""
+    """Run the rollouts of one task when `free`: those that are ready at about the same time share their start."""
 
     async def later(start: asyncio.Task[None], placed: tuple[int, ActiveRollout]) -> None:
         await start
@@ -126,7 +126,7 @@ async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout
 
 
 async def _run_from_start(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
-    """Tries that have begun, from their first turn on; those at the same prompt share their first request."""
+    """Run rollouts whose environments have been reset; those at the same prompt share their first request."""
     if run.agent.skills is not None:
         attach_prompt_skills([episode for _, episode in row], run.agent, run.backend)
     known: PromptCache = {}
@@ -143,7 +143,7 @@ async def _run_from_start(run: RolloutContext, row: Sequence[tuple[int, ActiveRo
 async def _run_shared_first_turn(
     run: RolloutContext, request: Request, row: Sequence[tuple[int, ActiveRollout]]
 ) -> None:
-    """The first turn of tries that stand at the same prompt; each goes on alone from there."""
+    """Run the first turn of rollouts at the same prompt; each continues alone from there."""
     requests = [replace(request, n=len(row))]
     found = await generate_turn(requests, [[episode for _, episode in row]], run, _seed(run, *row[0]))
     for generation, _ in found:
@@ -156,7 +156,7 @@ async def _run_shared_first_turn(
 async def _run_rest(
     run: RolloutContext, place: int, episode: ActiveRollout, generation: Generation, completion: Completion
 ) -> None:
-    """The rest of a try, from its first answer on."""
+    """Run the rest of a rollout, from its first completion on."""
     await run.apply_completion(episode, generation, completion)
     while (request := run.build_request(episode, {})) is not None:
         for generation, _ in await generate_turn([request], [[episode]], run, _seed(run, place, episode)):
@@ -169,7 +169,7 @@ def _seed(run: RolloutContext, place: int, episode: ActiveRollout) -> int:
 
 
 async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """All of it side by side; the first error ends the others, but for answers that are paid for."""
+    """Run coroutines concurrently. The first error cancels the others; after a `BudgetError` they finish, as they are paid for."""
     running = [asyncio.create_task(each) for each in work]
     try:
         await asyncio.gather(*running)
@@ -182,16 +182,16 @@ async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 def all_unanswered(groups: Sequence[Group]) -> bool:
-    """True where the model gave no answer in any try."""
+    """True if the model gave no answer in any rollout."""
     return all(trajectory.stop_reason == "no_answer" for group in groups for trajectory in group.trajectories)
 
 
 def refuse_failure(groups: Sequence[Group]) -> list[str]:
-    """What went wrong in the tries that failed: such a try is data, unless there is nothing else.
+    """Return the errors of the failed rollouts. A failed rollout is data, unless there is nothing else.
 
     Raises:
-        EndpointError: the model gave no answer in any try.
-        EnvError: every try failed otherwise: the environment is broken, and there is nothing to learn from or to measure.
+        EndpointError: the model gave no answer in any rollout.
+        EnvError: every rollout failed: the environment is broken, and there is nothing to learn from or to measure.
     """
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     errors = [trajectory.error for trajectory in tries if trajectory.error is not None]

@@ -1,7 +1,7 @@
-"""Samples as they are kept to be voted on and measured: each try's answer, its words, and how likely they were.
+"""Stored samples for voting and evaluation: the answer, the text and the log-probability of each rollout.
 
-A line of `samples.jsonl` is one `TaskSamples`: a problem and its rollouts under one way of sampling. Everything that an
-evaluation or a vote says is a pure function of such lines. Single tokens are not among them; those of a run are in its
+A line of `samples.jsonl` is one `TaskSamples`: a problem and its rollouts under one way of sampling. Every result
+of an evaluation or a vote is a pure function of these lines. They hold no single tokens; those of a run are in its
 `trajectories.jsonl`.
 """
 
@@ -31,7 +31,7 @@ class SamplingPass:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One try at a problem."""
+    """One rollout of a problem."""
 
     text: str
     """All that the model wrote, turn by turn."""
@@ -42,25 +42,25 @@ class Sample:
     tokens: int | None = None
     """Sampled tokens; None where they are not known."""
     cut_off: bool = False
-    """Whether it reached the longest length that was allowed."""
+    """True if a completion reached the token limit."""
     right: bool | None = None
-    """Success as the environment states it (`env_success`); None where the task has a true answer, which then decides, or nothing was
-    said."""
+    """Success as the environment reports it (`env_success`); None where the task has a true answer, which then decides, or the
+    environment reports none."""
     error: str | None = None
-    """What went wrong where the try failed."""
+    """Error of a failed rollout."""
     view: int = 0
     """Which wording of the problem it answered: 0 as given, 1 a paraphrase."""
     skills: Mapping[str, int] | None = None
-    """Counts of what it asked of the skill bank and was told; None where there was no bank to ask."""
+    """Counts of its skill operations and of what it retrieved from the bank; None without a bank."""
     score: float | None = None
-    """How near it came to a perfect one, in [0, 1] (`env_score`); None where the environment does not say, or it failed."""
+    """Score in [0, 1], 1 for a perfect rollout (`env_score`); None where the environment gives none, or the rollout failed."""
     exploits: int | None = None
-    """How often it tried a way around the task (`exploit_count`); None where the environment does not count that."""
+    """Attempts to get around the task (`exploit_count`); None where the environment does not count them."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskSamples:
-    """The tries at one problem under one way of sampling."""
+    """The rollouts of one problem under one way of sampling."""
 
     source: str
     """The file or data set that the problem is from, as it was asked for; empty for the subject's own problems."""
@@ -71,17 +71,17 @@ class TaskSamples:
 
     @property
     def answers(self) -> tuple[str | None, ...]:
-        """Answers in the order of the tries."""
+        """Answers in the order of the rollouts."""
         return tuple(sample.answer for sample in self.samples)
 
 
 def drawn(group: Group, *, source: str = "", draw: str = SAMPLE) -> TaskSamples:
-    """What is kept of a group of tries."""
+    """Reduce a group of rollouts to its samples."""
     return TaskSamples(source, draw, group.task, tuple(sample_of(trajectory) for trajectory in group.trajectories))
 
 
 def sample_of(trajectory: Trajectory) -> Sample:
-    """What is kept of one try."""
+    """Reduce one rollout to a sample."""
     done = [step.completion for step in trajectory.steps if step.completion is not None]
     known = bool(done) and all(completion.sampled or not completion.text for completion in done)
     return Sample(

@@ -67,11 +67,11 @@ class RolloutContext:
     settings: RolloutSettings
     on_rollout_end: Callable[[Trajectory], None]
     finished: dict[int, Trajectory] = field(default_factory=dict)
-    """By the place of the try among all."""
+    """Trajectories by the index of the rollout."""
 
     @property
     def bank_version(self) -> int | None:
-        """The frozen version of the bank that the tries see; None where they see none."""
+        """Frozen version of the bank that the rollouts see; None without a bank."""
         return None if self.agent.bank is None else self.agent.bank.snapshot.version
 
     def finish(self, index: int, episode: ActiveRollout) -> None:
@@ -154,7 +154,7 @@ def checked(completion: Completion) -> Completion:
 
 
 def attach_prompt_skills(episodes: Sequence[ActiveRollout], agent: Agent, backend: Backend) -> None:
-    """Choose the skills of every first prompt, all searched together; tries that begin alike see the same ones."""
+    """Select the skills of every first prompt in one search; rollouts with the same task and first observation get the same skills."""
     begun = {(episode.task.id, episode.observation): episode for episode in episodes}
     scenes = [episode.scene for episode in begun.values()]
     chosen = agent.select_skills(
@@ -199,7 +199,7 @@ async def generate_turn(
 
 
 def _naming_backend(backend: Backend, asking: Sequence[ActiveRollout]) -> AbstractContextManager[None]:
-    """`naming` for a backend of the user's own; what goes wrong in ours is a fault of ours and stays as it is."""
+    """Name a backend of the user's own in its errors (`naming`); errors of a built-in backend stay as they are."""
     source = backend.source if isinstance(backend, BatchingBackend) else backend
     if type(source).__module__.partition(".")[0] == "skill_ttrl":
         return nullcontext()
