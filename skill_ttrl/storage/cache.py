@@ -1,8 +1,8 @@
-"""Folders that are there whole or not at all: what is made once and kept in this user's cache, and what is generated for a user.
+"""Folders that exist completely or not at all: entries of this user's cache, and folders generated for a user.
 
-Environments keep there what takes them long to make (`cache_folder`). One process makes it while the others wait (`waiting_for`),
-beside its place and then in it in one step (`made_whole`), and what a killed process left is removed by the next
-(`remove_unfinished`). What was made by other code than this version's is told by `digest_of`.
+Environments cache there what takes long to make (`cache_folder`). One process makes it while the others wait (`waiting_for`), in a
+temporary folder that is then renamed in one step (`made_whole`). The next process removes what a killed one left
+(`remove_unfinished`). A digest of the code (`digest_of`) detects entries that another version made.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def unfinished(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def made_whole(folder: Path, within: Path | None = None) -> Iterator[Path]:
-    """An empty folder to fill, which becomes `folder` when it is filled; after an error nothing of it is left.
+    """Yield an empty folder to fill, and rename it to `folder` at the end; an error leaves nothing behind.
 
     Args:
-        folder: what is there already is replaced; its parent may be made meanwhile.
-        within: where it is filled, on the same file system, so that `remove_unfinished` finds it there. None: beside `folder`.
+        folder: an existing folder is replaced; its parent may be made meanwhile.
+        within: parent of the folder to fill, on the same file system; `remove_unfinished` cleans it up. None: the parent of `folder`.
 
     Raises:
-        OSError: it cannot be made or put in its place.
+        OSError: the folder cannot be made or renamed.
     """
     with unfinished(within or folder.parent) as beside:
         yield beside

@@ -53,7 +53,7 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write `data` beside `path`, force it to the disk and put it in place in one step. Leaves nothing on failure."""
+    """Write `data` to a temporary file next to `path`, sync it to the disk and rename it in one step. Leaves nothing on failure."""
     beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
