@@ -1,1 +1,1 @@
-"""What is kept of a run: folder, checkpoints, metrics, statistics, report."""
+"""Files of a run: folder, checkpoints, metrics, statistics, report."""

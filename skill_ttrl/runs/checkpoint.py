@@ -3,7 +3,7 @@
 A checkpoint is written under a hidden name, forced to the disk, described by `manifest.json` (size and SHA-256 of each
 file) and then renamed in one step, so a kill at any point leaves only whole ones. It is a Hugging Face model folder
 (`from_pretrained` takes its path) with `state.json` (trainer state and the lengths of the append files) and `trainer.pt`
-(tensors) beside the model's own files. docs/run-folder.md describes each file.
+(tensors) next to the model's own files. docs/run-folder.md describes each file.
 """
 
 from __future__ import annotations
@@ -164,11 +164,11 @@ def verify(path: str | Path) -> None:
 
 
 def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | None, list[str]]:
-    """The checkpoint to go on from, and what is wrong with the newer ones that were passed over.
+    """Find the checkpoint to resume from, and say what is wrong with the newer ones that were skipped.
 
     Args:
-        folder: The run. Where it is locked, it is to be gone on with: leftovers of interrupted writes are removed, and its append
-            files must begin as they did when the checkpoint was saved.
+        folder: The run. A locked one is about to be resumed: leftovers of interrupted writes are removed, and its append files
+            must begin as they did when the checkpoint was saved.
         mode: "auto" takes the newest and stops where it is damaged; "last-good" takes the newest that is whole.
 
     Returns:

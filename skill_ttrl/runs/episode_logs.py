@@ -131,7 +131,7 @@ def read_identity(path: Path) -> dict[str, Any]:
 
 
 def read_facts(path: str | Path) -> Any:
-    """What was noted of the samples in a folder; None where nothing was.
+    """Read the `facts` stored with the samples in a folder; None if there are none.
 
     Raises:
         RunFolderError: its `samples.json` cannot be read.

@@ -66,7 +66,7 @@ class RunFolder(Locked):
 
     Attributes:
         path: The folder.
-        locked: Whether this object may write. Without the lock every writing method raises `RunFolderError`.
+        locked: True if this object may write. Without the lock every writing method raises `RunFolderError`.
     """
 
     def __init__(self, path: Path, lock: int | None) -> None:
@@ -76,7 +76,7 @@ class RunFolder(Locked):
 
     @staticmethod
     def exists(path: str | Path) -> bool:
-        """Whether a run was created at `path` (it has a `run.json`)."""
+        """True if a run was created at `path` (it has a `run.json`)."""
         return Path(path).joinpath("run.json").is_file()
 
     @classmethod
@@ -135,7 +135,7 @@ class RunFolder(Locked):
 
     @property
     def locked(self) -> bool:
-        """Whether this object holds the folder's lock."""
+        """True if this object holds the folder's lock."""
         return self._lock is not None
 
     @property

@@ -1,4 +1,4 @@
-"""What a run is: the schema and versions it was written with, and the config it belongs to."""
+"""Identity of a run: the schema and versions it was written with, and the config it belongs to."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ processes train, where a server is or how long it is waited for."""
 
 
 def describe_environment() -> dict[str, Any]:
-    """What `run.json` holds: schema, versions and platform. Nothing about the user, the machine's name or the command."""
+    """Return the content of `run.json`: schema, versions and platform. Excludes the user, the host name and the command."""
     return {
         "schema_version": SCHEMA_VERSION,
         "skill_ttrl": _version("skill-ttrl") or "not installed",

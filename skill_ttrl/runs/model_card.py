@@ -85,7 +85,7 @@ def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
 
 
 def _origin(config: SkillTTRLConfig, merged: bool) -> str:
-    """What the model was before, and how its weights relate to that."""
+    """Describe the model that training started from, and how these weights relate to it."""
     if config.model.path == "embedded":
         return "a small Qwen2 with random initial weights, made on the spot"
     revision = f" at revision `{config.model.revision}`" if config.model.revision else ""

@@ -16,7 +16,7 @@ from skill_ttrl.types import from_json
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a run achieved. Shares lie in [0, 1]; None means not measured (no labels, or the phase was not run)."""
+    """Results of a run. Shares lie in [0, 1]; None means not measured (no labels, or the phase was not run)."""
 
     name: str
     seed: int
@@ -97,20 +97,20 @@ class Summary:
     skills_never_given: int = 0
     """Skills in the bank at the end that no rollout was given."""
     skill_use_before: dict[str, float] = field(default_factory=dict)
-    """Shares of the evaluation's tries that asked the bank, were answered, wrote a skill."""
+    """Shares of the evaluation's rollouts that queried the bank, got skills, wrote a skill."""
     skill_use_after: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
     """Steps done in each phase."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of each phase in seconds; resumed parts are added up."""
     warnings: list[str] = field(default_factory=list)
-    """What the run warned of, in its words."""
+    """Warnings that the run gave."""
     stopped: str | None = None
     """The reason why training ended early: a stopping rule and after how many steps, or updates that were all left out because loss or
     gradient was not finite. None where all steps were done."""
     usage: dict[str, Any] = field(default_factory=dict)
-    """Requests, tokens and cost of models behind addresses, and under `by` those of each phase and role; empty where none was
-    asked. It counts all that was spent on the run, steps that a resumed run did again included."""
+    """Requests, tokens and cost of remote models, and under `by` those of each phase and role; empty if no remote model was called.
+    Counts everything spent on the run, including steps that were repeated after a resume."""
     versions: dict[str, str] = field(default_factory=dict)
     """Of skill-ttrl, python and the libraries."""
     schema_version: int = SCHEMA_VERSION

@@ -53,7 +53,7 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
         kind: "none", "tensorboard", "wandb", "trackio" or "mlflow".
         folder: The run; events go to its `tracker/`.
         run_name: Project or experiment name for W&B, trackio and MLflow.
-        config: Settings shown beside the curves (`SkillTTRLConfig.model_dump(mode="json")`).
+        config: Settings shown next to the curves (`SkillTTRLConfig.model_dump(mode="json")`).
 
     Returns:
         The tracker, or None for "none".
