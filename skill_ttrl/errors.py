@@ -1,4 +1,4 @@
-"""What can go wrong, as types. Every message says what was asked, what was found and what to do.
+"""Error types. Every message says what was requested, what was found and what to do.
 
     SkillTTRLError                 exit code
     ├── ConfigError      (ValueError)      2   a key, a value or a combination in a config
@@ -13,8 +13,8 @@
     ├── ModelError       (RuntimeError)    5   a model that cannot be loaded or does not fit the device
     ├── WeightSyncError  (RuntimeError)    5   a sampler that does not have the learner's weights
     ├── SkillBankError   (RuntimeError)    4   a bank of another schema, a damaged log, an id that is or is not there
-    ├── EndpointError    (RuntimeError)    6   a language model behind an address that refuses or cannot be reached
-    ├── BudgetError      (RuntimeError)    7   what a run may spend on such models is spent
+    ├── EndpointError    (RuntimeError)    6   a remote language model that refuses or cannot be reached
+    ├── BudgetError      (RuntimeError)    7   the budget for such models is spent
     ├── TrainingError    (RuntimeError)    8   nothing can be learned: no update is finite, or too few groups differ in reward
     ├── RankError        (RuntimeError)    9   one of several processes that train together is gone
     └── MissingDependencyError (ImportError) 5  a package that an extra installs

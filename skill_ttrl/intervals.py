@@ -20,7 +20,7 @@ Interval = tuple[float, float]
 _ROUNDING = 1e-9  # by which a mean of values may lie outside their bounds
 _DOUBT = 0.5  # variance of the problems that are assumed besides: those whose samples all come out alike
 _HALVINGS = 60
-_PROBLEMS_WORTH = 2  # degrees of freedom that a variance from the problems counts beside that of repetitions
+_PROBLEMS_WORTH = 2  # degrees of freedom of the variance from the problems, in the pool with that of the repetitions
 
 
 def avg_at_k(correct_P_K: ArrayLike) -> float:

@@ -66,9 +66,9 @@ class Counting:
 
 @contextmanager
 def telling_warnings(progress: Progress) -> Iterator[None]:
-    """What foreign code warns of in here, such as games that cannot be read, is told as everything else is, and once.
+    """Report Python warnings of the code in this block, such as unreadable games, as progress notices, each text once.
 
-    Not for code that runs beside other threads: the module `warnings` is one for all.
+    Not for code that runs next to other threads: the state of the module `warnings` is process-wide.
     """
     caught: list[warnings.WarningMessage] = []
     try:

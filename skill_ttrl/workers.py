@@ -27,11 +27,11 @@ _WINDOW = 64  # results of each process that may wait for an earlier one
 
 
 def work(make: Callable[[], Callable[[Item], Result]], items: Sequence[Item], jobs: int) -> Generator[Result]:
-    """What comes of each item, in the order of the items.
+    """Yield the result of each item, in the order of the items.
 
     Args:
         make: called once in each process; gives the function that works. A module's own, or a `partial` of one.
-        items: things to work on; every process is sent all of them.
+        items: inputs; every process receives all of them.
         jobs: processes, at least 1; 1 works in this one. More start a fresh Python each, so that a script that calls this
             stands under `if __name__ == "__main__"`.
 
