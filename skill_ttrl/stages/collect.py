@@ -55,7 +55,7 @@ def run(
     confidence: float = 0.95,
     progress: Progress | None = None,
 ) -> Collected:
-    """Have a player play tasks in their order, and keep every episode.
+    """Run a scripted agent on tasks, in order, and store every episode.
 
     An episode in which the environment or the player fails is data: its line has `error`, and it counts as no success.
 
@@ -65,14 +65,14 @@ def run(
             (`agents.players.scripted_agent.Player`). Each process has one, so `start` must forget earlier episodes.
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
-        explore: chance of a step, in [0, 1], that any admissible action is taken in place of the player's own, which stays in the
-            step's `info` as `advice`; several: one for each try in turn. `Exploration` says more.
+        explore: probability, in [0, 1], that a step takes a random admissible action in place of the player's own, which stays in
+            the step's `info` as `advice`; a sequence: one for each rollout of a task in turn. See `Exploration`.
         seed: of the environment, where a task has none, and of the player, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
-        output: `FILE.jsonl`; what it was made with stands in `FILE.jsonl.json`. None: nothing is kept.
+        output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`. None: nothing is stored.
         confidence: level of the intervals, in (0, 1).
-        progress: told of episodes, success and what was found.
+        progress: reports episodes, success and notices.
 
     Raises:
         ConfigError: there is no such agent, or a number is out of its range.
@@ -174,18 +174,18 @@ def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | No
 
 
 def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Collected:
-    """The phase collect of a run: whoever `config.collect` names plays the run's training tasks, and goes on where it stopped.
+    """Run the collect phase of a run: the agent that `config.collect` names plays the run's training tasks. Resumes where it stopped.
 
-    A policy plays as the run's own config says, its skill bank included; one that was trained, as its own config says.
+    A plain model plays with the run's config, including its skill bank; a trained policy plays with its own config.
 
     Args:
         path: `FILE.jsonl` for the episodes.
         config: the run's.
-        progress: told of episodes and success.
+        progress: reports episodes and success.
 
     Raises:
         SkillTTRLError: as for `run` and `targets.collect.run_policy`.
-        Interrupted: a signal came; what was played is kept.
+        Interrupted: a signal came; finished episodes are stored.
     """
     if find_player(config.collect.agent, resolve_env(config.env.id)) is None:
         from skill_ttrl.stages.targets.collect import collect_for_run

@@ -1,8 +1,8 @@
-"""The phase dagger: the policy plays, an expert that watches says at each state what it would do there, and the policy imitates that.
+"""The DAgger phase: the policy plays, an expert labels each state with the action it would take, and the policy imitates that.
 
-Imitation of the expert's own episodes shows only states that the expert gets into; here the states are the policy's (DAgger, Ross et
-al. 2011, arXiv 1011.0686). The episodes of all rounds stand in `dagger.jsonl`, with the advice beside every step: the buffer is made
-of that file, so that a resumed run learns from what the stopped one played.
+Episodes of the expert show only states that the expert visits; here the policy decides which states are visited (DAgger, Ross et
+al. 2011, arXiv 1011.0686). `dagger.jsonl` stores the episodes of all rounds, with the expert's advice next to every step. The buffer
+is built from that file, so a resumed run learns from the episodes of the stopped one.
 """
 
 from __future__ import annotations

@@ -59,16 +59,16 @@ def gather(
     Args:
         config: the run's (`with_collected`).
         bank: the run's skill bank; skills go there.
-        ledger: of what language models cost.
-        progress: told of both.
+        ledger: records the cost of language models.
+        progress: reports both phases.
         warnings: gets lines for the summary on held-out episodes that skills come from.
 
     Returns:
-        For each of the two that was done its wall time in seconds.
+        Wall time in seconds of each of the two phases that ran.
 
     Raises:
         SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
-        Interrupted: a signal came; episodes that were played are kept.
+        Interrupted: a signal came; finished episodes are stored.
     """
     path = config.demonstrations.trajectories
     spent: dict[str, float] = {}
@@ -123,7 +123,7 @@ def episode_leaks(config: SkillTTRLConfig, path: str | Path) -> list[str]:
 
 
 def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
-    """Collect, with what is said to those who leave early: the command `collect` goes on without being told to, a run does not."""
+    """Collect, and adapt messages about an early end to a run: the command `collect` resumes by itself, a run needs `--resume auto`."""
     try:
         collect_into(path, config, progress)
     except Interrupted as leaving:

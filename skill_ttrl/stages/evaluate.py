@@ -39,7 +39,7 @@ def run(
         path: run folder (its newest checkpoint) or checkpoint folder.
         overrides: changes to the run's config, e.g. `eval.samples=64` or `data.eval={path: mine.jsonl}`.
         use_bank: False measures without the run's skill bank.
-        progress: told of what was left out.
+        progress: reports what was left out.
 
     Raises:
         ConfigError: the run was trained on some of the problems and not on others, which makes two evaluations.
@@ -75,11 +75,11 @@ def run_all(
         overrides: changes to the config, e.g. `eval.samples=64`; `data.eval.limit=100` holds for each of `data`.
         data: files or data sets (`hf:owner/name`); empty: the run's or recipe's own problems.
         config: a plain model's recipe or config file.
-        output: folder in which samples are kept as they are drawn; an interrupted evaluation goes on from them.
+        output: folder that stores samples as they are drawn; an interrupted evaluation resumes from them.
         chunk: problems drawn together, each chunk from a seed of its own; 0: all. None: as many as the backend takes at once
             where there is an `output`, else all.
         use_bank: False measures without the skill bank.
-        progress: told of what is drawn and of what was left out.
+        progress: reports what is drawn and what was left out.
 
     Raises:
         RunFolderError: `output` belongs to another model, other data or settings.

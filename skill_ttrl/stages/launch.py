@@ -40,7 +40,7 @@ class Options:
     """Processes that train together."""
     tracker: str | None = None
     output: Path | None = None
-    """Run folder; None: beside the bank that is named, else `runs/NAME`."""
+    """Run folder; None: next to the named bank, else `runs/NAME`."""
     resume: str | None = None
     notice: Notice = lambda text: None
     """Called with each default that was chosen and is worth a word."""

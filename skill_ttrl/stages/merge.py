@@ -36,7 +36,7 @@ By = Literal["step", "all"]
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What a merge did to a bank, or with `dry_run` would do."""
+    """Result of a merge into a bank; with `dry_run`, of a merge that was only planned."""
 
     source: str
     bank: str
@@ -51,7 +51,7 @@ class MergeResult:
     """Counts over all updates."""
     notes: tuple[str, ...] = ()
     usage: Mapping[str, Any] = field(default_factory=dict)
-    """What was spent on language models (`Ledger.report`); empty where none was asked. A dry run asks too."""
+    """Cost of language models (`Ledger.report`); empty if none was called. A dry run calls them too."""
     gate: Mapping[str, Any] = field(default_factory=dict)
     """Decision of the gate (`bank_gate.outcome_record`); empty where nothing was tested. A dry run tests too."""
 

@@ -49,7 +49,7 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What is to be served, and how. `of_recipe` takes from a recipe what it says of it."""
+    """Model to serve, and settings of its servers. `of_recipe` reads them from a recipe."""
 
     model: str
     """A model's folder, a model of the hub as OWNER/NAME, or a run or checkpoint of ours."""
@@ -84,7 +84,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """What an interpreter's environment has."""
+    """Python version, vLLM version and number of GPUs in an interpreter's environment."""
 
     python: str
     vllm: str | None
@@ -226,7 +226,7 @@ def find_model(path: str) -> str:
 
 
 def ask_interpreter(python: str) -> Interpreter:
-    """What the environment of an interpreter has.
+    """Query an interpreter for its Python version, its vLLM version and its number of GPUs.
 
     Raises:
         ConfigError: there is no such interpreter, or it does not answer.

@@ -72,11 +72,11 @@ def run(
         output: run folder; new, or one of the same config with `resume`.
         resume: "auto" goes on from the newest checkpoint or starts fresh, "last-good" passes over damaged ones; None
             refuses a folder that holds a run.
-        progress: told where the run is.
-        source: text of the config file as the user wrote it, kept beside the resolved one.
+        progress: reports the state of the run.
+        source: text of the config file as the user wrote it, stored next to the resolved config.
 
     Returns:
-        What `summary.json` holds.
+        The content of `summary.json`.
 
     Raises:
         SkillTTRLError: something the user can fix, see `errors`; `BudgetError` where the budget is spent, with the last finished
@@ -243,7 +243,7 @@ def _demonstrations(name: Phase, prepared: Prepared, session: Session) -> Encode
 
 
 def _phase(name: Phase, prepared: Prepared, session: Session, encoded: Encoded) -> Callable[[Run], None]:
-    """What a phase does, with all that it needs looked up now: a wrong name must not cost the phases before it."""
+    """Return the function that runs a phase. Looks up all that it needs now: a wrong name must not waste the phases before it."""
     parts, meter = prepared.components, prepared.meter
     if session.resumed.over(name):
         return lambda run: None

@@ -38,7 +38,7 @@ class SkillTTRLTrainer:
     Args:
         config: what to do; its `data` section is used where no data are given to `train`.
         output: run folder of `train`.
-        progress: told where a run is.
+        progress: reports the state of a run.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class SkillTTRLTrainer:
         self.output = Path(output)
         self.progress = progress
         self.skill_bank: SkillBank | None = None
-        """What `train_offline` lets the winners change: a bank in memory, begun as the config's `skills` section says; None
-        without one. A run of `train` keeps its bank in its folder."""
+        """Bank in memory that the winners of `train_offline` change. The config's `skills` section sets its first skills; None
+        without one. A run of `train` stores its bank in its folder."""
         if config.skills is not None:
             self.skill_bank = SkillBank.from_config(config.skills)
             first = starting_skills(config.skills)
@@ -159,7 +159,7 @@ def per_response(found: AdvantageEstimate | Advantages) -> list[float]:
 
 
 def offline_group(problem: str, responses: Sequence[str]) -> Group:
-    """Responses that came from elsewhere, as the tries at one task; what they ask of a bank is read, not answered."""
+    """Wrap external responses as the rollouts of one task. Parses their skill-bank operations, but does not answer queries."""
     task = Task(problem, MATH_ENV_ID, {"question": problem})
     tries = []
     for text in responses:

@@ -1,4 +1,4 @@
-"""`skillttrl vote`: the vote laboratory. Samples in, votes out, one voting strategy beside another on the same samples."""
+"""`skillttrl vote`: the voting comparison. Samples in, votes out, several voting strategies on the same samples."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Drawing:
     """Half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says."""
 
     def asked(self) -> list[str]:
-        """What of it was asked for, as the command line writes it."""
+        """Return the options that were set, as the command line spells them."""
         given = {
             "--data": self.data,
             "--samples": self.samples is not None,
@@ -79,20 +79,20 @@ def run(
     drawing: Drawing = AS_IN_TRAINING,
     progress: Progress | None = None,
 ) -> VoteLab:
-    """Put samples to the vote under one strategy or several.
+    """Vote on samples with one strategy or several.
 
     Args:
         source: stored samples (see `targets.stored`), or a run, checkpoint or model that is sampled as its training would be.
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
-            there to be compared with.
+            included for comparison.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
         threshold: a wrong winner with at least this share of the samples is a false consensus.
         splits: random halvings behind the flip rate.
-        output: folder for `votes.jsonl` and `vote.json`; drawn samples are kept there too, and gone on with.
+        output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
         plot: HTML file to write the charts to.
         overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
-        drawing: how the source is sampled where it is no stored samples.
-        progress: told of what is drawn and of what was left out.
+        drawing: how to sample a source that is not stored samples.
+        progress: reports what is drawn and what was left out.
 
     Raises:
         ConfigError: no such strategy, or an option that it does not take.

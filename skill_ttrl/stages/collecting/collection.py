@@ -1,4 +1,4 @@
-"""What a collection is, whoever plays: episodes of tasks in a fixed order, counted as they come and kept as lines of a file."""
+"""Collections, for any agent: episodes of tasks in a fixed order, counted as they finish and stored as lines of a file."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class TaskSelection:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """What became of a collection."""
+    """Result of a collection."""
 
     env: str
     """The environment's id."""
@@ -136,7 +136,7 @@ class Collected:
     by_type: dict[str, SuccessStats]
     """By type of task; empty where there is only one type."""
     first_error: str | None
-    """What went wrong in the first episode that failed."""
+    """Error of the first episode that failed; None if none did."""
     output: str | None
     """The file of trajectories; None where they were not kept."""
     played: int
@@ -146,7 +146,7 @@ class Collected:
     tokens: int = 0
     """Tokens that a policy wrote in this call."""
     explore: float | Sequence[float] = 0.0
-    """Share of a player's steps in which any action was taken, or one for each try in turn; see `Exploration`."""
+    """Share of a player's steps that take a random action, or one for each rollout of a task in turn; see `Exploration`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +212,7 @@ class Collection:
 
 
 def training_selection(config: SkillTTRLConfig) -> TaskSelection:
-    """What the phase collect of a run plays: tasks that the run trains on.
+    """Select the tasks that the collect phase of a run plays: tasks that the run trains on.
 
     Raises:
         ConfigError: they come from files.

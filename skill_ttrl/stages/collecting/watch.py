@@ -1,7 +1,7 @@
-"""One episode to watch: a person or a player without a model plays, and every step is told as it comes.
+"""One episode to watch: a person or a scripted agent plays, and every step is reported as it happens.
 
-It gives the same `Trajectory` as a collection would: it is `play_episode` on an environment that tells what happens in it. A
-policy plays in `play_policy`: what that needs takes seconds to load.
+The result is the same `Trajectory` as that of a collection: `play_episode` runs on a wrapped environment that reports its steps.
+Policies are in `play_policy`, whose imports take seconds.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ TextEnvironment = gymnasium.Env[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What there is to see: at the start, and after every step."""
+    """State of the episode to show: at the start, and after every step."""
 
     step: int
     """Steps played so far; 0 at the start."""
     limit: int | None
     """Steps of an episode; None where the environment sets no bound."""
     action: str | None
-    """What led here; None at the start."""
+    """Action that led here; None at the start."""
     observation: str
     info: Mapping[str, Any]
     earned: float
     """Sum of the rewards so far."""
     over: bool
-    """Whether the environment has ended the episode."""
+    """True if the environment has ended the episode."""
 
 
 Watch = Callable[[Scene], None]
@@ -56,7 +56,7 @@ class Stopped(BaseException):
 
 
 class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
-    """The same environment; `watch` is told of every reset and step, and the steps are kept."""
+    """Environment wrapper that calls `watch` after every reset and step, and records the steps."""
 
     def __init__(self, env: TextEnvironment, task: Task, watch: Watch) -> None:
         super().__init__(env)
@@ -84,7 +84,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         return answer
 
     def so_far(self) -> Trajectory:
-        """What was played before somebody left: an episode with as many turns as were wanted."""
+        """Return the steps so far as an episode that reached its last turn (`stop_reason` "max_turns")."""
         seen = self._observation if self._steps else ""
         return Trajectory(
             self._task,
@@ -177,7 +177,7 @@ def open_env(
         env_id: its id.
         kwargs: its arguments.
         split: None: the one that `name` begins with, as ALFWorld's ids do; else its own.
-        progress: told how far it is where opening it takes long.
+        progress: reports how far it is where opening takes long.
         name: of the task that it is opened for.
 
     Raises:
@@ -213,7 +213,7 @@ def _plays(config: SkillTTRLConfig, env_id: str) -> bool:
 
 
 def ended(watched: WatchedEnv, stopped: Stopped) -> Trajectory:
-    """What was played before somebody left; raises what the watcher raised, where it did."""
+    """Return the steps before the episode was stopped; raise the error of `watch`, if it raised one."""
     if stopped.__cause__ is not None:
         raise stopped.__cause__
     return watched.so_far()

@@ -40,12 +40,12 @@ FEW_ROWS = 8
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a host said."""
+    """Response of a host."""
 
     status: int
-    """Of HTTP; 0 where there was none."""
+    """HTTP status; 0 if there was no response."""
     body: Any = None
-    """Its JSON; None where it is none."""
+    """Parsed JSON body; None if it is not JSON."""
     problem: str = ""
     """Why there was no answer."""
 
@@ -77,7 +77,7 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
 
 
 def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check]:
-    """What `rollout.backend: vllm` needs here; empty for other backends.
+    """Check the requirements of `rollout.backend: vllm`; empty for other backends.
 
     `model_config` is transformers' config of the model; None: it could not be read.
     """
@@ -219,7 +219,7 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
 
 
 def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
-    """Each model behind an address: asked for and named, key there, host answers; and those that nothing asks."""
+    """Check each remote model: requested and configured, key set, host answers. Includes those that the config does not use."""
     asked = asked_roles(config)
     checks = []
     if asked and installed_version("openai") is None:
@@ -280,7 +280,7 @@ def _listing(endpoint: EndpointConfig, address: Address) -> tuple[str, dict[str,
 
 
 def memory_checks(estimate: Any, place: str) -> list[Check]:
-    """What fits into the engine's share of the memory; empty without an engine in this process.
+    """Check how many sequences fit into the engine's share of the memory; empty without an engine in this process.
 
     `estimate` is a `doctor.memory.MemoryEstimate`, made for the device `place`.
     """

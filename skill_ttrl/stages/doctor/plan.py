@@ -55,7 +55,7 @@ class PhasePlan:
     rounds: int = 0
     """Decoding steps, one after another."""
     requests: int = 0
-    """Questions to a language model behind an address."""
+    """Requests to a remote language model."""
     hours: float | None = None
     """At the bounds; None where nothing is known of the speed."""
     usual_hours: float | None = None

@@ -94,7 +94,7 @@ class Evaluation:
     transductive: bool | None = None
     """The policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
     answers_given_up: int | None = None
-    """Different answers, of all ways of sampling, that were given up (`voting.given_up`). None: an older version measured."""
+    """Number of distinct undecided answers over all ways of sampling (`voting.given_up`). None: measured by an older version."""
     by_type: dict[str, TypeResult] = field(default_factory=dict)
     """By type of task; empty where there is only one type, or a problem has no true answer."""
     score: float | None = None

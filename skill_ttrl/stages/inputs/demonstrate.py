@@ -54,9 +54,9 @@ class Coverage:
 
     examples: int
     episodes: int
-    """That the examples are of."""
+    """Episodes that the examples come from."""
     won: int
-    """Of these episodes."""
+    """Successful ones among these episodes."""
     by_type: Mapping[str, int] = field(default_factory=dict)
     """Examples by type of task."""
     by_verb: Mapping[str, int] = field(default_factory=dict)

@@ -27,7 +27,7 @@ TRAJECTORIES, VOTES = "trajectories.jsonl", "votes.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """The groups of one step, and which of their tries won."""
+    """Groups of one step, and which of their rollouts won."""
 
     step: int | None
     groups: tuple[Group, ...]

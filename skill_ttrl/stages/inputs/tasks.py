@@ -64,7 +64,7 @@ def _check_system(config: SkillTTRLConfig, source: SourceConfig, progress: Progr
 def training_tasks(
     config: SkillTTRLConfig, env_id: str, source: SourceConfig | None, progress: Progress | None = None
 ) -> list[Task]:
-    """What a run is trained on: the tasks of `source`, or `env.train_tasks` of those of `env.train_split`.
+    """Return the tasks that a run trains on: those of `source`, or `env.train_tasks` of those of `env.train_split`.
 
     Raises:
         DataError, EnvError: there are none, or they cannot be read.

@@ -1,9 +1,9 @@
 """Differences between two versions of a bank, or between two banks: folders, runs that have one, files in any format.
 
-Skills are matched by what they are. The same id is the same skill; of the rest, those with the same text, then those with the
-same title in the same tier, are the same skill under another id. What a skill says (words, tier, type, and fields that mean
-nothing to us) makes it changed or not; what is kept about it (statistics, version, lineage, source, evidence) is told apart:
-two copies of one bank that were used in different runs say the same.
+Skills with the same id are the same skill. Of the rest, those with the same text, then those with the same title in the same
+tier, are the same skill under another id. The content of a skill (words, tier, type, and unknown fields) decides if it has changed.
+Its records (statistics, version, lineage, source, evidence) are compared separately, so two copies of one bank that were used in
+different runs have the same content.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from skill_ttrl.types import Change, Skill, SkillStats
 MAX_COMPARED = 50_000
 """Characters of a skill's text that are compared line by line."""
 SAID = ("title", "when_to_apply", "tier", "task_type", "extra", "text")
-"""What makes two skills the same or not."""
+"""Fields that decide if two skills have the same content."""
 KEPT = ("version", "parents", "source", "evidence")
-"""What is told apart, with the statistics."""
+"""Fields that are compared separately, as the statistics are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class SkillDiff:
 
 @dataclass(frozen=True, slots=True)
 class BankDiff:
-    """What two versions of a bank differ in."""
+    """Differences between two versions of a bank."""
 
     path: str
     a: int
@@ -94,7 +94,7 @@ class RecordChange:
 
 @dataclass(frozen=True, slots=True)
 class BankComparison:
-    """What makes bank A into bank B."""
+    """Differences between bank A and bank B."""
 
     a: BankSide
     b: BankSide
@@ -110,7 +110,7 @@ def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, i
     """The skills at a path and the bank's version: a bank's folder, a run that has one, or a file (None: no version).
 
     Raises:
-        SkillBankError: nothing is there, or it holds no skills; names that are like it are told.
+        SkillBankError: nothing is there, or it holds no skills; the message suggests similar names.
     """
     path = Path(path)
     if not path.exists():
@@ -125,7 +125,7 @@ def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, i
 
 
 def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
-    """What makes the skills at `a` into those at `b`.
+    """Compare the skills at `a` with those at `b`.
 
     Raises:
         SkillBankError: see `skills_at`; or a file holds an id twice.
@@ -149,7 +149,7 @@ def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
 
 
 def diff_bank(path: str | Path, a: int, b: int) -> BankDiff:
-    """What two versions differ in, skill by skill.
+    """Compare two versions of a bank, skill by skill.
 
     Raises:
         SkillBankError: there is no such version.
@@ -206,7 +206,7 @@ def _other_fields(skill: Skill) -> str:
 
 
 def _beside(file: SkillFile) -> Any:
-    """What a file says besides its skills, without how it is laid out; a file without it says nothing."""
+    """Return the metadata that a file holds apart from its skills, without its layout; empty if it has none."""
     content = json.loads(file.origin)["content"] if file.origin else {}
     return {key: value for key, value in content.items() if key == "metadata"} if isinstance(content, dict) else {}
 

@@ -36,7 +36,7 @@ class Exported:
 
 
 def holds_episodes(path: str | Path) -> bool:
-    """Whether a path is a file of trajectories, as far as its first line tells."""
+    """True if a path is a file of trajectories, judging by its first line."""
     path = Path(path)
     if path.suffix != ".jsonl" or not path.is_file():
         return False

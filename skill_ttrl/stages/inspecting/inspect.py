@@ -154,7 +154,7 @@ def _demonstrated(file: Path) -> str:
 
 
 def _asked(folder: Path) -> str:
-    """What was asked of models behind addresses and what it cost; empty where nothing was."""
+    """Summarize the requests to remote models and their cost; empty if there were none."""
     if not (folder / USAGE).is_file():
         return ""
     lines = usage_lines(usage_report(read_usage(folder / USAGE)))

@@ -120,7 +120,7 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
 
 
 def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k: int | None = None) -> Inspection:
-    """What a query finds, with scores. Vectors are made in memory: nothing is written.
+    """Search a bank and list the hits with their scores. Computes vectors in memory; writes nothing.
 
     Raises:
         SkillBankError: the query is empty.

@@ -82,7 +82,7 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
 
 
 def _collected(path: Path, count: int) -> dict[str, Any]:
-    """What stands beside a file that `skillttrl collect` has written."""
+    """Return the settings stored next to a file that `skillttrl collect` has written; empty if there are none."""
     if not identity_file(path).is_file():
         return {}
     made = read_identity(path)["made_with"]
@@ -108,7 +108,7 @@ def _outcome(where: str, line: bytes) -> EpisodeResult:
 
 
 def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
-    """What the environment says of the episodes, where it could judge all of them."""
+    """Summarize the success of the episodes, in all and by type; empty unless the environment judged all of them."""
     overall = count_success(outcomes)
     if overall.success is None:
         return {}

@@ -15,7 +15,7 @@ from skill_ttrl.stages.inspecting.inspection import Inspection
 from skill_ttrl.storage.jsonl import read_jsonl
 
 STEP = "step "
-"""What the label of an evaluation in the middle of the reinforcement begins with."""
+"""Prefix of the label of an evaluation during RL training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Stopping:
 
 
 def look_back(path: str | Path) -> Stopping:
-    """What every rule, with its defaults, would have done to the run at `path`, and the run's own rule with its options.
+    """Apply every rule, with its defaults, to the run at `path` in hindsight, and the run's own rule with its options.
 
     Raises:
         RunFolderError: not a run folder, or no step of reinforcement has been done in it.

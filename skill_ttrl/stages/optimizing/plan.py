@@ -144,7 +144,7 @@ def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *,
 
 
 def count_gepa(config: OptimizeConfig, sizes: Sizes, *, minibatch: int, iterations: int, reuses: bool) -> Counted:
-    """The rollouts and calls of the engine gepa, as bounds: an iteration tries a parent and at most one new document on a minibatch."""
+    """Bounds on the rollouts and calls of the engine gepa: an iteration evaluates a parent and at most one new document on a minibatch."""
     least = 0 if reuses else minibatch
     rollouts = {"rollout": Span(least, 2 * minibatch), "selection": Span(0, sizes.selection)}
     asked = Span(0, 1)

@@ -102,7 +102,10 @@ def skill_reader(granularity: str) -> ToSkills:
 
 
 def one_by_one(worker: RolloutWorker) -> RolloutWorker:
-    """The worker of a model behind an address, or of a program, with rollouts that end each by itself: each is kept once it is paid for."""
+    """Let rollouts of a remote model or a program finish independently, so that each is stored once it is paid for.
+
+    Returns other workers, and those whose config sets a schedule, unchanged.
+    """
     config = worker.config
     if not backend_facts(config).remote or config.rollout.schedule != "auto":
         return worker

@@ -34,10 +34,10 @@ FAILED = ("timeout", "no_answer", "error")
 
 @dataclass
 class StagedCalls(Calls):
-    """Calls whose rollouts stand in the ledger under the stage that asks; counts those that failed or that nothing grades, and says so.
+    """Calls that record rollouts in the ledger under their stage. Counts failed and ungraded rollouts.
 
     Args:
-        progress: told once of rollouts that nothing grades, and once of those whose reward and true answer disagree.
+        progress: gets one warning about ungraded rollouts, and one about rollouts whose reward and true answer disagree.
     """
 
     progress: Progress = field(default_factory=SilentProgress)
@@ -60,12 +60,12 @@ class StagedCalls(Calls):
         return results
 
     def check_results(self, results: Sequence[RolloutResult]) -> None:
-        """Refuse the first results of a run where nothing tells success in any of them.
+        """Raise an error if none of the first results of a run is graded.
 
-        Results of such a batch are not put down, so an empty journal means that none was graded yet.
+        Results of such a batch are not logged, so an empty journal means that none was graded yet.
 
         Raises:
-            EnvError: so it is.
+            EnvError: none of the results is graded.
         """
         played = [result for result in results if result.extras.get("stop_reason") not in FAILED]
         if len(self.journal) or not played or not all(result.ungraded for result in played):

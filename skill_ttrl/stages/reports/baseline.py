@@ -67,7 +67,7 @@ def baseline_command(path: str | Path, config: SkillTTRLConfig) -> str:
 
 
 def baseline_lines(path: str | Path) -> list[str]:
-    """What a report of the run at `path` says of its baseline, or of how to get it. Nothing of a run without votes."""
+    """Return a report's lines on the baseline of the run at `path`, or on how to make it. Empty for a run without votes."""
     config = load_config(Path(path) / "config.yaml", trust=True)
     found = find_baseline(path)
     if found is None:

@@ -51,10 +51,10 @@ def build(
 
     Args:
         config: the whole config.
-        progress: told of what was left out.
+        progress: reports what was left out.
         weights: a checkpoint folder to take the policy from, in place of `model.path`.
         bank: the run's skill bank.
-        stopping: tells that the user wants to leave; see `BackendContext`.
+        stopping: returns True once the user wants to stop; see `BackendContext`.
         warnings: gets lines for the summary on held-out tasks that are learned from.
         driver: the ranks that train together; None: this process alone.
 
@@ -143,12 +143,12 @@ def build_for_eval(
     weights: Path | None = None,
     bank: RunBank | NoBank = NO_BANK,
 ) -> tuple[RolloutWorker, dict[str, list[Task]]]:
-    """Build what puts problems to a policy that learns nothing from them; also gives those whose prompts fit.
+    """Build the worker that evaluates a policy without training it; also returns the problems whose prompts fit.
 
     Args:
         config: the whole config; its `data` says no more than how long a prompt may be.
         problems: tasks by source, each with at least one.
-        progress: told of what was left out.
+        progress: reports what was left out.
         weights: as for `build`.
         bank: the skill bank, which the agent sees as it is now.
 

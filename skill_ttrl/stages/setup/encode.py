@@ -207,7 +207,7 @@ def _encode_chats(
 
 
 def said_of(found: Coverage) -> str:
-    """What demonstrations cover, in a line or two."""
+    """Describe the coverage of demonstrations in a line or two."""
     verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
     never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
     if found.not_written:
@@ -230,7 +230,7 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
 
 
 def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demonstration]) -> list[EncodedDemonstration]:
-    """Tokens as the model will meet them: skills in the prompt, what the bank told inserted and not learnt."""
+    """Tokenize demonstrations as the model will see them: skills in the prompt, retrieved skills inserted and excluded from the loss."""
     pieces = [list(shown.parts()) for shown in demonstrations]
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}

@@ -142,7 +142,7 @@ def starting_skills(config: SkillsConfig) -> list[Skill]:
 
 
 def starting_file(config: SkillsConfig) -> SkillFile:
-    """What `skills.bank` names: a bank's folder, a file or a folder of skills, a document, or a family's rules."""
+    """Read the skills that `skills.bank` names: a bank's folder, a file or a folder of skills, a document, or a family's rules."""
     if config.bank is None:
         return SkillFile([])
     if config.bank.startswith(FAMILY):

@@ -49,7 +49,7 @@ _SPLITS = "A run trains on the split that env.train_split names, and is measured
 
 @dataclass(frozen=True)
 class PolicyBundle:
-    """What it takes to put questions to a policy."""
+    """Parts needed to query a policy."""
 
     accelerator: Accelerator | None
     """Where weights compute; None of a remote model."""
@@ -121,7 +121,7 @@ def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
 
 
 def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
-    """What makes the prompts of `agent.memory: window`."""
+    """Create the prompt builder of `agent.memory: window`."""
     templates = Templates(config.agent.prompts)
     return Window(
         templates,

@@ -58,7 +58,7 @@ def run_policy(
     output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Collected:
-    """Have a policy play tasks, sampled as its rollouts are, and keep every episode.
+    """Run a policy on tasks, sampled as its rollouts are, and store every episode.
 
     Args:
         source: run folder, checkpoint, model's folder, model on the hub, or `openai:MODEL`; see `resolve_target`.
@@ -71,14 +71,14 @@ def run_policy(
         chunk: episodes that are played together; None: `CHUNK`, or as many as the backend takes at once. Another number samples
             other episodes from the same seed.
         seed: of all random choices; None: the config's.
-        output: `FILE.jsonl`; what it was made with stands in `FILE.jsonl.json`, what requests cost in `FILE.jsonl.usage.jsonl`.
-            None: nothing is kept.
-        progress: told of episodes, success, tokens and cost.
+        output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`, the cost of requests in `FILE.jsonl.usage.jsonl`.
+            None: nothing is stored.
+        progress: reports episodes, success, tokens and cost.
 
     Raises:
         SkillTTRLError: there is no such policy, environment, split or type; `output` holds something else; every episode failed;
-            or what may be spent is spent (`BudgetError`).
-        Interrupted: a signal came; every finished chunk is kept where there is an `output`.
+            or the budget is spent (`BudgetError`).
+        Interrupted: a signal came; every finished chunk is stored where there is an `output`.
     """
     progress = progress or SilentProgress()
     env_id = resolve_env(selection.env)
@@ -161,7 +161,7 @@ def _collect(
 
 
 def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[Chunk]:
-    """What is played together, in order: whole tasks, about `size` episodes.
+    """Plan the chunks of episodes that are played together, in order: whole tasks, about `size` episodes.
 
     Args:
         units: all episodes, the rollouts of a task after one another.
@@ -213,7 +213,7 @@ class _Meter:
 
     def __init__(self, ledger: Ledger) -> None:
         self.tokens = 0
-        """Tokens that the policy has written; of a policy behind an address, in requests that were answered."""
+        """Tokens that the policy has written; for a remote policy, in requests that were answered."""
         self._ledger, self._before = ledger, ledger.totals()
         self._began = time.perf_counter()
 
@@ -222,8 +222,6 @@ class _Meter:
 
     def figures(self) -> dict[str, float]:
         spent = self._ledger.totals()
-        self.tokens = max(
-            self.tokens, spent.tokens_out - self._before.tokens_out
-        )  # behind an address there may be no ids
+        self.tokens = max(self.tokens, spent.tokens_out - self._before.tokens_out)  # a remote model may return no ids
         rate = {"tokens/s": self.tokens / max(time.perf_counter() - self._began, 1e-9)}
         return rate | ({"cost": spent.cost} if spent.cost else {})

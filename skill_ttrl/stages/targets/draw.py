@@ -71,23 +71,23 @@ def draw_samples(
     both_wordings: bool = False,
     controls: bool = False,
 ) -> DrawnSamples:
-    """Every problem under every way of sampling; what the folder holds already is not drawn again.
+    """Sample every problem under every way of sampling, apart from samples that the folder holds already.
 
     Args:
-        subject: what is asked.
-        problems: what it is asked.
-        draws: how.
-        folder: where samples are kept; None: nowhere.
-        chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all where nothing is kept.
-        use_bank: False asks without the skill bank.
-        progress: told of what is drawn and of what is left out.
+        subject: policy to sample.
+        problems: data sets to sample it on.
+        draws: ways of sampling.
+        folder: folder that stores the samples; None: they are not stored.
+        chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all without a folder.
+        use_bank: False samples without the skill bank.
+        progress: reports what is drawn and what is left out.
         both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
-        controls: whether scripted agents play the problems too (`eval.controls`); the folder keeps what they did.
+        controls: True: scripted agents play the problems too (`eval.controls`); the folder stores their episodes.
 
     Raises:
         SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
-        Interrupted: a signal came; what was drawn is kept where there is a folder.
-        BudgetError: what may be spent is spent; as above.
+        Interrupted: a signal came; samples drawn so far are stored where there is a folder.
+        BudgetError: the budget is spent; as above.
     """
     env_id = resolve_env(subject.config.env.id)
     tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split, each.limit) for each in problems}
@@ -207,7 +207,7 @@ def open_samples(
     use_bank: bool,
     both_wordings: bool = False,
 ) -> SampleFolder:
-    """The folder that keeps these samples, begun or gone on with.
+    """Open the folder that stores these samples, to begin or to resume.
 
     Raises:
         RunFolderError: it belongs to another model, other data or other settings, which are named.
@@ -250,7 +250,7 @@ def _both(worker: RolloutWorker, problems: Mapping[str, Sequence[Task]]) -> Samp
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
-    """What of a config decides which samples are drawn from given weights, beside the draws themselves."""
+    """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
     whole = config.model_dump(mode="json")
     asked: dict[str, Any] = {"endpoints": {"policy": endpoint_identity(config)}} if backend_facts(config).remote else {}
     if config.command is not None and config.rollout.backend == COMMAND:
@@ -267,7 +267,7 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
 
 
 def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
-    """What of `endpoints.policy` decides which samples are drawn; limits, prices and the key's variable do not."""
+    """Return the fields of `endpoints.policy` that decide which samples are drawn: no limits, prices or the key's variable."""
     policy = config.endpoints.policy
     return {} if policy is None else policy.model_dump(mode="json", include=set(DECISIVE))
 

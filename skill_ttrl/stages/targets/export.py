@@ -22,7 +22,7 @@ from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.storage.jsonl import read_jsonl
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
-"""What only a run needs to go on."""
+"""Files that are needed only to resume a run."""
 
 
 def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) -> Path:

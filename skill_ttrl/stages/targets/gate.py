@@ -32,14 +32,14 @@ def open_gate(
     tasks: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[TestChange]:
-    """Load a policy, and give the test of a bank's change that `merge` and `distill` take. Its `skills.gate` says how it decides.
+    """Load a policy, and yield the test of bank changes that `merge` and `distill` take. Its `skills.gate` sets how the test decides.
 
     Args:
         policy: a run, a checkpoint, a model, or `openai` (`resolve_target`). Its `skills` section says how prompts show skills.
         overrides: changes to its config, such as `skills.gate.alpha=0.01`.
         config: a plain model's recipe.
         tasks: in place of `skills.gate.tasks`.
-        progress: told of what was left out.
+        progress: reports what was left out.
 
     Raises:
         ConfigError: the policy has no `skills` section, too few tasks, or an environment that cannot grade them.

@@ -55,7 +55,7 @@ def play_policy(
     Args:
         env: is reset; stays open.
         task: what is played.
-        policy: a trained one, a plain model, or one behind an address. Its config says how it is asked.
+        policy: a trained policy, a plain model or a remote one. Its config sets prompts and sampling.
         seed: of its random choices.
         watch: called with every scene.
         temperature: 0 is greedy.

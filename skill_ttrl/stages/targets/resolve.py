@@ -1,4 +1,4 @@
-"""What is measured: a run, one of its checkpoints, or a plain model, with the config that says how it is asked."""
+"""Evaluation targets: a run, one of its checkpoints, or a plain model, with the config that sets prompts and sampling."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class EvalDataset:
 
 @dataclass(frozen=True, slots=True)
 class EvalTarget:
-    """What is measured."""
+    """Policy to evaluate."""
 
     name: str
     """Of the checkpoint, the model's folder, or the model on the hub."""
@@ -57,12 +57,12 @@ class EvalTarget:
     trained: TrainedPolicy | None
     """The run's policy; None for a plain model."""
     origin: str | Path | Mapping[str, Any]
-    """What the config was loaded from."""
+    """Source of the config."""
     overrides: tuple[str, ...]
 
     @property
     def remote(self) -> bool:
-        """Whether a model behind an address is asked in place of weights that are here."""
+        """True if the policy is a remote model or a program, and not weights that are loaded here."""
         return backend_facts(self.config).remote
 
     def bank(self) -> RunBank | NoBank:
@@ -73,7 +73,7 @@ class EvalTarget:
         return bank_in_memory(skills) if skills is not None else NoBank()
 
     def problems(self, data: Sequence[str]) -> list[EvalDataset]:
-        """What to measure on: each file or data set of `data`, or the subject's own problems; revisions are pinned.
+        """Return the problems to evaluate on: each file or data set of `data`, or the target's own problems. Pins revisions.
 
         `data.eval…` of the overrides, such as `data.eval.limit=100`, holds for each of `data`.
 
@@ -117,9 +117,9 @@ class EvalTarget:
             return None, f"what the run was trained on cannot be read any more ({error})"
 
     def fingerprint(self) -> str:
-        """Text that is the same for the same weights and no others; behind an address it is a name that others chose.
+        """Return a text that identifies the weights: the same for the same weights and no others. For a remote model it is only its name.
 
-        Of a program it is the command line, with the digest of each file that it names.
+        For a program it is the command line, with the digest of each file that it names.
         """
         if self.config.command is not None and self.config.rollout.backend == COMMAND:
             files = [f"{name} {digest}" for name, digest in file_digests(self.config.command).items()]
@@ -195,7 +195,7 @@ def resolve_target(
 def find_asked(
     source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
 ) -> PolicySource:
-    """What `skillttrl ask` asks: a run, a checkpoint, the model behind `endpoints.policy`, or a program.
+    """Find the policy for `skillttrl ask`: a run, a checkpoint, the model behind `endpoints.policy`, or a program.
 
     Raises:
         ConfigError: a run is given another config.
@@ -210,7 +210,7 @@ def find_asked(
 
 
 def is_trained(source: str | Path) -> bool:
-    """Whether `source` is a run or one of its checkpoints, which has the config that it was trained with."""
+    """True if `source` is a run or one of its checkpoints; both have the config of their training."""
     return RunFolder.exists(Path(source)) or (Path(source).is_dir() and (Path(source) / MANIFEST).is_file())
 
 
@@ -263,7 +263,7 @@ def _measured_on(*path: str) -> list[str]:
 
 
 def _is_meant_as_path(path: Path) -> bool:
-    """Whether a name with no model behind it is a path that leads nowhere, and not a model on the hub."""
+    """True if a name without a local model looks like a path that leads nowhere, and not like a model on the hub."""
     if path.exists() or path.is_absolute() or str(path).startswith((".", "~")) or len(path.parts) > 2:
         return True
     return path.parent.is_dir() if len(path.parts) == 2 else RunFolder.exists(Path("runs") / path)
@@ -283,7 +283,7 @@ def _nothing_at(path: Path) -> RunFolderError:
 
 
 def _base_model(folder: Path) -> tuple[str, str | None]:
-    """What `model.path` and `model.revision` are for a model's folder: adapters name the model below them."""
+    """Return `model.path` and `model.revision` for a model's folder; adapters name their base model."""
     file = folder / "adapter_config.json"
     if not file.is_file():
         return str(folder), None

@@ -24,13 +24,13 @@ def open_rollouts(
     temperature: float = 0.0,
     show_reference: bool = True,
 ) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
-    """Load a policy, and give its `RollOutFn` and the items of each split; both are closed at the end.
+    """Load a policy, and yield its `RollOutFn` and the items of each split; closes the policy at the end.
 
     Args:
-        target: the policy: a run, a checkpoint, a model, or one behind an address (`resolve_target`).
+        target: the policy: a run, a checkpoint, a local or a remote model (`resolve_target`).
         splits: tasks by what they are for (`train`, `selection`, `test`). Prompts that are too long are left out.
         place: puts the document in front of the agent: `in_prompt`, or `as_bank(...)`.
-        progress: told of what was left out.
+        progress: reports what was left out.
         temperature: of the rollouts; 0 is greedy.
         show_reference: analysts read the true answers of these tasks.
 

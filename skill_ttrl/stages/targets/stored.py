@@ -44,13 +44,13 @@ class SampleSet:
     visits: tuple[tuple[TaskSamples, ...], ...]
     """Problems that are voted on together: one for samples drawn once, one for each step of a run."""
     notes: tuple[str, ...] = ()
-    """What was left out or could not be had."""
+    """Notes on what was left out or could not be read."""
     trained_on: int | None = None
     """Problems that the policy was trained on; None where that is not known."""
 
 
 def is_stored(source: str | Path) -> bool:
-    """Whether `source` names a file, or is a folder that samples are kept in; anything else is to be sampled."""
+    """True if `source` names a file or is a folder that stores samples; anything else is a policy to sample."""
     if not str(source).strip():  # as a path it would be the working directory
         return False
     path = Path(source)

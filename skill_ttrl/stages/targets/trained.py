@@ -111,14 +111,14 @@ class Question(TextEnv):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a policy answered to one question."""
+    """Answers of a policy to one question."""
 
     question: str
     texts: tuple[str, ...]
     answers: tuple[str | None, ...]
     vote: VoteResult
     retrieved: tuple[tuple[str, ...], ...] = ()
-    """For each text, the ids of the skills that it asked for and was told."""
+    """For each text, the ids of the skills that it retrieved."""
     warnings: tuple[str, ...] = ()
     """Warnings about the answers."""
 

@@ -162,7 +162,7 @@ class TrainingComponents:
     """Without true answers."""
     bank: RunBank | NoBank
     gate: GateTasks | None = None
-    """What changes of the bank are tested on (`skills.gate`); None: they are not."""
+    """Tasks that changes of the bank are tested on (`skills.gate`); None: changes are not tested."""
 
     @property
     def config(self) -> SkillTTRLConfig:

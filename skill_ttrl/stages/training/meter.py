@@ -34,7 +34,7 @@ class Meter:
     envs: EnvPool
     """Where true answers are known, environments of its own: one keeps what it was reset with."""
     transductive: bool
-    """Whether evaluation runs on the very tasks that are trained on."""
+    """True if evaluation runs on the training tasks themselves."""
     evaluations: dict[str, Evaluation] = field(default_factory=dict)
     """By label, oldest first."""
 

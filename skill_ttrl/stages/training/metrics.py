@@ -23,7 +23,7 @@ PLAIN = "majority"
 BY_TYPE = "success/"
 """Begins the name of a metric that is the success of one type of task."""
 LEFT_OUT = ("turns", "observation_tokens", "actions")
-"""What a prompt of `agent.memory: window` may have had no room for; see `Step.left_out`."""
+"""Parts that a prompt of `agent.memory: window` may have had no room for; see `Step.left_out`."""
 
 
 def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:
@@ -112,7 +112,7 @@ def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict
 
 
 def several_types(tasks: Iterable[Task]) -> bool:
-    """Whether there is more than one type among the tasks."""
+    """True if the tasks are of more than one type."""
     return len({task.task_type for task in tasks}) > 1
 
 
@@ -143,7 +143,7 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
 
 
 def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
-    """What prompts may have no room for."""
+    """Return the parts that prompts may have no room for."""
     shown = config.skills is not None and config.skills.use and config.skills.in_prompt > 0
     return [*(LEFT_OUT if config.agent.memory == "window" else ()), *(["skills"] if shown else [])]
 

@@ -61,7 +61,7 @@ class RunBank:
 
     @property
     def target(self) -> SkillBank:
-        """What changes go into: the bank, or with a gate its draft."""
+        """Bank that receives changes: the run's own, or with a gate its draft."""
         return self.bank if self.draft is None else self.draft
 
     @cached_property
@@ -115,15 +115,15 @@ class RunBank:
         *,
         evolves: bool = False,
     ) -> dict[str, float]:
-        """Let the winners of a step change the bank, retire what went stale, and say what happened.
+        """Merge the skills of a step's winners into the bank, evict stale skills, and return the metrics.
 
-        A winner is a try whose reward is the best of its group and above zero; see `winning`. The merge is one update or none:
-        where the budget for language models is spent, nothing is merged.
+        A winner is a rollout whose reward is the best of its group and above zero; see `winning`. The merge is one update or none:
+        once the budget for language models is spent, nothing is merged.
 
         Args:
-            groups: the step's tries, rewarded.
+            groups: the step's rollouts, with rewards.
             step: its number.
-            warn: called with what a language model failed to do.
+            warn: called with failures of a language model.
             evolves: failures change the bank too, and evict by the uses that are then counted here.
 
         Raises:
@@ -204,7 +204,7 @@ class RunBank:
         return replace(task, task_type=self._named_type(task.task_type))
 
     def _count_uses(self, groups: Sequence[Group], step: int) -> None:
-        """Count for each skill the tries that were given it, and those of them that succeeded: evolution retires by that."""
+        """Count for each skill the rollouts that got it, and those of them that succeeded; evolution evicts by these counts."""
         tries = [each for group in groups for each in group.trajectories if each.error is None]
         uses = [
             (name, each.succeeded)
@@ -216,7 +216,7 @@ class RunBank:
             self.target.record_usages(uses, step, evidence=tuple(dict.fromkeys(group.task.id for group in groups)))
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of the bank, JSON-able."""
+        """Return the state of the bank for a checkpoint, JSON-able."""
         pending = (
             {} if self.draft is None else {"bank_pending": [json.loads(to_json(each)) for each in self.undecided()]}
         )
@@ -294,7 +294,7 @@ def models_of(config: SkillTTRLConfig) -> LLMEndpoints:
 
 
 def skill_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """How much a step's tries used the bank: shares of tries, and for each try the tokens that were inserted."""
+    """Compute how much a step's rollouts used the bank: shares of rollouts, and errors and inserted tokens per rollout."""
     tries = trajectories_of(groups)
     ops = [trajectory.ops for trajectory in tries if trajectory.ops is not None]
     if not ops:

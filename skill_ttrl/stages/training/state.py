@@ -64,7 +64,7 @@ class RLState(PhaseState):
     evolution: Evolver | None
     gate: BankGate | None = None
     text: Stateful | None = None
-    """What edits the texts of the bank (`optimize.every`)."""
+    """Editor of the texts in the bank (`optimize.every`)."""
     task_batches: int = 0
     """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
 
