@@ -11,7 +11,7 @@ ChangeKind = Literal["add", "edit", "replace", "remove", "evict", "use"]
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """A better text for a skill that exists."""
+    """New text for an existing skill."""
 
     base: str
     """Id of the skill, as the model wrote it, without `#`."""
@@ -20,7 +20,7 @@ class Evolution:
 
 @dataclass(frozen=True, slots=True)
 class SkillOps:
-    """What one try asked of the skill bank, in the order it was written. Errors are data: nothing here raises."""
+    """Skill operations of one rollout, in the order written. Parse errors are stored, not raised."""
 
     generate: tuple[str, ...] = ()
     """Texts of new skills."""
@@ -28,23 +28,23 @@ class SkillOps:
     """Queries."""
     evolve: tuple[Evolution, ...] = ()
     errors: tuple[str, ...] = ()
-    """What could not be read, each with its reason."""
+    """Operations that could not be parsed, each with its reason."""
     titles: tuple[str, ...] = ()
-    """Titles of the new skills, in the order of `generate`; empty where none was given."""
+    """Titles of the new skills, in the order of `generate`; empty if none was given."""
 
     @property
     def has_generate(self) -> bool:
-        """Whether a new skill was written."""
+        """True if the rollout wrote a new skill."""
         return bool(self.generate)
 
     @property
     def has_retrieve(self) -> bool:
-        """Whether the bank was asked."""
+        """True if the rollout queried the bank."""
         return bool(self.retrieve)
 
     @property
     def has_evolve(self) -> bool:
-        """Whether a skill was rewritten."""
+        """True if the rollout rewrote a skill."""
         return bool(self.evolve)
 
     @property
@@ -63,7 +63,7 @@ class SkillOps:
 
 @dataclass(frozen=True, slots=True)
 class SkillStats:
-    """How a skill has served. It is carried over when the skill is replaced."""
+    """Usage statistics of a skill, carried over when the skill is replaced."""
 
     uses: int = 0
     successes: int = 0
@@ -87,7 +87,7 @@ class Skill:
     text: str
     when_to_apply: str = ""
     tier: Tier = "task"
-    """`general` holds for every task, `task` for one type, `mistake` tells what to avoid."""
+    """`general` applies to every task, `task` to one type, `mistake` describes what to avoid."""
     task_type: str = ""
     """Kind of task it is for; empty for any."""
     version: int = 1
@@ -95,15 +95,15 @@ class Skill:
     parents: tuple[str, ...] = ()
     """Ids of the skills it came from, nearest last."""
     source: str = ""
-    """Who wrote it: "user", "merge", "import", ..."""
+    """Origin of the skill: "user", "merge", "import", ..."""
     evidence: tuple[str, ...] = ()
-    """What speaks for it: ids of tasks or trajectories."""
+    """Ids of the tasks or trajectories that support it."""
     stats: SkillStats = field(default_factory=SkillStats)
     flags: tuple[str, ...] = ()
     """Suspicious parts of its text (see `sanitize`); empty for most."""
     extra: str = ""
-    """What the file it came from said of it and no field here holds: a JSON object as text (`skills.leftover`), empty for
-    none. A text, so that a skill stays hashable, and numbers and the order of keys stay as they were."""
+    """Fields of the source file that have no counterpart here: a JSON object as text (`skills.extra_fields`), empty for
+    none. Stored as text so that a skill stays hashable, and numbers and the order of keys are preserved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ class BankUpdate:
     origin: str | None = None
     """`Snapshot.origin` from this version on; None: as it was."""
     samples: tuple[str, ...] = ()
-    """Digests of the samples that it learned from (`skills.merged`), so that none is counted twice."""
+    """Digests of the samples that it learned from (`skills.merge.merged`), so that none is counted twice."""
     back_to: int | None = None
     """The version that a rollback brings back; None for every other update."""
     writer: str = ""
-    """`run` for what a run does to its own bank; empty for changes by hand, by commands and by programs."""
+    """`run` for a run's changes to its own bank; empty for changes by hand, by commands and by programs."""
