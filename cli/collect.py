@@ -109,8 +109,8 @@ def collect(
 ) -> None:
     """Play the tasks of a split and write each trajectory, with exact text, as one line; success by type of task.
 
-    A policy plays as it is sampled in its rollouts, with the skills of its bank in its prompts. Where an environment rewards what
-    is right in part (`webshop`), the mean score is reported beside.
+    A policy plays as it is sampled in its rollouts, with the skills of its bank in its prompts. Where an environment gives partial
+    rewards (`webshop`), the mean score is reported too.
     """
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.rollout.scripted import Exploration
@@ -155,7 +155,7 @@ def shares(text: str) -> tuple[float, ...]:
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:
-    """What `--set env.kwargs...` and `--data` hand to the environment.
+    """Return the arguments of the environment from `--set env.kwargs...` and `--data`.
 
     Raises:
         ConfigError: another key is set, or one that is not written KEY=VALUE.

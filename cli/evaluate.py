@@ -121,7 +121,7 @@ def evaluate(
     """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file.
 
     With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
-    success by type of task. Where an environment rewards what is right in part (`webshop`), the mean score stands beside.
+    success by type of task. Where an environment gives partial rewards (`webshop`), the mean score is reported too.
     """
     where = env or (config if path is None else None)  # a player plays the tasks of an environment, or of a config's
     of_player = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}

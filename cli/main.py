@@ -111,7 +111,7 @@ def ask(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put a question to a trained policy, or to a model behind an address."""
+    """Put a question to a trained policy, or to a model on a server."""
     from skill_ttrl.stages.targets.resolve import find_asked
     from skill_ttrl.stages.targets.trained import ask as put
 

@@ -218,7 +218,7 @@ def diff_view(found: BankDiff) -> RenderableType:
 
 
 def comparison_view(found: BankComparison) -> RenderableType:
-    """What makes one bank into another: skills as unified diffs in colour, then what is kept about those that both have."""
+    """Show the differences of two banks: skills as unified diffs in colour, then the records of skills that both have."""
 
     def side(name: str, one: BankSide) -> str:
         version = "" if one.version is None else f", version {one.version}"
@@ -247,7 +247,7 @@ def _cell(value: object) -> str:
 
 
 def _note(notices: Iterable[str]) -> None:
-    """What was not taken, beside the result."""
+    """Print notices on stderr, apart from the result."""
     for notice in notices:
         print(escape_terminal(f"Note: {notice}."), file=sys.stderr)
 
@@ -263,7 +263,7 @@ def _text(given: str) -> str:
 
 
 def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
-    """What a command did to the bank."""
+    """Print the changes that a command made to the bank."""
     done = {"add": "added", "edit": "edited", "replace": "replaced", "remove": "removed", "evict": "evicted"}
     words: dict[str, list[str]] = {}
     for change in update.changes:

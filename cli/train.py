@@ -152,8 +152,8 @@ def rl(
     """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`.
 
     With `--bank` the run begins with these skills; without it, where `--model` names a run with a bank, with that run's, unless
-    `--set skills.bank=` names another. Without CONFIG, `--bank` goes on from the run of `skillttrl sft` beside the bank (or
-    the one that `--model` names) and does what its recipe says.
+    `--set skills.bank=` names another. Without CONFIG, `--bank` continues from the run of `skillttrl sft` next to the
+    bank (or the one that `--model` names) and follows its recipe.
     """
     serve_other_ranks()
     from skill_ttrl.stages.launch import Options, launch_rl

@@ -1,4 +1,4 @@
-"""`skillttrl vote`: the vote laboratory. Samples are drawn or read, and voted on under one strategy beside another."""
+"""`skillttrl vote`: draw samples or read stored ones, and compare voting strategies on them."""
 
 from __future__ import annotations
 

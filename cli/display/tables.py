@@ -133,7 +133,7 @@ def _skill(skill: Skill, score: object) -> RenderableType:
 
 
 def diagnosis_view(found: Diagnosis) -> RenderableType:
-    """One row a check; what to do stands beside what was found."""
+    """Show a row for each check: its status, its finding and what to do."""
     table = Table(title="skillttrl doctor")
     for column in ("", "check", "found", "what to do"):
         table.add_column(column, overflow="fold")
@@ -144,7 +144,7 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 
 
 def plan_view(found: Plan) -> RenderableType:
-    """What a run would take: a row a phase and what each does, then memory, assumptions, and what stands in its way."""
+    """Show what a run would take: a row for each phase and what it does, then memory, speed, assumptions and obstacles."""
     table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("phase")
     tokens = [f"{what}\ntokens" for what in ("prompt", "answer", "learnt")]

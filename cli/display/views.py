@@ -1,4 +1,4 @@
-"""What the command line shows: a live view of a run, tables for everything else. Rich only; nothing here decides."""
+"""Views of the command line: a live view of a run, tables for everything else. Rendering with rich only, no decisions."""
 
 from __future__ import annotations
 

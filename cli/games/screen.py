@@ -1,4 +1,4 @@
-"""A text game in the terminal: what is seen, and the person who types."""
+"""A text game in the terminal: the screen, and the person who types."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Keyboard:
     """
 
     greeting = ""
-    """What to say at a terminal before the first action; empty: what holds for every environment."""
+    """Text shown at a terminal before the first action; empty: the text for any environment."""
     lists_at_start = True
-    """Whether the possible actions are listed before the first."""
+    """True if the possible actions are listed before the first action."""
 
     def __init__(self, console: Console, *, edits_lines: bool) -> None:
         self._console = console
@@ -40,7 +40,7 @@ class Keyboard:
         self.at_terminal = sys.stdin is not None and sys.stdin.isatty()
         self.edits_lines = edits_lines and self.at_terminal and sys.stdout.isatty()
         self.prompt = ""
-        """What stands before the next action."""
+        """Text printed before the next action."""
         self.listed: dict[str, str] = {}
         """The actions that are possible now, by how they are shown."""
 
@@ -86,7 +86,7 @@ class Keyboard:
         return line
 
     def completions(self) -> list[str]:
-        """What a line can begin with: the possible actions, as they are shown."""
+        """Return the completions of a line: the possible actions, as they are shown."""
         return list(self.listed)
 
     def tell(self, text: str) -> None:
@@ -130,7 +130,7 @@ class Screen:
     """
 
     tells_task = True
-    """Whether the task is told in words before the first scene."""
+    """True if the task is stated in words before the first scene."""
 
     def __init__(self, console: Console, keyboard: Keyboard | None, delay: float) -> None:
         self._console, self._keyboard, self._delay = console, keyboard, delay
@@ -151,7 +151,7 @@ class Screen:
             time.sleep(self._delay)
 
     def show(self, scene: Scene) -> None:
-        """What is seen in a scene: the observation as it is."""
+        """Show a scene: the observation as it is."""
         self._say(scene.observation)
 
     def name_of_task(self, scene: Scene) -> str:
@@ -160,7 +160,7 @@ class Screen:
         return self.task.id
 
     def explain(self, played: Trajectory, info: Mapping[str, Any]) -> None:
-        """What is to be said of a whole episode before its last line: nothing."""
+        """Explain a finished episode before its last line; this class prints nothing."""
 
     @property
     def width(self) -> int:

@@ -43,10 +43,10 @@ class ShopPage:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a product: the values that each option can have."""
     texts: tuple[str, ...] = ()
-    """What stands there beside."""
+    """Other texts of the page."""
     buttons: tuple[str, ...] = ()
     has_product: bool = False
-    """Whether it is about one product, whose chosen options hold on."""
+    """True if the page is about one product, whose chosen options stay selected."""
 
 
 def read_page(observation: str, clickables: Sequence[str]) -> ShopPage | None:
@@ -79,7 +79,7 @@ def _is_button(text: str, known: set[str]) -> bool:
 
 
 def _read_thanks(head: str, rest: Sequence[str]) -> ShopPage:
-    """What was bought; most else that stands there is for upstream's study."""
+    """Read the page after a purchase: what was bought. Most other text on it is for upstream's study."""
     bought = [rest[rest.index(name) + 1] for name in ("asin", "options") if name in rest[:-1]]
     return ShopPage("", texts=(head, f"Bought: {', options '.join(bought)}"))
 
@@ -214,7 +214,7 @@ class Shopper(Keyboard):
 
 
 def score_lines(info: Mapping[str, Any]) -> list[str]:
-    """What a purchase was worth and why, as far as `info` says it: a running server may tell the score alone."""
+    """Return lines that explain the score of a purchase, as far as `info` does: a running server may report the score alone."""
     known = "r_type" in info
     lines = [f"Score {_value(info.get('score'))} of 1" + " = kind × (attributes + options + price)" * known]
     if known:

@@ -35,7 +35,8 @@ class CommandConfig(Section):
     max_concurrency: int = Field(default=4, ge=1)
     """Most programs that run at once."""
     env: list[str] = Field(default_factory=list)
-    """Names of environment variables that the program gets beside the usual ones (PATH, HOME, language and time zone). Never values."""
+    """Names of environment variables that the program gets in addition to the usual ones (PATH, HOME, language and time zone). Never
+    values."""
     cwd: str | None = None
     """Folder that it runs in; None: an empty one of its own, which is removed afterwards."""
     max_output_bytes: int = Field(default=1 << 20, ge=1)

@@ -92,6 +92,6 @@ class DataConfig(Section):
     max_prompt_tokens: int = Field(default=1024, ge=1)
     """Longest prompt in tokens (TTRL: 512 for AIME, 1024 for AMC)."""
     overlong: Literal["filter", "truncate", "refuse"] = "filter"
-    """What happens to a longer prompt: left out (and counted), cut at the left, or the run stops."""
+    """Treatment of a longer prompt: `filter` leaves it out and counts it, `truncate` cuts it at the left, `refuse` stops the run."""
     leak: Literal["refuse", "report"] = "refuse"
     """Action if held-out tasks would be learned from: the command stops, or continues and reports it in its summary."""

@@ -1,6 +1,6 @@
-"""Section of a config: language models behind addresses that speak OpenAI's protocol.
+"""Section of a config: language models on servers with an OpenAI-compatible API.
 
-Secrets are no part of it: a key is named by the environment variable that holds it.
+It holds no secrets: a key is named by the environment variable that holds it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from skill_ttrl.config.section import Section
 
 
 class EndpointConfig(Section):
-    """One language model behind an address that speaks OpenAI's protocol."""
+    """One language model on a server with an OpenAI-compatible API."""
 
     model: str
     """Name of the model, as the server knows it; on Azure the deployment's."""
@@ -29,8 +29,8 @@ class EndpointConfig(Section):
     api: Literal["chat", "completions"] = "chat"
     """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
     dialect: Literal["openai", "vllm"] = "openai"
-    """What a policy's server understands beside the protocol. `vllm`: `top_k`, answers begun by us, stop texts that stay in the
-    answer, and choices (`agent.constrain_actions`)."""
+    """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
+    and choices (`agent.constrain_actions`)."""
     logprobs: bool = False
     """Ask for the log-prob of each token, where the server offers them."""
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
@@ -38,7 +38,7 @@ class EndpointConfig(Section):
     max_tokens: int = Field(default=2048, ge=1)
     """Longest answer to a merger's or teacher's question; the policy's is `rollout.max_new_tokens`."""
     token_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    """What the server calls that limit; older ones know only `max_tokens`."""
+    """Name of that limit in a request; older servers know only `max_tokens`."""
     temperature: float | None = Field(default=None, ge=0)
     """Of a merger or teacher; None: the server's own. The policy's is `rollout.temperature`."""
     extra_body: dict[str, Any] = Field(default_factory=dict)

@@ -182,7 +182,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
 
 
 def _takes_text(keys: Sequence[str]) -> bool:
-    """Whether the field at `keys` holds text: then `name=1e3` is a name."""
+    """Check if the field at `keys` holds text: `name=1e3` is a name then."""
     section = section_at(SkillTTRLConfig, keys[:-1])
     field = section.model_fields.get(keys[-1]) if section else None
     if field is None:

@@ -98,9 +98,9 @@ class CriticConfig(Section):
     revision: str | None = None
     """Commit of a hub's model; recorded when it is resolved."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """Constant rate of AdamW, of a model apart or of the head that learns alone; None: 1e-5 for a model (verl), for a head as below."""
+    """Constant rate of AdamW, of a separate model or of the head that learns alone; None: 1e-5 for a model (verl), for a head as below."""
     head_learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """That of the head of a model apart; None: 0.1 over the width of its hidden states."""
+    """Constant rate of the head of a separate model; None: 0.1 over the width of its hidden states."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled, of the matrices of a model apart."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -208,7 +208,7 @@ class RLConfig(Section):
     """How rewards become advantages: a name, or `type` (a registered name, or `module:Class`) with that algorithm's options
     (docs/algorithms.md). An algorithm may bring other values for keys of this section that a config does not set."""
     invalid_penalty: float = Field(default=0.0, ge=0)
-    """Taken off the reward of each step whose action was invalid (SkillRL: 0.1, beside a reward of 10)."""
+    """Subtracted from the reward of each step whose action was invalid (SkillRL: 0.1, with a reward of 10 for success)."""
     loss: Annotated[dict[str, Any], _named("ppo_clip")] = Field(default_factory=lambda: {"type": "ppo_clip"})
     """The policy loss: a name, or `type` (a registered name, or `module:Class`) with that loss's options (docs/algorithms.md)."""
     optimizer: Literal["adamw", "muon"] = "adamw"

@@ -105,15 +105,15 @@ class RolloutConfig(Section):
 
 
 class VoteConfig(Section):
-    """Who wins a vote, and what that does to training where votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
+    """Voting strategy, and its effect on training where votes are rewarded (`rl.reward: majority`). See docs/voting.md."""
 
     strategy: str = "majority"
     """`majority`, `confidence`, `soft`, `harmonic`, `restrain`, `guard`, `gated`, or `module:function` of your own."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Options of the strategy, e.g. `threshold`."""
     paraphrase: str = "policy"
-    """Who says a question in other words where a strategy asks for it (`harmonic`): `policy`, greedily, with the template
-    `paraphrase`, or `module:function` of your own, from a text to a text."""
+    """Source of the paraphrases that a strategy needs (`harmonic`): `policy`, decoded greedily with the template `paraphrase`, or
+    `module:function` of your own, from a text to a text."""
 
 
 class EvalConfig(Section):

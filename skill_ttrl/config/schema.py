@@ -45,7 +45,7 @@ class VerifiedConfig(Section):
 
 
 class RunConfig(Section):
-    """What is kept of a run."""
+    """Tracking, checkpoints and stored samples of a run, and its reaction to updates that are not finite."""
 
     tracker: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
     keep_checkpoints: int | None = Field(default=3, ge=1)

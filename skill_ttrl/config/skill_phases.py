@@ -42,8 +42,8 @@ class DistillConfig(Section):
     """The phase distill: skills from successes and failures, by type of task."""
 
     teacher: str = "heuristic"
-    """Who writes them: `heuristic` (what winners did and losers did not; no language model), `openai` (`endpoints.teacher`), or
-    `module:attribute` of your own."""
+    """Teacher that writes the skills: `heuristic` (what winners did and losers did not; no language model), `openai`
+    (`endpoints.teacher`), or `module:attribute` of your own."""
     max_general: int = Field(default=12, ge=0)
     """Most general principles (SkillRL: 8-12, WebShop 10-15)."""
     max_specific: int = Field(default=6, ge=0)
@@ -57,24 +57,24 @@ class DistillConfig(Section):
     last_steps: int = Field(default=5, ge=1)
     """Steps at the end of each that it is shown."""
     prompt_tokens: int = Field(default=6000, ge=200)
-    """Longest question to the teacher; what does not fit is left out, and said."""
+    """Longest question to the teacher; parts that do not fit are left out, and reported."""
 
 
 class DemonstrationsConfig(Section):
-    """What the phase sft imitates where `sft.data` is not given: steps of collected episodes, with skills in their prompts."""
+    """Demonstrations of the phase sft where `sft.data` is not given: steps of collected episodes, with skills in their prompts."""
 
     trajectories: str | None = None
     """File of collected episodes; None: those of the run's own phase collect."""
     examples: int | None = Field(default=7500, ge=1)
     """Most steps that are imitated (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
     label: Literal["won", "advice"] = "won"
-    """What is imitated: `won`, the actions of won episodes; `advice`, what the player would have done at each step of every
+    """Actions to imitate: `won`, those of won episodes; `advice`, the ones that the player would have taken at each step of every
     episode (see `collect.explore`)."""
     thought: Literal["none", "skill", "aim", "openai"] = "none"
-    """What stands in `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `aim`: the next
-    action that handles what the task names, found in the episode itself. `openai`: what `endpoints.teacher` writes."""
+    """Content of `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `aim`: the next
+    action that handles what the task names, found in the episode itself. `openai`: a text that `endpoints.teacher` writes."""
     without_skills: float = Field(default=0.2, ge=0, le=1)
-    """Share of the episodes whose prompts have no skills: what the skills are worth can be seen only where they are missing."""
+    """Share of the episodes whose prompts have no skills: the worth of the skills shows only where they are missing."""
     other_skills: float = Field(default=0.1, ge=0, le=1)
     """Share of the episodes whose prompts have skills drawn from the whole bank, in place of those that are found."""
 

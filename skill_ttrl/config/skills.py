@@ -14,13 +14,13 @@ class SkillsConfig(Section):
     """The skill bank and how the agent uses it. Without this section a run has no skills."""
 
     bank: str | None = None
-    """What to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or `family:operators`; None: an empty bank.
-    The run keeps a copy of its own, in its folder."""
+    """Skills to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or
+    `family:operators`; None: an empty bank. The run stores a copy of its own in its folder."""
     use: bool = True
-    """False leaves the bank unasked: nothing is put into prompts, no question is answered. A control."""
+    """False: the bank is not used. No skills are put into prompts, no queries are answered. A control."""
     type_names: dict[str, str] = Field(default_factory=dict)
-    """What the bank calls a type of task, where it is not what the environment calls it: `pick_heat_then_place_in_recep: heat` for
-    SkillRL's banks. Skills are looked up under that name, and new ones go by it."""
+    """Names of types of task in the bank, where they differ from the environment's: `pick_heat_then_place_in_recep: heat` for
+    SkillRL's banks. Skills are looked up and added under these names."""
     max_skills: int = Field(default=200, ge=1)
     """Capacity; the least useful skills go first."""
     stale_after: int | None = Field(default=None, ge=1)
@@ -39,9 +39,9 @@ class SkillsConfig(Section):
     embedder_revision: str | None = None
     """Commit of a hub model."""
     searched: Literal["all", "when_to_apply"] = "all"
-    """What of a skill a query is compared with: title, `when_to_apply` and text together, or each wording in `when_to_apply` for itself
-    (`put a hot X in Y, or heat some X`), of which the best counts. The latter is for skills that say in the words of the tasks what they are
-    for, as `skillttrl distill` writes them: the steps of one skill hold words of other tasks."""
+    """Part of a skill that a query is compared with: title, `when_to_apply` and text together, or each wording in `when_to_apply` by
+    itself (`put a hot X in Y, or heat some X`), of which the best counts. The latter is for skills that state their use in the words of
+    the tasks, as `skillttrl distill` writes them: the steps of one skill hold words of other tasks."""
     index: Literal["chroma", "memory"] = "chroma"
     """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
@@ -55,7 +55,7 @@ class SkillsConfig(Section):
     in_prompt: int = Field(default=6, ge=0)
     """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
     prompt_tokens: int = Field(default=512, ge=1)
-    """Token budget of the skills in the prompt, beside `data.max_prompt_tokens`; what does not fit is left out."""
+    """Token budget of the skills in the prompt, in addition to `data.max_prompt_tokens`; skills that do not fit are left out."""
     max_retrievals: int = Field(default=1, ge=0)
     """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`, `<retrieve query="..."/>` at its
     end. 0: never."""
@@ -64,7 +64,7 @@ class SkillsConfig(Section):
     retrieve_tokens: int = Field(default=256, ge=1)
     """Token budget of one insertion."""
     own_notes: bool = False
-    """Skills that a try generates can be found by the same try in its later turns, before any merge. For
+    """Skills that a rollout generates can be retrieved by the same rollout in its later turns, before any merge. For
     `retrieval: embedding`."""
     versions_per_group: int = Field(default=1, ge=1)
     """Versions of the bank that one rollout group sees: its rollouts are split among the newest ones that differ, and the advantage is
@@ -74,11 +74,11 @@ class SkillsConfig(Section):
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
     extractor: str = "heuristic"
-    """Who writes the skill where no winner of a group did: `heuristic`, `openai` (`endpoints.teacher`), or `module:attribute`
-    of your own."""
+    """Extractor that writes the skill where no winner of a group did: `heuristic`, `openai` (`endpoints.teacher`), or
+    `module:attribute` of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
-    """When a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
-    out, or the heuristic does it. The two latter are said and counted."""
+    """Action where a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
+    out, or the heuristic does it. The two latter are reported and counted."""
     fuse_above: float | None = Field(default=0.95, gt=0, le=1)
     """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
     negation never do. None: only texts of the same words."""
@@ -90,7 +90,7 @@ class SkillsConfig(Section):
 
     @property
     def embeds(self) -> bool:
-        """Whether skills are found by vectors, so that an embedder is needed."""
+        """True if skills are found by vectors, so that an embedder is needed."""
         return self.retrieval in ("embedding", "hybrid")
 
     @model_validator(mode="after")

@@ -33,7 +33,7 @@ class VLLMConfig(Section):
     prefix_caching: bool = True
     """Tokens that prompts have in common are read once; the cache is dropped whenever the weights change."""
     updates: Literal["weights", "lora"] = "weights"
-    """What goes to the engine after a learner's step: all weights (adapters folded in), or the adapters alone."""
+    """Weights sent to the engine after a learner's step: all of them (adapters merged), or the adapters alone."""
     sleep: bool = False
     """For a GPU that both share: the engine gives its memory back while the learner computes."""
     max_gap: float | None = Field(default=None, gt=0)
