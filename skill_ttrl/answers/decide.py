@@ -97,8 +97,8 @@ def bare_key(key: str | None) -> str | None:
 def without_units(keys: Sequence[str | None]) -> list[str | None]:
     """The keys of answers to one question, where a missing unit is the one that others state.
 
-    Of a value that is given with one unit, or none, the unit is dropped; of one that is given with several units all are
-    kept, and the answer without one is a class of its own. So it is an equivalence on the answers of one question, whatever
+    The unit of a value that is given with one unit, or none, is dropped. A value that is given with several units keeps all of
+    them, and the answer without one is a class of its own. So it is an equivalence on the answers of one question, whatever
     their order.
     """
     stated: dict[str, set[str]] = {}
@@ -111,7 +111,7 @@ def without_units(keys: Sequence[str | None]) -> list[str | None]:
 
 
 def _scaled(tree: Tree, scale: Fraction) -> Tree:
-    r"""What `million` or a percent sign at the end multiplies: the value, or what a name is said to be (`x = 50\%`)."""
+    r"""Scale a tree by a trailing `million` or percent sign; of an equation such as `x = 50\%` only the right side."""
     if scale == 1:
         return tree
     if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4:

@@ -111,7 +111,7 @@ def _values(text: str) -> tuple[list[str], bool] | None:
 
 
 def _unnamed_pair(values: list[str], ordered: bool, other: str) -> tuple[str, str]:
-    """The values, and the side that names nothing, as it is to be read beside them."""
+    """Return the values without their names, and the side that has none, as two texts to compare."""
     if not ordered:
         return ", ".join(values), other
     bracket, items = _inside(other)

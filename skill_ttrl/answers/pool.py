@@ -162,9 +162,9 @@ def readable(descriptor: int, seconds: float) -> bool:
 
 
 def _environment() -> dict[str, str]:
-    """The environment, with this package on the import path where it is not installed.
+    """Return the environment, with this package on the import path where it is not installed.
 
-    Nothing else of `sys.path` is handed on: a folder called `sympy` beside a user's script is not SymPy.
+    Nothing else of `sys.path` is passed on: a folder called `sympy` next to a user's script is not SymPy.
     """
     home = Path(__file__).parents[2]
     if home.name in ("site-packages", "dist-packages"):

@@ -212,7 +212,7 @@ def _shown(values: Sequence[Any]) -> str:
 
 
 def _digits(value: Any) -> str:
-    """Fifty significant digits of a number, real and imaginary part; what is noise beside the other is zero."""
+    """Fifty significant digits of a number, real and imaginary part; a part that is noise next to the other is zero."""
     real, imaginary = (sympy.Float(part, _WORKING_DIGITS) for part in value.as_real_imag())
     largest = max(abs(real), abs(imaginary))
     if largest < sympy.Float(10, _WORKING_DIGITS) ** -DIGITS:
@@ -225,7 +225,7 @@ def _digits(value: Any) -> str:
 
 
 def _refuse_extremes(expression: Any) -> None:
-    """Fifty digits say nothing of a number that is written with as many, or that is lost beside the others."""
+    """Raise `Undecided` where digits prove nothing: for long literals, and for powers too large or too small for them."""
     longest = max((len(str(number.p)) + len(str(number.q)) for number in expression.atoms(sympy.Rational)), default=0)
     if longest > _MOST_DIGITS:
         raise Undecided("literals too long to be told apart by digits")

@@ -1,12 +1,12 @@
-r"""From an answer's text to a tree: the one place where mathematics is read. Nothing is evaluated.
+r"""Parser from an answer's text to a tree: the one place where mathematics is read. Nothing is evaluated.
 
 A tree is a nested tuple whose first item says what it is: `("num", "3/4")`, `("sym", "x")`, `("const", "pi")`, `("add", a, b, …)`,
 `("mul", …)`, `("neg", a)`, `("div", a, b)`, `("pow", a, b)`, `("fn", name, a, …)`, `("deg", a)`, `("pm", a, b)`, `("mp", a, b)`, and, for
 what is not one value, `("tuple", "(", ")", a, …)`, `("set", a, …)`, `("matrix", row, …)`, `("rel", "<=", a, b, …)`, `("based", digits, base)`.
 
 LaTeX and plain notation share one grammar. What is not in it is refused, never guessed at: such an answer is compared as a text.
-Letters are single symbols; words of more than three letters are no mathematics, and shorter ones are products only beside
-something that is (`2ab`, `ab + 1`): `{HT, TH}` is a set of words. Time is bounded by the number of tokens, depth by `MAX_DEPTH`
+Letters are single symbols. Words of more than three letters are no mathematics; shorter ones are products only next to
+mathematics (`2ab`, `ab + 1`): `{HT, TH}` is a set of words. Time is bounded by the number of tokens, depth by `MAX_DEPTH`
 and `MAX_CHAIN`, so that no tree depends on the stack that is left.
 """
 
@@ -125,7 +125,7 @@ class _Parser(ValueParser):
         if len(items) == 1:
             if (kind, close) in (("(", "]"), ("[", ")")) or items[0][0] == "rel":
                 raise Refused("brackets that do not match")
-            # A sum of one: `(3)(4)` is no mixed number, and `f(x)` is told from `fx`.
+            # A sum of one: otherwise `(3)(4)` would be a mixed number, and `f(x)` the same as `fx`.
             return ("add", items[0]) if items[0][0] in ("num", "sym") else items[0]
         return ("tuple", "(" if kind == "<<" else kind, ")" if close == ">>" else close, *items)
 

@@ -29,7 +29,7 @@ _NAMES = {name: unit for unit, names in _MEASURES.items() for name in (unit, *na
 _NO_MEASURES = frozenset("unit units people men women children person".split())
 _POWERS = {"square": "^2", "sq": "^2", "cubic": "^3", "cu": "^3"}
 _SHORT_UNITS = frozenset("smhglk")
-"""Units of one letter, beside a slash (`km/h`, `m/s`); by itself a letter is a symbol (`2\\text{x}` is 2x)."""
+"""Units of one letter, next to a slash (`km/h`, `m/s`); by itself a letter is a symbol (`2\\text{x}` is 2x)."""
 _SPACED = frozenset([" m", " s", " g", " h"])
 """But one with a space before it inside of `\\text{ m}` is nothing else than a unit."""
 _COUNTED = re.compile(r"[a-z]{3,}s")
