@@ -1,6 +1,6 @@
-r"""What kind of problem a text poses, by keywords; used only where the data has no type column.
+r"""Classification of problems by keywords; used only where the data has no type column.
 
-The first rule whose pattern is found wins. It is for breaking figures down by type, not for scoring: on the 418 problems
+The first rule whose pattern is found wins. It is for metrics by type, not for scoring: on the 418 problems
 of MATH-500 that are not prealgebra (which has no counterpart here) it agrees with the authors' subject on four in five,
 algebra and intermediate algebra taken as one (`tests/unit/data/test_tasks.py` measures it).
 """

@@ -166,7 +166,7 @@ def _mod(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
 
 
 class ProblemFamily(Protocol):
-    """What a family must be able to do."""
+    """Interface of a problem family."""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,8 @@
-"""Questions whose answers are easy to find and must be written by a convention that stands in no question.
+"""Questions whose answers are easy to find and must be written in a convention that no question states.
 
-Each question comes with a sentence that answers it: "The Kavo bridge opened on March 5, 2024." Accepted is `2024-03-05` alone. Who
-has not been told the convention answers in the sentence's own words and is wrong; a skill document that states the rule makes a model that
-follows rules right. So the family measures documents: which rules they state, and whether these are followed.
+Each question comes with a sentence that answers it: "The Kavo bridge opened on March 5, 2024." Only `2024-03-05` is
+accepted. A model that does not know the convention answers in the sentence's own words and is wrong; with a skill document that states
+the rule, a model that follows rules is right. So the family measures documents: which rules they state, and whether these are followed.
 
 Subjects are in one split only, and every number is drawn from a fixed seed: the same questions for every run.
 """

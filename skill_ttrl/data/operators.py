@@ -1,8 +1,8 @@
-"""Operator problems: what an operator does stands in no problem and in no weight, only in a skill bank.
+"""Operator problems: the rules of the operators stand in no problem and in no weights, only in a skill bank.
 
-"Compute bako 4." can be answered by one who knows that `bako +9` (modulo 10); others guess among ten answers. Names are
-made of two syllables, so that a name never seen in training is still made of known parts. Some names are kept out of every
-demonstration and of training: on those it shows whether a policy has learned to ask and to use what it is told, or has
+A policy can answer "Compute bako 4." if it knows that `bako +9` (modulo 10); else it guesses among ten answers. Names are
+made of two syllables, so that a name never seen in training is still made of known parts. Some names are held out of every
+demonstration and of training. They show whether a policy has learned to query the bank and to use what it retrieves, or has
 learned names by heart. Demonstrations draw the rule of a name afresh each time, so no rule can be learned by heart either.
 
 The built-in policy is small: what makes it copy a rule from its prompt, and the right one of two, are the drills that its
@@ -93,11 +93,11 @@ class Mixture:
     stated: float = 0.0
     """The problem itself states the rule: the first of a series."""
     told: float = 0.0
-    """The bank has been asked, which is not learnt here, and what it tells is used."""
+    """The query to the bank is given and not learnt here; the use of the retrieved skills is."""
 
 
 ECHOED = (*SYLLABLES, *(f" {sign}" for sign in OPERATIONS), *map(str, range(MODULUS)))
-"""What the rows of the echo drill are made of: every part of a skill."""
+"""Parts of the rows of the echo drill: every part of a skill."""
 ASK = 0.3
 """Of the demonstrations without a rule: those that ask the bank; the others guess."""
 NOTE = 0.3
@@ -269,9 +269,9 @@ def _recite(names: Sequence[str], rules: Sequence[Rule], rng: np.random.Generato
 def _told(
     name: str, rule: Rule, x: int, others: Sequence[str], rng: np.random.Generator, *, given: bool = False
 ) -> Demonstration:
-    """An answer that asks: told the right skill, it and another, another, or nothing.
+    """Make a demonstration that queries the bank and retrieves the right skill, it and another, another, or nothing.
 
-    `given`: asking is not learnt, only what follows; so how often it asks stays `ASK`, however often use is practised.
+    `given`: the query is not learnt, only what follows; so the share of queries stays `ASK`, however often use is practised.
     """
     right = rule.of(name)
     both = (right, others[0]) if rng.random() < 0.5 else (others[0], right)

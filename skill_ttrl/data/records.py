@@ -38,7 +38,7 @@ class Records:
     places: tuple[str, ...]
     """Where each row stands ("train.jsonl:7"), for messages."""
     revision: str | None = None
-    """What exactly was read: `sha256:<hex>` of a file, the commit of a hub data set; None for a local folder."""
+    """Exact version that was read: `sha256:<hex>` of a file, the commit of a hub data set; None for a local folder."""
 
     def __len__(self) -> int:
         return len(self.rows)
