@@ -56,7 +56,7 @@ class RolloutBatch:
     values_F: Float[Tensor, " F"] | None = None
     """Critic's values, before each token is sampled; None without a critic."""
     returns_F: Float[Tensor, " F"] | None = None
-    """What the critic learns to predict; None without a critic."""
+    """Returns that the critic learns to predict; None without a critic."""
     weights_F: Float[Tensor, " F"] | None = None
     """Importance weight of each token's loss (see `rl.correction`); None: 1 everywhere."""
     entropies_F: Float[Tensor, " F"] | None = None

@@ -78,12 +78,12 @@ def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[
 
 @dataclass(frozen=True, slots=True)
 class UndecidedAnswers:
-    """The answers of a step, an evaluation or a laboratory, as far as nobody could say what they are."""
+    """Count of the undecided answers of a step, an evaluation or a voting comparison."""
 
     count: int = 0
-    """Different answers that were given up."""
+    """Number of distinct undecided answers."""
     distinct: int = 0
-    """Different answers."""
+    """Number of distinct answers."""
     reasons: Mapping[str, int] = field(default_factory=dict)
     """Count of each reason (`answers.EquivalenceResult.gave_up`), most first."""
 
@@ -93,7 +93,7 @@ class UndecidedAnswers:
         return self.count > MANY * self.distinct
 
     def __str__(self) -> str:
-        """In one sentence."""
+        """Describe the count in one sentence."""
         why = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
         return (
             f"{self.count} of {self.distinct} different answers were given up ({why}): each equals its own text only."
@@ -103,7 +103,7 @@ class UndecidedAnswers:
 def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:
     """Count the different undecided answers: they look like mathematics, and yet are compared as texts only.
 
-    Counted from the answers themselves and not as they are decided, so a resumed run reports what it would have reported.
+    It counts the answers themselves and not the decisions, so a resumed run reports the same as an uninterrupted one.
     """
     # Sorted, so that equally frequent reasons always come in the same order.
     distinct = sorted({answer for answer in answers if answer is not None})

@@ -1,7 +1,7 @@
 """The registry of voting strategies, and votes by name.
 
 A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in a file
-beside `majority.py`, put `@strategy("name")` above it, naming what it needs of the ballot, and import it in the package's
+next to `majority.py`, put `@strategy("name")` above it, naming what it needs of the ballot, and import it in the package's
 `__init__.py`. One of your own is `module:function`; what it needs is in its attribute `needs`. It is imported and called, so its
 name comes from the command line, a config or a program and never out of data.
 """

@@ -111,11 +111,11 @@ def make_sft_learner(objects: Objects, config: SFTConfig) -> None:
 def save_state(objects: Objects, folder: Path, *, learner: bool) -> dict[str, Any]:
     """Write the policy into `folder`, and the tensors of the learner where they are sharded.
 
-    Whole weights and adapters are written as Hugging Face's files, sharded weights in pieces (`llm.models.shards`) beside the files
-    that describe them.
+    Whole weights and adapters are written as Hugging Face's files, sharded weights in pieces (`llm.models.shards`) next to the
+    files that describe them.
 
     Returns:
-        On the driver what else the learner's state holds, empty without `learner`.
+        On the driver, the rest of the learner's state; empty without `learner`.
     """
     policy, ranks = objects["policy"], objects.ranks
     policy.release_weights()

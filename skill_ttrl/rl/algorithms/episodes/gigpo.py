@@ -53,7 +53,7 @@ class GiGPO:
     def __init__(self, options: GiGPOOptions) -> None:
         self.options = options
         self.also_requires: frozenset[Requirement] = frozenset({"states"} if options.anchor == "state" else ())
-        """Beside what its class requires, for these options."""
+        """Requirements of these options, in addition to those of the class."""
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step. `rl.invalid_penalty` is taken off a step's return too, undiscounted, as in verl-agent."""
