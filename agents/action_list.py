@@ -54,7 +54,7 @@ def fill_slot(action: str, task: str) -> str:
 
 
 def has_slot(action: str) -> bool:
-    """Whether an action has a place for words of the agent's own."""
+    """True if an action has a slot for the agent's own words."""
     return "<" in action and PLACE.search(action) is not None
 
 

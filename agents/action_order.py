@@ -23,18 +23,24 @@ SMALL = frozenset(
 LAST = 10**6
 """Behind every word of the skills."""
 ADVISING: tuple[Tier, ...] = ("task", "general")
-"""Whose words count, first those of the task's type. What a mistake names is to be avoided."""
+"""Tiers whose words count, those of the task's type first. Mistakes are left out: they name what is to be avoided."""
 
 
 def by_words(
     actions: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """The same actions, most to the point first, within a rank as they were given.
+    """Sort actions by relevance to the task; within a rank they stay in the given order.
 
-    First those of which every thing is named by the task, `move mug 1 to desk 1` before `go to desk 1`; then those of which the
-    first thing is named, what the skills name beside it first, `clean mug 1 with sinkbasin 1` before `move mug 1 to shelf 2`; then
-    those that the skills name, in their order; then the others; last what was done already, since a thing of the task was last
-    dealt with: then all can be of use again. The skills are those of the prompt, `done` the actions of the episode so far.
+    The ranks, best first:
+
+    1. The task names every object of the action; more objects come first: `move mug 1 to desk 1` before `go to desk 1`.
+    2. The task names the first object. An action whose other objects the skills name comes first: `clean mug 1 with sinkbasin 1` before
+       `move mug 1 to shelf 2`.
+    3. The skills name every object; in the order of their words.
+    4. All other actions.
+    5. Actions already done since the last one that dealt with an object of the task; after such an action all may be useful again.
+
+    `skills` are those of the prompt, `done` the actions of the episode so far.
     """
     named = _words(task)
     advised = _places(" ".join(skill.text for tier in ADVISING for skill in skills if skill.tier == tier))
@@ -71,13 +77,13 @@ def _last_dealt_with(done: Sequence[str], named: frozenset[str]) -> int:
 
 @lru_cache(maxsize=4096)
 def verb_of(action: str) -> str:
-    """What is done: the first word of an action, or what stands before its brackets."""
+    """Return the verb of an action in lower case: its first word, or the text before its brackets."""
     return re.split(r"[\s\[]", action.strip(), maxsplit=1)[0].lower()
 
 
 @lru_cache(maxsize=4096)
 def _things(action: str) -> tuple[str, ...]:
-    """What an action is done to: the words behind its verb, or those in its brackets; no numbers."""
+    """Return the objects of an action: the words in its brackets or, without brackets, after its verb. Omits numbers and `SMALL` words."""
     head, bracket, inside = action.lower().partition("[")
     found = _WORD.findall(inside) if bracket else _WORD.findall(head)[1:]
     return tuple(word for word in found if word not in SMALL and not _NUMBER.fullmatch(word))

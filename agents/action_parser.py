@@ -28,7 +28,7 @@ UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What is played, and how it was found."""
+    """Action to execute, and how it was parsed."""
 
     action: str
     verdict: Verdict | None
@@ -99,7 +99,7 @@ def _without_operations(text: str) -> str:
 
 
 def _tagged(text: str) -> tuple[str, str]:
-    """What stands in the first `<action>` that is closed and not empty; else what follows the first one, up to the end of the line."""
+    """Return (text of the first closed, non-empty `<action>`, empty); without one, (empty, first line after the first `<action>`)."""
     first = opened = _OPEN.search(text)
     while opened:
         closing = _CLOSE.search(text, opened.end())
@@ -128,7 +128,10 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
 
 
 def answer_for(action: str, admissible: Sequence[str], numbered: bool) -> str:
-    """What a model writes to mean an action: its number where they are numbered and it is listed, else its text."""
+    """Return the text by which a model selects an action: its number, as `[3]`, or the action itself.
+
+    The number is used if actions are numbered, and this one is listed and has no slot.
+    """
     by_number = numbered and action in admissible and not has_slot(action)
     return f"[{list(admissible).index(action) + 1}]" if by_number else action
 
@@ -164,7 +167,7 @@ def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Projec
 
 
 def possible(action: str, admissible: Sequence[str]) -> bool:
-    """Whether an action is listed as it is, or is a listed one with words in its place."""
+    """True if an action is listed as it is, or is a listed one with words in its slot."""
     return action in admissible or any(_fills(listed, action) for listed in admissible if "<" in listed)
 
 

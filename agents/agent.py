@@ -30,11 +30,11 @@ class Scene:
     """Where an episode stands when the agent is to act."""
 
     observation: str
-    """What is seen now."""
+    """Current observation."""
     steps: Sequence[Step] = ()
-    """What has been done, oldest first."""
+    """Past steps, oldest first."""
     task: str = ""
-    """What is to be done, in words; empty where only the observations say it."""
+    """Task in words; empty if only the observations state it."""
     admissible: tuple[str, ...] = ()
     """The actions that are possible now; empty where the environment lists none."""
     skills: tuple[Skill, ...] = ()
@@ -221,7 +221,7 @@ class Agent:
         return RetrievedSkills(self.formatter.render_retrieved(best_first), best_first)
 
     def _type_of(self, task: Task) -> str:
-        """What the bank calls the task's type."""
+        """Return the bank's name for the task's type (`skills.type_names`); by default the type itself."""
         names = {} if self.skills is None else self.skills.type_names
         return names.get(task.task_type, task.task_type)
 

@@ -30,7 +30,7 @@ class Slot:
     action: str
     """As the environment reads it, with `WORDS` in their place: `search[<words>]`."""
     words: Mapping[str, str]
-    """What may stand there: a word as the policy writes it → as the environment reads it."""
+    """Words allowed there: as the policy writes them → as the environment reads them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class FormActions:
     """The possible actions of one scene, as a policy writes them."""
 
     actions: Mapping[str, str] = field(default_factory=dict)
-    """What is written → the environment's action."""
+    """Text that the policy writes → the environment's action."""
     slot: Slot | None = None
     alike: Mapping[str, str] = field(default_factory=dict)
     """The environment's action → what is written, for actions that are written as another one is. That one is meant where it is read; where
@@ -51,7 +51,7 @@ class FormActions:
 
     @property
     def slot_words(self) -> tuple[str, ...]:
-        """What may stand in the slot, as the policy writes it; empty where there is none."""
+        """Words allowed in the slot, as the policy writes them; empty without a slot."""
         return () if self.slot is None else tuple(self.slot.words)
 
     def read(self, written: str) -> str | None:

@@ -141,7 +141,7 @@ class PromptFormatter:
         )
 
     def render_retrieved(self, skills: Sequence[Skill]) -> str:
-        """What is inserted into an answer that asked: the skills, or that there are none."""
+        """Render the text inserted after a query: the retrieved skills, or a notice that there are none."""
         if not skills:
             return self.templates.render("nothing_found")
         return self.templates.render("retrieved", skills=self._joined(skills))

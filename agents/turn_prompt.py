@@ -34,14 +34,14 @@ class Prompt:
 
     messages: tuple[Message, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """What it had no room for; see `Step.left_out`."""
+    """Parts that did not fit, counted; see `Step.left_out`."""
     fits: bool | None = None
-    """Whether it is within its limit, skills not counted; None: its maker has not looked."""
+    """True if it is within its limit, skills not counted; None: not checked."""
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """What a prompt shows beside the skills."""
+    """Contents of a prompt except for the skills."""
 
     task: str
     observation: str
@@ -181,9 +181,9 @@ class Window:
         return tuple(lines)
 
     def _surely_fits(self, parts: _Parts) -> bool:
-        """Whether a prompt is seen to fit without counting it, which takes a tokenizer longer than all else here.
+        """True if a prompt is certain to fit, by bounds that avoid tokenizing all of it, the slowest operation here.
 
-        A text has no more tokens than bytes; nor have texts that are joined more than each by itself and one for each joint.
+        A text has at most as many tokens as bytes, and joined texts have at most the sum of their tokens plus one for each joint.
         """
         if self.max_tokens is None:
             return True
@@ -197,7 +197,7 @@ class Window:
         return bool(fixed + sum(self._tokens(text) + 1 for text in texts) <= self.max_tokens)
 
     def _cut(self, parts: _Parts) -> tuple[_Parts, bool]:
-        """What of it fits, and whether it does. A look at the whole says how many tokens are to go; what goes is estimated."""
+        """Shorten a prompt to `max_tokens`, and return whether it fits then. The excess is counted exactly, each cut is estimated."""
         assert self.max_tokens is not None
         while (over := self.count(self._messages(parts)) - self.max_tokens) > 0:
             if parts.turns:
@@ -266,7 +266,7 @@ def _escaped(text: str) -> str:
 
 
 def _ordinary(action: str) -> bool:
-    """Whether nothing in it can begin a tag or a line; most of a long list is seen to be so without being escaped."""
+    """True if an action can begin neither a tag nor a line. Most of a long list passes this check and needs no escaping."""
     return action.isascii() and action.isprintable() and "<" not in action
 
 

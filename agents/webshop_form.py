@@ -95,7 +95,7 @@ def observe(scene: Scene) -> str:
 
 
 def actions(scene: Scene) -> FormActions:
-    """What a policy may write: buttons, results and values by name, and a search for words of the instruction."""
+    """Return what a policy may write: buttons, results and option values by name, and a search for words of the instruction."""
     page, visit, _ = _walk(scene)
     instruction = read_instruction(scene.task)
     written, alike = dict(page.buttons), dict[str, str]()

@@ -17,7 +17,7 @@ from typing import Any
 from skill_ttrl.agents.players.alfworld_places import OPENABLE, chance
 
 TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
-"""What is to be done with a thing → the kind of receptacle that does it, open or closed."""
+"""Treatment of an object → kind of receptacle that performs it, open or closed."""
 _UNDOES = {"heat": "cool", "cool": "heat"}
 TRIES = 4
 """Times that a command is given by plan. A plan that asks for more is stuck, and the least tried command is given instead."""
@@ -41,7 +41,7 @@ _COMMAND = re.compile(
 _CURIOSITY = ("open", "use", "clean", "heat", "cool", "go to", "take", "move", "close", "examine")
 """Verbs by how much they may show of a room that gives no clue; all others come last."""
 _ALWAYS = ("help", "inventory", "look")
-"""What can be said where nothing is listed."""
+"""Commands to choose from if none are listed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Goal:
 
 @dataclass(slots=True)
 class Room:
-    """What has been seen of a room. Everything goes by its name, such as "mug 2"."""
+    """Everything observed in a room so far. Objects and receptacles go by their names, such as "mug 2"."""
 
     places: set[str] = field(default_factory=set)
     """Receptacles, near and far."""
@@ -73,9 +73,9 @@ class Room:
     inside: dict[str, set[str]] = field(default_factory=dict)
     """Receptacle that was looked into → what was in it."""
     lamps: dict[str, str] = field(default_factory=dict)
-    """What can be turned on → a receptacle beside it."""
+    """Object that can be turned on → a receptacle within reach of it."""
     held: str | None = None
-    """What the hand holds; there is one hand."""
+    """Object in the agent's only hand; None if it is empty."""
     welcome: set[str] = field(default_factory=set)
     """Receptacles within reach that would take what is held."""
     refused: set[tuple[str, str]] = field(default_factory=set)
@@ -100,7 +100,7 @@ class Room:
             self.refused |= {(kind(self.held), place) for place in self.here - self.shut - self.welcome}
             for objects in self.inside.values():
                 objects.discard(self.held)
-        else:  # a full hand takes nothing, so that what is inside is told to an empty one
+        else:  # only an empty hand gets take commands, which show what is inside
             for place in self.here - self.shut:
                 self.inside[place] = {thing for verb, thing, at in told if verb == "take" and at == place}
         self.lamps |= {lamp: min(self.here) for lamp in named("use") if self.here}

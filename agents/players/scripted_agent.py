@@ -16,11 +16,11 @@ from skill_ttrl.types import Skill
 
 
 class Player(Protocol):
-    """Plays one episode after another, by what the environment shows and nothing else.
+    """Plays one episode after another, using only what the environment shows.
 
-    A player may have a method `overruled(action)` too: it is told there that not what it said last was done, but another action
-    (`explore`). One that keeps in mind what it has done needs it. With an attribute `guesses` it says that its last word was no part of a plan:
-    that is played, but nobody should learn it.
+    A player may also have a method `overruled(action)`, which is called when another action than its last one was executed (`explore`).
+    A player that tracks its own actions needs it. If it has a true attribute `guesses`, its last action was not part of a plan: the
+    action is executed, but is no training target.
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
@@ -28,7 +28,7 @@ class Player(Protocol):
         ...
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """What to do next, now that `observation` is seen."""
+        """Return the next action, given the current observation."""
         ...
 
 

@@ -1,6 +1,6 @@
-"""What a shopper reads in WebShop: the wish that an instruction states, the offers of a page of results, a product's options.
+"""Parsers for WebShop: the wish that an instruction states, the offers on a results page, the options of a product.
 
-Pages are read in the observation modes `text` and `text_rich`; what can be clicked is told by the admissible commands in any.
+Pages are read in the observation modes `text` and `text_rich`. In every mode the admissible commands list what can be clicked.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEARCH_SLOT = "search[<your query>]"
 BACK, NEXT, PREVIOUS, BUY = "back to search", "next >", "< prev", "buy now"
 FEATURES, DESCRIPTION = "features", "description"
 BUTTONS = frozenset({BACK, NEXT, PREVIOUS, BUY, FEATURES, DESCRIPTION, "reviews", "attributes", "search"})
-"""What can be clicked on a page and is neither a product nor an option."""
+"""Clickable names that are neither products nor options."""
 
 _PRICE = re.compile(
     r"(?:,|,? and|(?<! )) *+(?:the )?price (?:is )?(?:lower|less|under|below)(?: than)? \$?(\d[\d,]*(?:\.\d+)?) ?(?:dollars)?"
@@ -52,12 +52,12 @@ class Wish:
     made: bool
     """It was made of a product, and names all of its options; else it is free text."""
     thing: str
-    """What is wanted and how it is: all but its options and what follows "with" and "for"."""
+    """Wanted product and the attributes before it, without its options and the parts after words such as "with" and "for"."""
     kind: str
-    """The end of `thing`: what it is, without the attributes before it as far as they can be told."""
+    """End of `thing`: the product itself, without the attributes before it as far as they can be recognised."""
     attributes: tuple[str, ...]
-    """What it is to be and to have: pairs of words before `kind`, and what follows "with" and "for", part by part. Free text has
-    only these."""
+    """Wanted attributes: pairs of words before `kind`, and the parts after words such as "with" and "for". Free text has only the
+    latter."""
     options: tuple[tuple[str, str], ...]
     """(name, value) of each option that is named as such."""
     below: float | None
@@ -89,7 +89,7 @@ def read_task(info: Mapping[str, Any]) -> str:
 
 
 def read_wish(instruction: str) -> Wish:
-    """What an instruction asks for, whether it is made ("Find me … with color: red, and price lower than 40.00 dollars") or free."""
+    """Parse an instruction: a made one ("Find me … with color: red, and price lower than 40.00 dollars") or free text."""
     text, below = read_ceiling(instruction)
     options: tuple[tuple[str, str], ...] = ()
     asked = text
@@ -114,10 +114,10 @@ def read_ceiling(instruction: str) -> tuple[str, float | None]:
 
 
 def _split_thing(thing: str) -> tuple[str, list[str]]:
-    """What a thing is, and the attributes before it: "light weight, easy carry desk lamps" → "desk lamps" and these two.
+    """Split the thing of a made instruction: "light weight, easy carry desk lamps" → "desk lamps" and the two attributes before it.
 
-    In made instructions each is two words, with commas between them and none before the thing. Where there is none, the first
-    two of three words are taken for one: "home office chairs" are "chairs". No word of the instruction is lost by it.
+    In made instructions each attribute has two words, with commas between attributes and none before the product. If there is none, the
+    first two of three words are taken for one: "home office chairs" becomes "chairs". No word is lost: it stays as an attribute.
     """
     parts = thing.split(", ")
     attributes: list[str] = []
@@ -147,7 +147,7 @@ def click(what: str) -> str:
 
 
 def read_clicks(commands: object) -> list[str]:
-    """What the admissible commands say can be clicked, in small letters, in the page's order; nothing where there is no list."""
+    """Return the names that the admissible commands can click, in lower case and page order; empty if `commands` is no list."""
     listed = [text for text in commands if isinstance(text, str)] if isinstance(commands, list | tuple) else []
     return [text[6:-1] for text in listed if text.startswith("click[") and text.endswith("]")]
 
@@ -212,14 +212,14 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def read_text(observation: str) -> str:
-    """What stands on a page about a product, such as its features: all below the button that leads back to it."""
+    """Return the text of a page about a product, such as its features: everything after the button back to the product, else empty."""
     texts = page_texts(observation)
     places = [place for place, text in enumerate(texts) if text.lower() == PREVIOUS]
     return " ".join(texts[places[0] + 1 :]) if places else ""
 
 
 def says(text_words: Sequence[str], phrase: str) -> bool:
-    """Whether words stand together in a text in this order; `text_words` are its `words`."""
+    """True if the words of a phrase occur consecutively in a text, whose `words` are `text_words`; False for a phrase without words."""
     wanted = words(phrase)
     size = len(wanted)
     return size > 0 and any(tuple(text_words[at : at + size]) == wanted for at in range(len(text_words) - size + 1))

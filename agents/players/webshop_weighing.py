@@ -20,9 +20,9 @@ from skill_ttrl.agents.players.webshop_reading import Offer, Wish, says, share, 
 
 RESULTS_A_PAGE = 10
 AHEAD = -1.0
-"""Logarithm of the odds of the next page's best offer, beside one that stands first there and has the best title so far."""
+"""Log odds of the next page's best offer, relative to an offer that stands first there and has the best title so far."""
 FITS, UNSEEN = 0.5, 0.1
-"""What it adds to a product's worth that it has exactly the wanted options and a fitting price, and takes from it not to be opened."""
+"""Added to a product's worth if it has exactly the wanted options and a fitting price; subtracted if it was not opened."""
 FOUND, MISSED, UNREAD = 0.95, 0.15, 0.5
 """Chances that a product has an attribute: whose words are in its title or features; are not; are not in the title, all that was
 read. Of the attributes of products of `train` 96 of 100 are in title or features."""
@@ -32,7 +32,7 @@ _SEXES = (("women", "men"), ("men", "women"))
 
 
 class Signs(NamedTuple):
-    """What a page of results shows of an offer, as numbers; or the weight of each."""
+    """Features of an offer on a results page, as numbers; or the weight of each feature."""
 
     place: float
     """Logarithm of its place among all results, from 1."""
@@ -110,7 +110,7 @@ def promise(seen: Iterable[Candidate], pages: int) -> float:
 
 
 def signs(wish: Wish, offer: Offer, rank: int) -> Signs:
-    """What a page of results shows of an offer; `rank` is its place among all results, from 0."""
+    """Compute the features of an offer on a results page; `rank` is its place among all results, from 0."""
     said, thing = set(words(offer.title)), words(wish.thing)
     attributes = [word for attribute in wish.attributes for word in words(attribute)]
     return Signs(
