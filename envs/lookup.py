@@ -74,15 +74,15 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
 
 
 def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, int], None]) -> None:
-    """Do now, and tell how far it is, what takes long when an environment is made for the first time.
+    """Do the slow work that creating an environment takes the first time, and report its progress.
 
-    An environment says that there is something by a class method `prepare(progress, **kwargs)`: ALFWorld reads every game of
-    a split once. Others are not made here.
+    An environment with slow work has a class method `prepare(progress, **kwargs)`: ALFWorld reads every game of a split once. For all
+    others this does nothing.
 
     Args:
         name: see `resolve_env`.
-        kwargs: what it will be made with.
-        progress: told of (things done, things in all); never called where nothing takes long.
+        kwargs: arguments that the environment will be made with.
+        progress: called with (items done, items in total); never called if nothing is slow.
 
     Raises:
         EnvError: see `make_env`.
@@ -94,7 +94,7 @@ def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, i
 
 
 def prepare_unit(name: str, kwargs: Mapping[str, Any]) -> str:
-    """What `prepare_env` counts, in the singular: what the class method `prepare_unit(**kwargs)` says, else "task".
+    """Return the unit that `prepare_env` counts, in the singular: from the class method `prepare_unit(**kwargs)`, else "task".
 
     Raises:
         EnvError: see `make_env`.
@@ -149,10 +149,10 @@ def split_argument(name: str, split: str) -> dict[str, str]:
 
 
 def refuse_split(kwargs: Mapping[str, Any]) -> None:
-    """Refuse arguments of an environment that name a split of their own, where the split is named beside them.
+    """Refuse environment arguments that contain `split`, where `--split` already names the split.
 
     Raises:
-        ConfigError: they do; one of the two would be ignored.
+        ConfigError: they contain it; one of the two would be ignored.
     """
     if "split" in kwargs:
         raise ConfigError(
@@ -241,7 +241,7 @@ def check_arguments(name: str, kwargs: Mapping[str, Any]) -> None:
 
 
 def _creator(name: str) -> Callable[..., Any]:
-    """What makes an environment: its class, as a rule."""
+    """Return the callable that creates an environment, usually its class."""
     entry = gymnasium.registry[resolve_env(name).rpartition(":")[2]].entry_point
     try:
         creator = load_env_creator(entry) if isinstance(entry, str) else entry

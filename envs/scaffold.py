@@ -109,7 +109,7 @@ def _demonstrations() -> str:
 
 
 def _write_all(folder: Path, texts: Mapping[Path, str]) -> None:
-    """Write everything beside its place first: a full disk leaves nothing half written."""
+    """Write all files to a temporary folder first, then move them into place: a full disk leaves no half-written file."""
     with tempfile.TemporaryDirectory(dir=folder, prefix=".init-") as scratch:
         for path, text in texts.items():
             (Path(scratch) / path.name).write_text(text, encoding="utf-8")

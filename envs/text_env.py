@@ -1,22 +1,27 @@
-"""Environments made of text: the space of all strings, and the contract that every environment here keeps.
+"""Text environments: the space of all strings, and the contract that every environment here follows.
 
 `gymnasium.spaces.Text` refuses ordinary text (its default characters hold no space) and fails in asynchronous vectors;
 `TextSpace` takes any `str`. The contract, in Gymnasium's words:
 
-- observations and actions are `str`; **any** action is accepted, since a model may write anything: what makes no sense
-  earns nothing, it raises nothing;
+- observations and actions are `str`; **any** action is accepted, since a model may write anything: one that makes no sense
+  earns no reward and raises no error;
 - `reset(seed=s)` followed by the same actions gives the same episode; `reset(options=...)` plays one given task;
 - rewards are finite numbers; `info` holds plain data that JSON can write;
 - the true answer never appears in an observation or in `info`.
 
-What `info` may say beside: `admissible_commands`, a list of actions; `source`, where the tasks are from; `won`, whether the
-episode has succeeded, which is then what counts as success, else a return above 0; `score`, how near to perfect it came, from 0 to
-1, where that is more than won or not; `exploits`, how often so far the agent has tried a way around the task; `state`, a digest of
-the exact state (`state_digest`), from `reset` and from every `step`: two states have the same digest if and only if the same actions
-lead to the same rewards and observations from there. Algorithms that compare steps from one state need it (`graphgpo`).
+Optional entries of `info`:
 
-A plain `gymnasium.Env` that does this needs nothing from here: its tasks are seeds. One that knows its tasks has a method
-`tasks(split)`, as `TextEnv` shows. `skill_ttrl.envs.check_text_env` looks whether the contract is kept.
+- `admissible_commands`: list of actions;
+- `source`: origin of the tasks;
+- `won`: True if the episode has succeeded; without it, a return above 0 counts as success;
+- `score`: from 0 to 1, 1 for a perfect episode, if this is finer than `won`;
+- `exploits`: how often the agent has tried to bypass the task so far;
+- `state`: digest of the exact state (`state_digest`), from `reset` and from every `step`. Two states have the same digest if and only
+  if the same actions lead to the same rewards and observations from there. Algorithms that compare steps from one state need it
+  (`graphgpo`).
+
+A plain `gymnasium.Env` that follows the contract needs nothing from this module; its tasks are seeds. An environment with a list of
+tasks has a method `tasks(split)`, as in `TextEnv`. `skill_ttrl.envs.check_text_env` checks the contract.
 """
 
 from __future__ import annotations
@@ -68,7 +73,7 @@ class TextSpace(gymnasium.Space[str]):
         return "".join(_SAMPLE_CHARACTERS[index] for index in indices)
 
     def contains(self, x: Any) -> bool:
-        """Whether `x` is a `str`."""
+        """True if `x` is a `str`."""
         return isinstance(x, str)
 
     def __repr__(self) -> str:

@@ -173,9 +173,9 @@ class FastEngine:
         return self._list(symbol, self._holds_for(symbol, receptacle), self._contents[receptacle], r=receptacle)
 
     def _look(self, here: str | None) -> str:
-        """What is seen from `here`; None for the introduction, which shows the whole room from its middle.
+        """Describe the view from `here`; None: the introduction, which lists the whole room from its middle.
 
-        In the middle, `look` shows nothing: the grammar asks for receptacles at this very place.
+        In the middle, `look` shows nothing: the grammar requires receptacles at the agent's location.
         """
         world = self.world
         beside = world.receptacles_at.get(self._here, ())
@@ -202,7 +202,7 @@ class FastEngine:
         raise AssertionError(symbol)  # the last has no condition
 
     def _true(self, predicate: str) -> Set[str]:
-        """What a predicate holds for. Of those that begin with `not_`, none is ever made true."""
+        """Return the objects for which a predicate holds. Predicates that begin with `not_` are never made true."""
         if predicate == "openable":
             return self.world.openable
         return self._marks.get(predicate) or self.world.able.get(predicate, _NONE)

@@ -42,23 +42,23 @@ class ALFWorldEnv(TextEnv):
     `options={"walkthrough": True}` also `walkthrough`, commands that win, which no agent may know.
 
     `terminated` when the goal holds, `truncated` after `max_steps`. Both engines give the same episode for the same commands.
-    What never changes of a game is read once and shared by all environments of a process. An environment pickles in the middle
-    of an episode; it is written as its commands, which are played again where it is read.
+    All environments of a process share a game's constant data, which is read once. An environment can be pickled in the middle of
+    an episode: the pickle stores its commands, and unpickling replays them.
 
     Args:
         data: a folder with `json_2.1.1/`, or `generated` for this package's own games. None: `$ALFWORLD_DATA` where it is set,
             else `generated`.
-        split: `train`, `valid_seen` or `valid_unseen`, of which seeds draw.
+        split: `train`, `valid_seen` or `valid_unseen`, from which seeds draw.
         task_types: only these (see `game.TASK_TYPES`); None: all six.
         engine: `fast`, or `official` for the engine of the package alfworld, some thousand times slower.
         max_steps: steps of an episode.
         reward: of a won game (SkillRL: 10).
         strict: refuse a split with a game that cannot be read, instead of leaving it out.
-        rules: `varied` plays the games of `train` in which a thing is cleaned, heated or cooled under other rules (`rules.py`), which
-            are told by a skill of the task's own; all other games are as they are.
-        variants: rules for each of these games, a task each.
-        moved: versions of each game of `train`, beside it, in which what the task needs lies in a receptacle drawn from all of the room
-            that take it (`moved.py`), a task each; validation games have none.
+        rules: `varied` plays the games of `train` in which an object is cleaned, heated or cooled under other rules (`rules.py`); a skill
+            of the task states its rule. All other games are unchanged.
+        variants: number of rules for each of these games, one task each.
+        moved: number of additional versions of each game of `train`, one task each. In them the objects that the task needs lie in
+            receptacles drawn from all those in the room that take them (`moved.py`). Validation games have none.
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:
@@ -112,7 +112,7 @@ class ALFWorldEnv(TextEnv):
     def prepare(cls, progress: Progress, data: str | Path | None = None, split: str = "train", **others: Any) -> None:
         """Make or read the games of a split, which takes seconds the first time; see `skill_ttrl.envs.prepare_env`.
 
-        The other arguments of the environment are checked first; `progress` is told of (games, games in all).
+        The other arguments of the environment are checked first; `progress` is called with (games done, games in total).
 
         Raises:
             EnvError: see the environment.

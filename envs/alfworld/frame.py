@@ -1,4 +1,4 @@
-"""What an engine shows: one frame after `reset` and after every step."""
+"""Output of an engine: one frame after `reset` and after every step."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ MAX_STEPS = 50
 
 
 class Frame(NamedTuple):
-    """What the player of a game gets to see."""
+    """Engine output that a player sees."""
 
     feedback: str
     """The engine's answer to the last command; at the start the introduction with the task."""
     commands: tuple[str, ...]
     """Every command that does something now, sorted; the engine knows no other."""
     won: bool
-    """Whether the goal holds now. It may cease to hold: an engine plays on."""
+    """True if the goal holds now. It may cease to hold: the engine continues."""
 
 
 class Engine(Protocol):

@@ -21,7 +21,7 @@ JSON_FOLDER = "json_2.1.1"
 """Folder of the official release that holds one for each split; generated games are laid out alike."""
 SPLITS = ("train", "valid_seen", "valid_unseen")
 GENERATED_FILE = "generated.json"
-"""Beside `JSON_FOLDER` where the games are this package's own: what was made, with which seed."""
+"""File next to `JSON_FOLDER` if this package generated the games: it records which games, and with which seed."""
 OFFICIAL, GENERATED = "alfworld-official", "alfworld-generated"
 """Where games come from; every result names it."""
 TASK_TYPES = (
@@ -78,7 +78,7 @@ class Loaded:
 
 
 def task_in_words(introduction: str) -> str:
-    """What is to be done ("put a clean mug in cabinet."), from the first text of a game, which ends with it."""
+    """Extract the task ("put a clean mug in cabinet.") from the first text of a game, which ends with it."""
     sentence = introduction.rpartition("\n\n")[2]
     return sentence.partition("Your task is to: ")[2] or sentence
 

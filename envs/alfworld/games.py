@@ -234,19 +234,19 @@ def open_games(
     engine: str = "fast",
     progress: Progress | None = None,
 ) -> GameList:
-    """The games of a split.
+    """Open the games of a split.
 
-    The first time every game of the split is read, to find those that are damaged: seconds for thousands. What was found is
-    kept in an index (`skill_ttrl.envs.alfworld.index`), and opening the split again takes a fraction of a second.
+    The first call reads every game of the split to find damaged ones, which takes seconds for thousands of games. The result is
+    stored in an index (`skill_ttrl.envs.alfworld.index`), so that opening the split again takes a fraction of a second.
 
     Args:
         data: see `find_data`.
-        split: `train`, `valid_seen` or `valid_unseen`, or another folder beside these.
+        split: `train`, `valid_seen` or `valid_unseen`, or another folder next to these.
         task_types: only games of these, see `game.TASK_TYPES`; None: of all six.
-        strict: refuse a split with a damaged game. Without, such games are left out, a warning counts and names them, and
+        strict: refuse a split with a damaged game. Otherwise such games are left out, a warning counts and names them, and
             `skipped` lists them.
-        engine: with `official` games of another domain or grammar than ALFWorld's are kept; the fast engine leaves them out.
-        progress: told of (games read, games in all) while games are read for the first time, or made.
+        engine: `official` includes games of another domain or grammar than ALFWorld's; `fast` leaves them out.
+        progress: called with (games done, games in total) while games are read for the first time, or generated.
 
     Raises:
         EnvError: there are no games there, no such split, no such task type; or, with `strict`, one is damaged.
@@ -298,9 +298,9 @@ def _report(damaged: Sequence[Skipped], others: int, folder: Path, strict: bool)
 
 
 def _set_by_the_package(value: str) -> bool:
-    """Whether `$ALFWORLD_DATA` is what importing the package alfworld sets it to, rather than what a user chose.
+    """True if importing the package alfworld has set `$ALFWORLD_DATA` to `value`, rather than a user.
 
-    It makes its default folder and names it in the variable. With games in it, it is taken as any other.
+    The package creates its default folder and sets the variable to it. A default folder with games is treated as any other folder.
     """
     default = os.path.expanduser("~/.cache/alfworld")
     return "alfworld.info" in sys.modules and value == default and not os.path.isdir(os.path.join(default, JSON_FOLDER))

@@ -66,7 +66,7 @@ def fill(text: str, /, **names: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Whether a text can be written down: JSON can hold halves of characters (lone surrogates), which no file takes."""
+    """True if a text can be encoded as UTF-8. JSON can contain lone surrogates, which cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

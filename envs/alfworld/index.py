@@ -66,13 +66,13 @@ _lock = threading.RLock()
 
 
 def open_index(folder: Path, progress: Progress | None = None) -> Index:
-    """The index of a split's folder, from memory, from the cache, or made now.
+    """Return the index of a split's folder, from memory, from the cache, or newly made.
 
-    The same object is returned as long as nothing has changed.
+    Returns the same object as long as nothing has changed.
 
     Args:
         folder: `…/json_2.1.1/<split>`.
-        progress: told of (games read, games in all) where games have to be read.
+        progress: called with (games read, games in total) if games have to be read.
 
     Raises:
         EnvError: the folder cannot be listed.
@@ -166,7 +166,7 @@ def _folders_in(place: str) -> list[str]:
 
 
 def _changed(name: str, index: Index) -> bool:
-    """Whether a folder or a game is not as the index has it: about 5 µs for each."""
+    """True if a folder or a game differs from the index; takes about 5 µs for each."""
     try:
         return any(
             os.stat(f"{name}/{place}").st_mtime_ns != changed for place, changed in index.folders.items()
@@ -203,7 +203,7 @@ def _read(path: Path, name: str) -> Index | None:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[bool]:
-    """Hold the lock beside an index, waiting for it; gives False where the cache cannot be written."""
+    """Hold the lock next to an index, after waiting for it; yield False if the cache cannot be written."""
     with ExitStack() as held:
         writable = True
         try:

@@ -37,7 +37,7 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What wins: one of the six kinds of ALFRED's goals."""
+    """Winning condition: one of the six kinds of ALFRED's goals."""
 
     kind: str
     """`place`, `two`, `clean`, `heat`, `cool` or `light`."""
@@ -147,7 +147,10 @@ def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ..
 
 
 def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Mapping[str, str]) -> None:
-    """What holds in every official game and is taken for granted: one hand, empty at first, and a command means one thing."""
+    """Check what holds in every official game and the engine relies on.
+
+    The hand is empty at the start, each receptacle stands in one place, and names are unique, so that a command means one thing.
+    """
     if "holds" in facts or "holdsany" in facts:
         raise EnvError("its agent begins with something in its hand")
     places = Counter(receptacle for receptacle, _ in facts.get("receptacleatlocation", ()))

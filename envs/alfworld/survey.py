@@ -24,8 +24,8 @@ from skill_ttrl.envs.alfworld.game import GAME_FILE, TASK_TYPES, read_content, r
 from skill_ttrl.errors import EnvError
 
 PLAYABLE, FAST_CANNOT, DAMAGED, EXCLUDED = "playable", "fast cannot", "damaged", "excluded"
-"""What becomes of a game: it is played; only the official engine may play it; it cannot be read; it is none of the six tasks,
-or not known to be solvable, and ALFWorld leaves it out too."""
+"""Status of a game: playable; only for the official engine; unreadable; or excluded, by ALFWorld too, for its name or because it is
+none of the six task types or not known to be solvable."""
 NOT_PLAYED = ("movable", "Sliced")
 """ALFWorld's own environment leaves out folders with these in their names."""
 GAMES_PER_PROCESS = 250
@@ -33,11 +33,11 @@ GAMES_PER_PROCESS = 250
 MAX_PROCESSES = 8
 
 Progress = Callable[[int, int], None]
-"""Told of (games read or made, games in all)."""
+"""Callback that receives (games read or generated, games in total)."""
 
 
 class Found(NamedTuple):
-    """What is known of a game that was read."""
+    """Result of reading a game."""
 
     task_type: str
     """One of `TASK_TYPES`, or empty."""

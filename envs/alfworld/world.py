@@ -1,4 +1,4 @@
-"""What of a game never changes, laid out for the engine: shared by all episodes of the game."""
+"""Constant data of a game, laid out for the engine and shared by all episodes of the game."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class World:
         return self.commands[rule], rule
 
     def takes(self, receptacle: str, thing: str) -> bool:
-        """Whether a receptacle is made for an object."""
+        """True if a receptacle's type accepts an object's type."""
         return any(
             (own, kind) in self.fits
             for own in self.kinds.get(receptacle, _NONE)

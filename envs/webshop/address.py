@@ -79,7 +79,7 @@ def read_path(path: str) -> tuple[str, State]:
 
 
 def read_keywords(words: str) -> tuple[str, ...]:
-    """What a search box holds, as upstream reads it: small letters, split at each space."""
+    """Split the text of a search box into keywords as upstream does: lower case, split at each space."""
     return tuple(words.lower().split(" "))
 
 

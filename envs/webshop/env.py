@@ -179,7 +179,7 @@ class WebShopEnv(TextEnv):
 
     @classmethod
     def prepare_unit(cls, data: str | os.PathLike[str] | None = None, **others: Any) -> str:
-        """What `prepare` counts; see `skill_ttrl.envs.prepare_unit`."""
+        """Return the unit that `prepare` counts; see `skill_ttrl.envs.prepare_unit`."""
         return progress_unit(data)
 
     def tasks(self, split: str | None = None) -> list[Task]:

@@ -64,7 +64,7 @@ def human_goal(name: str, product: Product, written: HumanInstruction) -> Goal:
 
 
 def price_of(product: Product) -> float:
-    """What a product costs, US dollars: its one price, or one drawn uniformly from its range, the same in every process."""
+    """Return a product's price in US dollars: its one price, or one drawn uniformly from its range, the same in every process."""
     if len(product.prices) == 1:
         return product.prices[0]
     return random.Random(derive_seed(UPSTREAM_SEED, "price", product.asin)).uniform(*product.prices)

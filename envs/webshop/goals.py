@@ -240,7 +240,7 @@ def check_split(name: Any, by: object) -> None:
 
 
 class SyntheticGoals:
-    """What the synthetic goals of a catalogue rest on, gathered while its products pass by."""
+    """Collects the data of a catalogue's synthetic goals while its products are read."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -258,8 +258,8 @@ class SyntheticGoals:
             yield product
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `GoalList` reads: products with goals, how many each, their weights, and the permutation of all goals with its
-        inverse.
+        """Return the arrays that `GoalList` reads: the products with goals, their numbers of goals, their weights, and the permutation of
+        all goals with its inverse.
         """
         together: Counter[str] = Counter()
         for count, attributes in zip(self._counts, self._attributes, strict=True):

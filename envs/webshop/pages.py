@@ -1,9 +1,9 @@
-"""What a page shows: its visible texts in order, and what can be clicked.
+"""Page contents: the visible texts in order, and what can be clicked.
 
 Every page of the official simulator is a template whose text an agent sees in one of two forms
 (`web_agent_site/envs/web_agent_text_env.py`, `convert_html_to_text`): `text` joins the texts with " [SEP] ", `text_rich` has a
-line for each and marks what can be clicked. Here the texts are made at once, without HTML between; that they are the same ones
-is tested by taking our HTML pages through the official conversion.
+line for each and marks what can be clicked. This module makes the texts directly, without HTML in between; tests pass our HTML pages
+through the official conversion to check that the texts are the same.
 """
 
 from __future__ import annotations
@@ -133,10 +133,10 @@ def as_rich_text(page: Page, url: str, seen: Collection[str]) -> str:
 
 
 def clickables(page: Page) -> dict[str, Text]:
-    """What `click[...]` can name on a page: small-letter text → what it clicks.
+    """Return the possible arguments of `click[...]` on a page: lower-case text → the text that it clicks.
 
-    In upstream's order: buttons, products, options. Where two have the same text the later one is meant; so an option whose value
-    is "description" hides that page, and of two options with the same value only the last can be chosen.
+    They come in upstream's order: buttons, products, options. If two have the same text, the later one wins: an option with the value
+    "description" hides that page, and of two options with the same value only the last can be chosen.
     """
     buttons: dict[str, Text] = {}
     products: dict[str, Text] = {}
@@ -159,7 +159,7 @@ def admissible(clicks: Iterable[str], search_bar: bool) -> list[str]:
 
 
 def has_search_bar(page: Page) -> bool:
-    """Whether it is the search page."""
+    """True if a page is the search page."""
     return page[-1] == (SEARCH, "button", "")
 
 

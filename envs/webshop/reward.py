@@ -1,9 +1,9 @@
-"""What a purchase is worth: the official reward (`get_reward` of `web_agent_site/engine/goal.py`, princeton-nlp/WebShop).
+"""Reward of a purchase: the official one (`get_reward` of `web_agent_site/engine/goal.py`, princeton-nlp/WebShop).
 
     total = r_type · (attributes matched + options matched + r_price) / (attributes + options + 1)
 
-from 0.0 to 1.0, where 1.0 is success. `r_type` says whether it is the right kind of thing at all; the rest how much of what was
-asked for it has. The rules are kept to the letter, oddities included, and those are told where they are followed.
+from 0.0 to 1.0, where 1.0 is success. `r_type` scores whether the product is of the right kind at all; the other factor how much of
+the request it fulfils. The rules follow upstream to the letter, including its oddities, which are noted where they apply.
 
 Texts match if thefuzz's `token_set_ratio` of them is above 85. The ratio is rapidfuzz's, as with thefuzz 0.20 and newer; the
 0.19 of the official requirements takes difflib's where python-Levenshtein is not installed. On the 1,000 official products that
@@ -74,7 +74,7 @@ class PurchaseReward:
 
 @dataclass(frozen=True, slots=True)
 class KindMatch:
-    """Whether a product is the kind of thing that a goal asks for: upstream's `get_type_reward`."""
+    """Match of a product with the kind of product that a goal asks for: upstream's `get_type_reward`."""
 
     r_type: float
     query_match: bool
@@ -156,13 +156,13 @@ def count_options(chosen: Iterable[str], wanted: Mapping[str, str] | tuple[str, 
 
 
 def option_texts(wanted: Mapping[str, str] | tuple[str, ...]) -> list[str]:
-    """The goal's options as they are compared with the chosen values.
+    """Return the goal's options in the form in which they are compared with the chosen values.
 
-    A person's are texts, and a colour in one stands for it. A synthetic goal's are pairs of name and value, which upstream
-    takes as they are: only a name or value that *is* a colour stands for the pair, and otherwise the pair is compared as
-    Python writes it, name included: "('size', 'x-large')". A chosen "light grey" is therefore "grey" beside a wanted
-    "('color', 'light grey')", and matches for "grey" is one of its words. But "rectangular" is "tan", which is no word of
-    "('shape', 'rectangular')": such a goal cannot be met, even by what it asks for.
+    The options of a human goal are texts; a colour in a text replaces the text. The options of a synthetic goal are pairs of name and value,
+    which upstream does not search for colours: only a name or value that *is* a colour replaces the pair, and otherwise the pair is
+    compared as Python prints it, name included: "('size', 'x-large')". A chosen "light grey" therefore becomes "grey", and matches a
+    wanted "('color', 'light grey')" because "grey" is one of its words. But a chosen "rectangular" becomes "tan", which is no word of
+    "('shape', 'rectangular')": such a goal cannot be met, even by the value that it asks for.
     """
     if isinstance(wanted, Mapping):
         return [_pair_text(name, value) for name, value in wanted.items()]
@@ -183,7 +183,7 @@ def _pair_text(name: str, value: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def alike(one: str, other: str) -> bool:
-    """Whether thefuzz's `token_set_ratio` of two texts, a whole number from 0 to 100, is above 85."""
+    """True if thefuzz's `token_set_ratio` of two texts, a whole number from 0 to 100, is above 85."""
     from rapidfuzz.fuzz import token_set_ratio  # here: who lists the environments needs none
 
     one, other = plain_words(one), plain_words(other)
@@ -192,7 +192,7 @@ def alike(one: str, other: str) -> bool:
 
 @lru_cache(maxsize=16_384)
 def plain_words(text: str) -> str:
-    """What thefuzz compares: without Latin-1's upper half ("café" is "caf"), other signs as spaces, small letters."""
+    """Normalise a text as thefuzz does: drop Latin-1's upper half ("café" becomes "caf"), turn other signs into spaces, lower-case."""
     return _NO_WORD_CHARACTER.sub(" ", text.translate(_DROPPED)).lower().strip()
 
 

@@ -87,7 +87,7 @@ def parse_action(action: str) -> tuple[str, str] | None:
 
 
 def is_coded(action: str) -> bool:
-    """Whether an action is a search with one of the `QUERY_CODES`."""
+    """True if an action is a search with one of the `QUERY_CODES`."""
     parsed = parse_action(action)
     return parsed is not None and parsed[0] == "search" and parsed[1].split(" ")[0] in QUERY_CODES
 
@@ -108,7 +108,7 @@ class Shop:
         self._kept_search = lru_cache(maxsize=KEPT_SEARCHES)(self._search)
 
     def step(self, goal: Goal, state: State, page: Page, action: str) -> State:
-        """What an action leads to; the same state where it means nothing here.
+        """Return the state after an action; the same state if the action means nothing here.
 
         Args:
             goal: of the episode; only a purchase looks at it.
@@ -123,7 +123,7 @@ class Shop:
         return new
 
     def page(self, goal: Goal, state: State) -> Page:
-        """What is shown to a shopper who stands there."""
+        """Return the page that is shown in a state."""
         if state.place == "search":
             return search_page(goal.instruction)
         if state.place == "results":

@@ -129,7 +129,7 @@ def find_product(shop: Shop, product: Product) -> tuple[str, ...] | None:
 
 
 def _opens(shop: Shop, product: Product, numbers: Sequence[int], page: int) -> bool:
-    """Whether a click on the product's ASIN opens it, on a page of results: not if it reads as a button, or as another's there."""
+    """True if a click on the product's ASIN opens it on a results page; False if a button or another product there has the same text."""
     shown = results_page("", [shop.store[number] for number in numbers], page, len(numbers))
     after = follow(State("results", page=page), shown, click(product.asin))
     return after.place == "item" and after.asin == product.asin

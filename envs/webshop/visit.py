@@ -17,12 +17,12 @@ MODES = ("text", "text_rich", "html", "url")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a shopper sees."""
+    """State of a visit as a shopper sees it."""
 
     observation: str
     """In the visit's mode."""
     clickables: tuple[str, ...]
-    """What `click[...]` can name, in small letters and in upstream's order; "search" is among them and cannot be clicked."""
+    """Arguments of `click[...]`, in lower case and upstream's order; includes "search", which cannot be clicked."""
     search_bar: bool
     state: str
     """Digest of where the shopper stands (`shop.digest`)."""
@@ -59,7 +59,7 @@ class ShopVisit:
         self._page = self.shop.page(goal, state)
 
     def act(self, action: str) -> View:
-        """What is seen after an action, any text; one that means nothing here changes nothing.
+        """Execute an action and return the new view. Any text is an action; one without a meaning here changes nothing.
 
         Raises:
             EnvError: `start` was not called before.

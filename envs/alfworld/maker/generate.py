@@ -1,7 +1,7 @@
-"""Games of our own in a folder: the layout of the official release, written so that nothing is ever half there.
+"""Writes generated games to a folder, in the layout of the official release; each game is written completely or not at all.
 
-For who has no official data. The official engine reads these games as well, and finds the `traj_data.json` beside each that the
-package's `AlfredTWEnv` asks for.
+For users without the official data. The official engine reads these games as well; next to each lies the `traj_data.json` that the
+package's `AlfredTWEnv` requires.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class GeneratedGames:
     """Games of one split as `run` leaves them."""
 
     folder: str
-    """What `data` takes."""
+    """Value for `data`."""
     split: str
     games: int
     """In the folder now."""
@@ -80,21 +80,21 @@ def run(
 
 
 def ensure_generated(split: str, progress: Progress | None = None, train: int | None = None) -> Path:
-    """The folder of the default games, which are made on the first call, in seconds, and kept in the user's cache.
+    """Return the folder of the default games; the first call generates them, in seconds, and stores them in the user's cache.
 
-    It appears with all splits or not at all, also where two processes begin at once: by default 240 training games and 60 in each
-    of the others, about 25 MB. `XDG_CACHE_HOME` moves the cache.
+    The folder appears with all splits or not at all, even if two processes start at once. By default it has 240 training games and 60 in
+    each of the other splits, about 25 MB. `XDG_CACHE_HOME` moves the cache.
 
     Args:
-        split: a split that must be there: `train`, `valid_seen` or `valid_unseen`.
-        progress: told how far it is, where games are made.
-        train: training games, see `counts` for the others; None: 240.
+        split: checked to be `train`, `valid_seen` or `valid_unseen`; all three are generated.
+        progress: called with (games done, games in total) while games are generated.
+        train: number of training games, see `counts` for the other splits; None: 240.
 
     Returns:
         A folder with `json_2.1.1/` and `generated.json`.
 
     Raises:
-        EnvError: there is no such split, so many are not made, the package alfworld is not installed, or the cache cannot be written.
+        EnvError: there is no such split, `train` is out of range, the package alfworld is not installed, or the cache cannot be written.
     """
     _check_split(split)
     cache = cache_folder("alfworld")
@@ -127,21 +127,20 @@ def generate_games(
     task_types: Sequence[str] | None = None,
     progress: Progress | None = None,
 ) -> int:
-    """Write games of one split into a folder of the user's, beside those of other splits.
+    """Write games of one split to a folder of the user's, next to those of other splits.
 
-    Stopped at any moment it leaves whole games only, and the same call again goes on. A longer series keeps the games of a
-    shorter one.
+    An interrupted call leaves only complete games, and the same call continues it. A longer series contains the games of a shorter one.
 
     Args:
-        root: the folder; `json_2.1.1/SPLIT/` and `generated.json` come into it.
-        split: decides the rooms, and for `train` and `valid_seen` which goals of the same rooms.
-        count: games that there are to be, at least 1, in turn of each type.
-        seed: of everything that is drawn.
+        root: the folder; receives `json_2.1.1/SPLIT/` and `generated.json`.
+        split: determines the rooms, and for `train` and `valid_seen`, which share rooms, the goals in them.
+        count: number of games in the split afterwards, at least 1; the types take turns.
+        seed: seed of all random choices.
         task_types: only these; None: all six.
-        progress: told after every game.
+        progress: called after every game with (games done, `count`).
 
     Returns:
-        How many games were written; those that were there already are not among them.
+        Number of games written, without those that existed already.
 
     Raises:
         EnvError: an argument is not known, the split has other games already, or the folder cannot be written.
@@ -168,7 +167,7 @@ def generate_games(
 
 
 def read_record(root: Path) -> dict[str, Any] | None:
-    """What `generated.json` says of the games in a folder; None where there is none.
+    """Read `generated.json`, the record of the games in a folder; None if there is none.
 
     Returns:
         `schema`, `generator`, `alfworld` (version of the package) and `splits`: split → `games`, `seed`, `task_types`, and
@@ -190,7 +189,7 @@ def read_record(root: Path) -> dict[str, Any] | None:
 
 
 def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The record with what is wanted of a split in it, if that can be made or gone on with."""
+    """Return the record with the wanted games of a split; raises `EnvError` if the split cannot be started or continued."""
     made_by = {"schema": SCHEMA, "generator": GENERATOR, "alfworld": read_ontology().version}
     target = root / JSON_FOLDER / split
     record = read_record(root)
@@ -219,7 +218,7 @@ def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, An
 
 
 def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progress | None) -> int:
-    """What the record says of a split. The record comes first: games without one would be taken for official ones."""
+    """Write the games of a split by the record, and return how many. Writes the record first: games without one would pass for official."""
     wanted = record["splits"][split]
     target = root / JSON_FOLDER / split
     target.mkdir(parents=True, exist_ok=True)
@@ -239,7 +238,7 @@ def _write_split(root: Path, split: str, record: dict[str, Any], progress: Progr
 
 
 def _write(root: Path, folder: Path, made: Generated) -> None:
-    """A game and what is beside it, in one step: a folder that is there is whole."""
+    """Write a game and its `traj_data.json` in one step: a folder that exists is complete."""
     with made_whole(folder, within=root) as beside:
         for name, content in ((GAME_FILE, made.game), ("traj_data.json", made.trajectory)):
             (beside / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -251,7 +250,7 @@ def _write_record(root: Path, record: Mapping[str, Any]) -> None:
 
 
 def _make_whole(root: Path, wanted: Mapping[str, int], progress: Progress | None) -> None:
-    """All splits beside `root`, then in its place in one step."""
+    """Write all splits to a temporary folder next to `root`, then rename it to `root` in one step."""
     remove_unfinished(root.parent)
     number, total = itertools.count(1), sum(wanted.values())
     with made_whole(root) as beside:

@@ -1,7 +1,7 @@
-"""What generated games ask for: a kind of task, an object and a place, in one of the rooms.
+"""Goals of generated games: a task type, an object and a target receptacle, in one of the rooms.
 
-Every combination that the ontology allows and that makes sense. Which do is said by a few rules: no rule names a game, and
-together they leave the kinds of things and places that the official games ask for too.
+The goals are all combinations that the ontology allows and that make sense by a few rules. No rule names a game; together they leave
+the kinds of objects and receptacles that the official games ask for too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _AT_HOME = frozenset({("Bed", "Pillow")})
 
 @dataclass(frozen=True, slots=True, order=True)
 class Goal:
-    """What one game asks for."""
+    """Goal of one game."""
 
     task_type: str
     object: str
@@ -109,7 +109,7 @@ def _belongs(goal: Goal, split: str) -> bool:
 
 
 def _possible(ontology: Ontology, task_type: str, scene: int) -> Iterator[Goal]:
-    """What can be asked for in one room."""
+    """Yield the possible goals of a task type in one room."""
     plan = read_floor_plan(scene)
     places = standing(ontology, plan)
     able, tool = TREATED.get(task_type, (None, None))

@@ -79,7 +79,7 @@ def _make(ontology: Ontology, state: WorldState, goal: Goal, trial: str, rng: ra
 
 
 def _trajectory(goal: Goal, trial: str, words: str) -> dict[str, Any]:
-    """What ALFRED keeps beside a game, as far as the package reads it: its experts, and its collector of games."""
+    """Return the `traj_data.json` of a game, as ALFRED has it: only the fields that the package's experts and its game collector read."""
     light = goal.task_type == "look_at_obj_in_light"
     return {
         "task_id": trial,

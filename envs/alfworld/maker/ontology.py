@@ -1,8 +1,8 @@
-"""What the package alfworld knows of households: kinds of things, what fits where, goals and floor plans.
+"""Household ontology of the package alfworld: kinds of objects, which receptacle takes which, goals and floor plans.
 
-Read as files of the installed distribution and never through `import alfworld`, which makes a folder in the user's home and
-sets `$ALFWORLD_DATA`. Of all that the package needs, these files need nothing: `pip install --no-deps alfworld==0.4.2` gives
-them in a second and without a C++ compiler.
+It is read from the files of the installed distribution and never through `import alfworld`, which creates a folder in the user's home
+and sets `$ALFWORLD_DATA`. The files need none of the package's dependencies: `pip install --no-deps alfworld==0.4.2` installs them in
+a second and without a C++ compiler.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class FloorPlan:
 
 @functools.cache
 def read_ontology() -> Ontology:
-    """What the installed package says; about 10 ms, once a process.
+    """Read the ontology from the installed package, once per process; takes about 10 ms.
 
     Raises:
         EnvError: the package is not installed, or is a release in which these files differ.

@@ -126,7 +126,7 @@ def split_words(text: str) -> list[str]:
 
 @lru_cache(REMEMBERED_WORDS)
 def normalise(word: str) -> str:
-    """What one word of `split_words` is compared by; empty for a stop word."""
+    """Return the form in which the search compares a word of `split_words`; empty for a stop word."""
     if word.endswith(_POSSESSIVE):
         word = word[:-2]
     word = word.lower()

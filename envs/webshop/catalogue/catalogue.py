@@ -32,13 +32,13 @@ from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.storage.cache import cache_folder, digest_of
 
 Progress = Callable[[int, int], None]
-"""Told of (things done, things in all)."""
+"""Callback that receives (items done, items in total)."""
 
 GENERATED, OFFICIAL = "generated", "official"
 SERVER = "http://127.0.0.1:3000"
 """For messages: how the address of a running server is written."""
 GENERATED_FILE = "generated.json"
-"""Beside files in the official schema that this package has written."""
+"""File next to products in the official schema that this package has generated."""
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
@@ -72,12 +72,12 @@ class Catalogue:
         return f"{GENERATED if made else OFFICIAL}, {len(self.store):,} products"
 
     def goals(self, kind: str = "auto") -> GoalList:
-        """The goals of a kind in their fixed order.
+        """Return the goals of a kind in their fixed order.
 
         Args:
-            kind: `synthetic`, `human`, or `auto`: human ones where there are enough of them for every split, or no others. The
-                official file of them is of the full catalogue, and `setup.sh` puts it beside the 1,000 products as well, few of
-                which have one.
+            kind: `synthetic`, `human`, or `auto`: human goals if there are enough for every split, or no synthetic ones. The official
+                file of human goals is for the full catalogue; `setup.sh` puts it next to the 1,000 products as well, few of which
+                have one.
 
         Raises:
             EnvError: there are none, or no such kind.
@@ -112,13 +112,13 @@ class Catalogue:
 
 
 def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progress | None = None) -> Catalogue:
-    """The catalogue that `data` means; what takes long is done the first time on a machine and kept in the user's cache.
+    """Open the catalogue that `data` names; the first call on a machine does the slow work and stores it in the user's cache.
 
     Args:
         data: the folder of the official files, the path of their file of products, `official` (that of `$WEBSHOP_DATA`), or
             `generated`. None: `$WEBSHOP_DATA` where it is set, else `generated`.
-        progress: told how far it is while a catalogue is read for the first time: of (products, products) of a generated one,
-            of (megabytes, megabytes) of files.
+        progress: called while a catalogue is read for the first time: with (products done, products in total) for a generated one,
+            with (megabytes read, megabytes in total) for files.
 
     Raises:
         EnvError: there are no such files, they cannot be read, or the cache cannot be written.
@@ -142,7 +142,7 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
 
 
 def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
-    """What `open_catalogue` tells its `progress` of, in the singular."""
+    """Return the unit that `open_catalogue` reports to its `progress`, in the singular."""
     return "product" if _asked(data) == GENERATED else "megabyte"
 
 
@@ -208,7 +208,7 @@ def _from_files(files: Files, progress: Progress) -> Iterator[Product]:
 
 
 def _is_replaced(about: dict[str, Any]) -> bool:
-    """Whether a store was made of files that are no more or have changed: it may be as large as they are."""
+    """True if a file that a store was made from is gone or has changed: the store is useless, and may be as large as its files."""
     return any(not os.path.exists(path) or _state(Path(path)) != [path, *rest] for path, *rest in about["files"])
 
 
@@ -219,7 +219,10 @@ def _state(path: Path) -> list[Any]:
 
 @functools.cache
 def _writers() -> str:
-    """What else decides what a store holds. Two Pythons of one machine share the cache, and each searches as it has indexed."""
+    """Return a text of all else that a store's content depends on: the code that writes it, and the versions of Unicode and the stemmer.
+
+    Python installations of one machine share the cache, and each has to search with the versions that it indexed with.
+    """
     import Stemmer
 
     shop = Path(__file__).parents[1]

@@ -120,7 +120,7 @@ def read_products(files: Files) -> Iterator[tuple[Product, int]]:
 
 @dataclass(frozen=True, slots=True)
 class HumanInstruction:
-    """What one person wrote for a product, after looking at it."""
+    """Instruction that a person wrote for a product after looking at it."""
 
     asin: str
     number: int

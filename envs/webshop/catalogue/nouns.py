@@ -43,7 +43,7 @@ class Nouns(Protocol):
 
     @property
     def name(self) -> str:
-        """What results name as their tagger: it and its version."""
+        """Name and version of the tagger, as results report them."""
 
     def __call__(self, title: str) -> tuple[str, ...]:
         """The nouns of any text; none is an empty tuple. The same title has always the same nouns."""
@@ -185,7 +185,7 @@ def _split_chunk(chunk: str) -> list[str]:
 
 
 def is_noun(token: str) -> bool:
-    """Whether the rule calls a token of `split_title` a noun. It looks at nothing but the token."""
+    """True if the rule takes a token of `split_title` for a noun. It looks at the token alone."""
     if token in ("|", "%"):
         return True
     letters = {character for character in token if character.isalpha()}

@@ -26,7 +26,7 @@ _ONE_POINT = re.compile(r"\d*\.?\d+|\d+\.")
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """What is known of one product. Nothing here depends on a goal or on chance."""
+    """Data of one product, independent of goals and of chance."""
 
     asin: str
     """Its id, at most 10 characters."""
@@ -47,7 +47,7 @@ class Product:
     """Name → values, in small letters; empty where there is nothing to choose."""
     attributes: tuple[str, ...] = NO_ATTRIBUTES
     instruction: str | None = None
-    """What a synthetic goal for it says; None: there is none."""
+    """Instruction of its synthetic goals, without options; None: it has no such goals."""
     instruction_attributes: tuple[str, ...] = ()
     """Those of its attributes that `instruction` names."""
     image: str = ""

@@ -59,7 +59,7 @@ _PARAMETERS, _WORDS, _WORD_ENDS, _RANKS = "params.index.json", "words.bin", "wor
 
 
 def document_text(product: Product) -> str:
-    """What a product is found by: title, description, first feature and options, as upstream joins them, in small letters."""
+    """Return the text by which a product is found: title, description, first feature and options, joined as upstream does, lower-case."""
     first = product.bullets[0] if product.bullets else ""
     return f"{product.title} {product.description} {first} {product.option_text}".lower()
 
@@ -130,10 +130,10 @@ def build_index(
 
 
 def lucene_lengths(lengths_D: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What Lucene remembers of the lengths of documents (`SmallFloat.intToByte4`, and back by `byte4ToInt`).
+    """Round the lengths of documents as Lucene stores them (`SmallFloat.intToByte4`, and back by `byte4ToInt`).
 
-    One byte for each: of what is beyond `EXACT_LENGTHS` the four leading binary digits are kept, so that 40 stays 40, 100 becomes 96
-    and 1,000 becomes 984.
+    Each length takes one byte: the part beyond `EXACT_LENGTHS` keeps its four leading binary digits, so that 40 stays 40, 100 becomes
+    96 and 1,000 becomes 984.
 
     Args:
         lengths_D: whole numbers of words, at least 0.

@@ -46,7 +46,7 @@ class Store(Sequence[Product]):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.about: dict[str, Any] = json.loads((folder / _META).read_bytes())
-        """What was said of it when it was written."""
+        """Metadata that `write_store` stored, with the count of `products`."""
         self._lines = np.memmap(folder / "products.jsonl", dtype=np.uint8, mode="r")
         # All at once: what is mapped stays, even when another process removes the folder. As plain arrays: each look into a
         # `memmap` costs microseconds more.
@@ -84,7 +84,7 @@ class Store(Sequence[Product]):
         return int(self._arrays["numbers"][place])
 
     def array(self, name: str) -> NDArray[Any]:
-        """An array that was written beside the products, mapped."""
+        """Return an array that was stored next to the products, memory-mapped."""
         return self._arrays[name]
 
     def _parse(self, number: int) -> Product:
@@ -100,9 +100,9 @@ def write_store(folder: Path, products: Iterator[Product], about: dict[str, Any]
     """Write products and their search index into an empty folder.
 
     Args:
-        folder: it exists and is empty.
-        products: in the order that the catalogue has; no two with the same ASIN.
-        about: plain data that is kept beside them; `products`, their count, is added.
+        folder: exists and is empty.
+        products: in the order of the catalogue; no two with the same ASIN.
+        about: plain data that is stored with them; `products`, their count, is added.
     """
     ends: list[int] = []
     asins: list[str] = []

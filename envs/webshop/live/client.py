@@ -15,7 +15,7 @@ import httpx
 from skill_ttrl.errors import EnvError
 
 LONGEST_PAUSE = 4.0
-"""Seconds between two tries."""
+"""Longest pause between two requests for the same page, in seconds."""
 MOST_BYTES = 16 << 20
 """Longest page that is read; the official ones have at most some 100 kB."""
 MOST_REDIRECTIONS = 5
@@ -31,11 +31,11 @@ class Got:
 
 
 class _TryAgain(Exception):
-    """What came to nothing this time.
+    """Raised for a failed request that may be repeated.
 
     Args:
-        message: what came instead of a page.
-        reached: whether the request may have reached the server.
+        message: describes the failure.
+        reached: True if the request may have reached the server.
     """
 
     def __init__(self, message: str, reached: bool = True) -> None:
@@ -44,13 +44,12 @@ class _TryAgain(Exception):
 
 
 class LiveClient:
-    """Asks one server. Plain data between requests: it pickles, and connects again where it is needed.
+    """Requests pages of one server, each at most `tries` times. Can be pickled between requests, and then connects again when needed.
 
     Args:
         address: like `http://127.0.0.1:3000`.
-        timeout: seconds in which a page must be there.
-        tries: how often one is asked for at most.
-        pause: seconds before the second try, twice as long before each later one.
+        timeout: seconds within which a page must arrive.
+        pause: seconds before the second request for a page, twice as long before each later one, up to `LONGEST_PAUSE`.
 
     Raises:
         EnvError: it is no address of a server.
@@ -58,7 +57,7 @@ class LiveClient:
 
     _client: httpx.Client | None = None
     _process = 0
-    """Which process has made the client."""
+    """Id of the process that created the client."""
 
     def __init__(self, address: str, timeout: float, tries: int, pause: float) -> None:
         self.address = checked_address(address)
@@ -227,7 +226,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _beginning(html: str) -> str:
-    """What a page says first, on one line."""
+    """Quote the beginning of a page's text for a message: one line of at most 160 characters."""
     from bs4 import BeautifulSoup
 
     said = " ".join(BeautifulSoup(html[:20_000], "html.parser").get_text(" ").split())

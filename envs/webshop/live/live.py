@@ -49,7 +49,7 @@ _NAMES: dict[Place, str] = {
 
 
 def is_server(data: object) -> bool:
-    """Whether `data` names a running server."""
+    """True if `data` is the URL of a server."""
     return isinstance(data, str) and data.startswith(("http://", "https://"))
 
 
@@ -166,15 +166,16 @@ def _has_goal(client: LiveClient, number: int) -> bool:
 
 
 class LiveVisit:
-    """A visit to a running server. It pickles between two actions, as its session, its place and its page.
+    """Visit to a running server. Requests a page at most `tries` times, and a purchase again only if it cannot have reached the server.
+
+    It can be pickled between two actions; the pickle holds its session, its place and its page.
 
     Args:
         address: of the server.
         mode: one of `MODES`.
         query_codes: let searches with upstream's query codes through, which the official server honours.
-        timeout: seconds in which a page must be there.
-        tries: how often a page is asked for; a purchase is asked for once.
-        pause: seconds before the second try, twice as long before each later one.
+        timeout: seconds within which a page must arrive.
+        pause: seconds before the second request for a page, twice as long before each later one.
     """
 
     def __init__(
@@ -208,11 +209,11 @@ class LiveVisit:
         return self._page.instruction, self._view(self._page)
 
     def act(self, action: str) -> View:
-        """What is seen after an action, any text; one that means nothing here is not sent.
+        """Execute an action and return the new view. Any text is an action; one without a meaning here is not sent.
 
         Raises:
-            EnvError: `start` was not called before, or no page came, or another than asked for. The visit is where it was then, so
-                that the action can be tried again.
+            EnvError: `start` was not called before, no page came, or another page than requested. The visit then stays where it was,
+                so that the action can be repeated.
         """
         if self._page is None:
             raise EnvError("step was called before reset.")

@@ -26,12 +26,12 @@ _FACTS = {"True": True, "False": False}
 
 
 class NotThePage(ValueError):
-    """What came is no page of the official site; the message says how that is seen."""
+    """Raised for a page that is not of the official site; the message says how it differs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a click asks for."""
+    """Request that a click makes."""
 
     method: str
     """GET or POST."""
@@ -58,7 +58,7 @@ class LivePage:
     wanted: str = ""
 
     def target(self, argument: str) -> Target | None:
-        """What `click[argument]` asks for. Upstream goes by the names of its buttons first."""
+        """Return the request of `click[argument]`; None: it leads nowhere. Buttons come first, as upstream."""
         found = (self.targets.get((kind, argument)) for kind in ("button", "product", "option"))
         return next((target for target in found if target is not None), None)
 
@@ -121,7 +121,7 @@ def read_parts(soup: BeautifulSoup) -> dict[str, Any]:
 
 
 def _said(soup: BeautifulSoup, name: str) -> str:
-    """What stands in one of the elements that the page after a purchase has for what was bought and wanted."""
+    """Read an element by which the page after a purchase describes what was bought or wanted; empty if it is missing or not filled in."""
     element = soup.find(id=name)
     said = element.find("pre") if isinstance(element, Tag) else None
     text = said.get_text() if isinstance(said, Tag) else ""

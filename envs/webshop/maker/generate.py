@@ -29,7 +29,7 @@ class GeneratedCatalogue:
     """A catalogue as `run` leaves it."""
 
     folder: str
-    """What `data` takes."""
+    """Value for `data`."""
     products: int
     """In the folder now."""
     written: int
@@ -62,18 +62,17 @@ def write_catalogue(
 ) -> int:
     """Write `items_shuffle.json` and `items_ins_v2.json`, whole or not at all.
 
-    `generated.json` beside them says what they are. The same call again finds them there and writes nothing; one that was
-    stopped is made again from the start. 1,000 products take 1.3 MB and a tenth of a second, 1.18 million 1.5 GB and two minutes of
-    one core.
+    `generated.json` next to them describes them. The same call again finds them and writes nothing; after an interrupted call it
+    starts from the beginning. 1,000 products take 1.3 MB and a tenth of a second, 1.18 million 1.5 GB and two minutes of one core.
 
     Args:
-        folder: made where it is not there; `data` takes it. Other files may lie in it.
-        count: products, from 1 to `MAX_PRODUCTS`. A smaller catalogue of a seed is the beginning of a larger one.
-        seed: of everything that is drawn, 0 or above.
-        progress: told after every thousand products of (products written, products in all).
+        folder: value for `data`; created if missing. It may contain other files.
+        count: number of products, from 1 to `MAX_PRODUCTS`. A smaller catalogue is the beginning of a larger one with the same seed.
+        seed: seed of all random choices, 0 or above.
+        progress: called after every thousand products with (products written, products in total).
 
     Returns:
-        How many products were written: `count`, or 0 where they were there already.
+        Number of products written: `count`, or 0 if they existed already.
 
     Raises:
         EnvError: an argument is out of range, the folder has another catalogue, or it cannot be written.
@@ -101,10 +100,10 @@ def write_catalogue(
 
 
 def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
-    """Whether the whole catalogue is in the folder; False: there is none, or a part of it.
+    """True if the folder contains the whole catalogue; False if it contains none, or a part of it.
 
     Raises:
-        EnvError: there is another.
+        EnvError: it contains another catalogue.
     """
     record = _read_record(folder)
     there = sorted(each.name for name in (PRODUCTS, ABOUT, HUMAN) for each in folder.glob(f"{name}*.json"))

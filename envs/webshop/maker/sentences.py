@@ -23,7 +23,7 @@ Draw = Callable[[], float]
 """Uniform in [0, 1): the product's own generator. Only sums and products of what it gives are used, and never `log` or `**`, whose
 last digit differs from machine to machine."""
 Gap = tuple[str, ...] | str | Callable[[Draw], str]
-"""What fills a gap: one of these words, what the product calls by this name, or a word made up on the spot."""
+"""Filler of a gap: one of these words, the product's value of this name, or a function that makes up a word."""
 
 
 class Sentence(NamedTuple):

@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     """The official `product_category`: parts separated by ›."""
     query: str
     nouns: tuple[str, ...]
-    """What titles call it; all have a word of `query` or its synonym."""
+    """Its names in titles; each has a word of `query` or its synonym."""
     attributes: tuple[str, ...]
     """Groups of `ATTRIBUTES`."""
     options: str
@@ -72,7 +72,7 @@ def values(row: str) -> tuple[str, ...]:
 
 
 def _listed(text: str) -> tuple[str, ...]:
-    """What stands between commas; lines may break anywhere."""
+    """Split a text at commas; lines may break anywhere, and empty entries are dropped."""
     return tuple(entry for each in text.split(",") if (entry := " ".join(each.split())))
 
 

@@ -56,7 +56,7 @@ _NOTHING_ELSE = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request is answered with."""
+    """Response to a request."""
 
     body: str
     status: int = 200
@@ -66,12 +66,12 @@ class Answer:
 
 
 class Site:
-    """What the shop answers to a request; it knows nothing of sockets.
+    """Answers the requests to a shop, independently of sockets.
 
     Args:
-        shop: what is sold.
-        goals: what is asked for, by number.
-        source: of the catalogue, in words.
+        shop: the shop to serve.
+        goals: the goals, by number.
+        source: origin of the catalogue, in words.
         images: show the catalogue's pictures, which lie on other hosts.
     """
 
@@ -270,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(self.server.site.answer(self.path, form))
 
     def log_message(self, format: str, *args: Any) -> None:
-        """What visitors ask for is theirs: nothing is written down."""
+        """Log nothing: requests are the visitors' private data."""
 
     def _form(self) -> dict[str, list[str]] | None:
         length = self.headers.get("Content-Length", "0")

@@ -94,7 +94,7 @@ def _sum(goal: Goal, bought: PurchaseReward) -> str:
 
 
 def _known(product: Product, goal: Goal, bought: PurchaseReward) -> dict[str, str]:
-    """What the official site fills into its page, by the ids of the elements."""
+    """Return the texts that the official site fills into its page after a purchase, by element id."""
     options = dict(goal.options) if isinstance(goal.options, Mapping) else list(goal.options)
     wanted = {
         "goal-asin": goal.asin,
