@@ -158,11 +158,11 @@ def count_options(chosen: Iterable[str], wanted: Mapping[str, str] | tuple[str, 
 def option_texts(wanted: Mapping[str, str] | tuple[str, ...]) -> list[str]:
     """Return the goal's options in the form in which they are compared with the chosen values.
 
-    The options of a human goal are texts; a colour in a text replaces the text. The options of a synthetic goal are pairs of name and value,
-    which upstream does not search for colours: only a name or value that *is* a colour replaces the pair, and otherwise the pair is
-    compared as Python prints it, name included: "('size', 'x-large')". A chosen "light grey" therefore becomes "grey", and matches a
-    wanted "('color', 'light grey')" because "grey" is one of its words. But a chosen "rectangular" becomes "tan", which is no word of
-    "('shape', 'rectangular')": such a goal cannot be met, even by the value that it asks for.
+    The options of a human goal are texts; a colour in a text replaces the text. The options of a synthetic goal are pairs of name
+    and value, which upstream does not search for colours: only a name or value that *is* a colour replaces the pair, and otherwise
+    the pair is compared as Python prints it, name included: "('size', 'x-large')". A chosen "light grey" therefore becomes "grey",
+    and matches a wanted "('color', 'light grey')" because "grey" is one of its words. But a chosen "rectangular" becomes "tan",
+    which is no word of "('shape', 'rectangular')": such a goal cannot be met, even by the value that it asks for.
     """
     if isinstance(wanted, Mapping):
         return [_pair_text(name, value) for name, value in wanted.items()]
