@@ -40,9 +40,9 @@ class Request:
     messages: tuple[Message, ...] = ()
     n: int = 1
     token_ids: tuple[int, ...] | None = None
-    """Exact prompt tokens. Where they are given, a backend that knows tokens does not look at `messages` and `begun`."""
+    """Exact prompt tokens. If given, a backend that works on tokens ignores `messages` and `begun`."""
     begun: str = ""
-    """What the assistant has said of its answer already, for backends that know texts alone."""
+    """Text of the answer so far, which the completion continues; for backends that work on text only."""
     choices: tuple[str, ...] = ()
     """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`. A text with a place for the
     model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
@@ -64,7 +64,7 @@ class Generation:
     """The `n` completions of one request and the prompt tokens they follow."""
 
     prompt_ids: tuple[int, ...]
-    """Empty where the backend knows texts alone."""
+    """Empty if the backend works on text only."""
     completions: tuple[Completion, ...]
 
 

@@ -250,7 +250,7 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
 
 
 class TokenizerMixin:
-    """What every backend does alike whose tokenizer is here (see `Backend`)."""
+    """Methods shared by all backends with a local tokenizer (see `Backend`)."""
 
     tokenizer: Any
 

@@ -106,7 +106,7 @@ class TokenTree(Protocol):
 
 
 class KeptRows:
-    """Rows of a model's cache and the tokens that each holds. The first ones are read, the others wait to be gone on with."""
+    """Rows of a model's KV cache and the tokens in each. The model reads the first rows; the others wait to be continued."""
 
     def __init__(self) -> None:
         self._plan = _Plan()

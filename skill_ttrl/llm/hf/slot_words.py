@@ -19,7 +19,7 @@ class Filling:
     rest: int = 0
     """Tokens that it needs at least from here on, the end token included."""
     moves: tuple[tuple[frozenset[int], Filling], ...] = ()
-    """What may come next, and where that leads to."""
+    """Sets of tokens that may come next, each with the state it leads to."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

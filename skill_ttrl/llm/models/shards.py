@@ -94,7 +94,7 @@ def stored_sizes(folder: Path, keys: Collection[str]) -> dict[str, tuple[torch.S
 
 
 def weights_of(model: torch.nn.Module) -> dict[str, Tensor]:
-    """What `shards` hold of a model, by key: its parameters, tied ones once, and the buffers that are saved with it."""
+    """Return the tensors of a model that `shards` hold, by key: its parameters (tied ones once) and its persistent buffers."""
     saved = model.state_dict().keys()
     named = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     return {f"{WEIGHTS}{name}": tensor.detach() for name, tensor in named.items() if name in saved}

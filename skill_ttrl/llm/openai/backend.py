@@ -1,8 +1,8 @@
-"""The `openai` backend: a policy behind an address that speaks OpenAI's protocol. It acts; its weights stay as they are.
+"""The `openai` backend: a policy at a remote endpoint that speaks OpenAI's protocol. Its weights are not trained.
 
-It knows texts alone. What of a request the protocol cannot say is said by `endpoints.policy.dialect: vllm` where the server
-understands that, and otherwise as docs/endpoints.md states. A request that comes to nothing is a completion with the reason
-in `error`; a server that would refuse every request ends the run.
+It works on text only. Request options that the protocol lacks are sent as vLLM's extensions with `endpoints.policy.dialect: vllm`,
+and otherwise handled as docs/endpoints.md states. A failed request becomes a completion with the reason in `error`; a server
+that would refuse every request ends the run.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class OpenAIBackend:
         self.constrains = self._vllm = self.config.dialect == "vllm"
 
     def encode(self, messages: Sequence[Message]) -> None:
-        """None: this backend knows texts alone."""
+        """Return None: this backend works on text only."""
 
     def encode_next(self, message: Message, after: Completion | None = None) -> None:
-        """None: it knows texts alone."""
+        """Return None: this backend works on text only."""
 
     def encode_text(self, text: str) -> None:
-        """None: this backend knows texts alone."""
+        """Return None: this backend works on text only."""
 
     def count(self, messages: Sequence[Message]) -> int:
         """Exact where `endpoints.policy.tokenizer` names a tokenizer, else a quarter of the bytes."""

@@ -14,9 +14,9 @@ from skill_ttrl.llm.openai.budget import Spend
 from skill_ttrl.types import Message
 
 AROUND_A_TEXT = 16
-"""Most tokens that a chat template puts around a message, beside its role."""
+"""Most tokens that a chat template adds around a message, in addition to its role."""
 AROUND_ALL = 128
-"""Most tokens that a chat template puts around a conversation, e.g. a system message of its own."""
+"""Most tokens that a chat template adds around a conversation, e.g. a system message of its own."""
 ANSWER_LIMITS = ("max_completion_tokens", "max_tokens")
 ASKED = ("messages", "prompt", "input")
 

@@ -19,7 +19,7 @@ from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.llm.openai.address import Address
 
 LONGEST = 400
-"""Characters of what a server says that are shown."""
+"""Most characters of a server's message that are shown."""
 FIRST_PAUSE = 0.5
 """Seconds before the second attempt, jitter not counted."""
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s|d)")
@@ -29,7 +29,7 @@ FINAL = {400: "refused", 401: "unauthorized", 402: "quota", 403: "forbidden", 40
 EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 """Codes of a 429 that no pause cures."""
 FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
-"""Kinds of failure that are not one request's own: the next one would fare the same."""
+"""Kinds of failure that would affect every request, not only this one."""
 
 
 class MalformedResponse(ValueError):
@@ -38,22 +38,22 @@ class MalformedResponse(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What went wrong in one attempt."""
+    """Failure of one attempt."""
 
     kind: str
     message: str
-    """What the server, or the connection, said."""
+    """Error message of the server or the connection."""
     retryable: bool
     """True if another attempt may succeed."""
     wait: float | None = None
-    """Seconds that the server asks for; None: it does not say."""
+    """Pause in seconds that the server requests; None if it requests none."""
     status: int | None = None
     parameter: str | None = None
     """Field of the request that the server names as the cause."""
 
 
 def failure_of(error: Exception, address: Address) -> Failure | None:
-    """What an exception of one attempt means; None for one that is no failure of the attempt but a fault of this program."""
+    """Classify the exception of one attempt; None for an exception that is a bug in this program."""
     import openai
 
     def shown(said: object) -> str:
@@ -93,7 +93,7 @@ def of_status(status: int, code: object, said: str, headers: Mapping[str, str]) 
 
 
 def explained(failure: Failure, role: Role, config: EndpointConfig, address: Address, attempts: int) -> str:
-    """What was asked of whom, what was said, and what to do."""
+    """Build the error message for the user: the endpoint, the failure, and the remedy."""
     status = f" ({failure.status})" if failure.status is not None else ""
     times = f", {attempts} times" if attempts > 1 else ""
     parameter = f" It names the field {failure.parameter!r}." if failure.parameter else ""
@@ -198,7 +198,7 @@ def _remedy(failure: Failure, role: Role, config: EndpointConfig, address: Addre
 
 
 def short(text: str) -> str:
-    """What a server says, on one line that a terminal can be shown."""
+    """Return a server's message as one printable line, cut to `LONGEST` characters."""
     text = " ".join(printable(text[: 4 * LONGEST]).split()) or "it says nothing"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
 

@@ -1,8 +1,7 @@
-"""What is spent on models behind addresses: one line a request, totals by phase and role, and the budget.
+"""Usage of remote endpoints: one line per request, totals by phase and role, and the budget.
 
-`track_usage` opens the ledger of a command; requests that begin inside it are recorded there. What is spent stays spent: the file
-only grows and is never cut back, so a run resumed from a checkpoint begins with its cost so far.
-No line holds a text or a key.
+`track_usage` opens the ledger of a command; requests that begin inside it are recorded there. The file only grows and is never
+cut back to a checkpoint, so a resumed run starts with its cost so far. No line holds a text or a key.
 """
 
 from __future__ import annotations
@@ -132,13 +131,13 @@ Parts = dict[tuple[str, str], Totals]
 
 @dataclass
 class Ledger:
-    """What was spent, and what may be.
+    """Recorded usage and its limits.
 
     Args:
-        path: file that keeps the lines, read where it is there; None: they are only added up.
-        max_cost: most that may be spent, in the prices' currency.
-        max_total_tokens: most tokens, of prompts and answers.
-        max_requests: most requests sent, repeated attempts included.
+        path: file of the ledger, read if it exists; None: only totals in memory.
+        max_cost: upper limit of the cost, in the prices' currency.
+        max_total_tokens: upper limit of tokens, prompts and answers together.
+        max_requests: upper limit of requests sent, retries included.
 
     Raises:
         RunFolderError: the file cannot be read.

@@ -1,4 +1,4 @@
-"""What a server of OpenAI's protocol answered, as plain data, whatever of the protocol it left out."""
+"""Responses of OpenAI-compatible servers as plain data. Fields that a server omits are tolerated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Choice:
     """One answer."""
 
     text: str
-    """Empty where the model said nothing, refused or called a tool."""
+    """Empty if the model returned no text, refused or called a tool."""
     finish_reason: str
     """In the server's word: "stop", "length", …"""
     outcome: Outcome
@@ -34,9 +34,9 @@ class Choice:
     logprobs: tuple[float, ...] | None = None
     """Of each token, in nats; None where the server gives none."""
     refusal: str | None = None
-    """What the model said when it declined."""
+    """Refusal message of the model; None if it did not refuse."""
     stopped_at: str | None = None
-    """The stop text that ended it, where the server names it."""
+    """Stop text that ended the answer, if the server reports it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Reply:
 
     @property
     def outcome(self) -> Outcome:
-        """That of the first that is not "ok"; "ok" where all are."""
+        """Outcome of the first choice that is not "ok"; "ok" if all are."""
         return next((choice.outcome for choice in self.choices if choice.outcome != "ok"), "ok")
 
 
@@ -135,7 +135,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
 
 
 def tokens_said(body: Mapping[str, Any]) -> Tokens:
-    """What a body says of tokens, also one that cannot be used otherwise; nothing where it says nothing, or no counts."""
+    """Read the token usage of a body, even of one that is otherwise unusable; zero tokens if the usage is missing or invalid."""
     usage = body.get("usage")
     if not isinstance(usage, Mapping):
         return Tokens()

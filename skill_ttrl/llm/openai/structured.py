@@ -15,7 +15,7 @@ T = TypeVar("T", bound=BaseModel)
 MOST_STARTS = 64
 """Places of an answer at which JSON is looked for."""
 LONGEST_PROBLEM = 800
-"""Characters of what is said of an answer's faults."""
+"""Most characters of a description of an answer's errors."""
 # One way to read it: \s* would take n² for n line breaks.
 _FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
 
@@ -33,13 +33,13 @@ def response_format(config: EndpointConfig, schema: type[BaseModel]) -> dict[str
 
 
 def instruction(schema: type[BaseModel]) -> str:
-    """What the prompt says of the answer's form."""
+    """Prompt text that requires an answer in the form of the schema."""
     wanted = json.dumps(schema.model_json_schema(), ensure_ascii=False)
     return f"Answer with one JSON object and nothing else. It must fit this JSON schema:\n{wanted}"
 
 
 def repair(problem: str) -> str:
-    """What is said to a model whose answer could not be used."""
+    """Message to a model whose answer could not be used."""
     return f"That answer cannot be used: {problem}\nAnswer again, with the corrected JSON object and nothing else."
 
 

@@ -1,4 +1,4 @@
-"""What a config asks of a vLLM engine in this process, looked at before anything is started."""
+"""Checks of a config for a vLLM engine in this process, made before anything starts."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class Engine:
         return [future for *_, future in entries]
 
     def call(self, function: Callable[[Any], T]) -> T:
-        """What `function(llm)` returns, run in the engine's thread between two steps.
+        """Run `function(llm)` in the engine's thread between two steps and return its result.
 
         Raises:
             RuntimeError: requests are running: half of their tokens would be sampled before it and half after it.
@@ -232,7 +232,7 @@ class Engine:
 
 
 def reason(error: BaseException) -> str:
-    """What an error of vLLM's says, in one line."""
+    """Return the type and message of a vLLM error in one line, the message cut to 600 characters."""
     text = " ".join(str(error).split()).rstrip(".")
     return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
 
@@ -245,7 +245,7 @@ def _fail(future: Future[Any], what: str, error: Exception) -> None:
 
 
 def set_environment() -> None:
-    """What must be set before vLLM is imported."""
+    """Set the environment variables and log levels that vLLM needs before its import."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ[IN_PROCESS] = "0"
@@ -267,7 +267,7 @@ def _end_in_group(client: Any) -> None:
 
 
 def _leave_groups(shares_group: bool) -> None:
-    """Take vLLM's process groups down: all of them, or those that it has made beside the learner's."""
+    """Destroy vLLM's process groups: all of them, or only its own if it shares the learner's process group."""
     from vllm.distributed import cleanup_dist_env_and_memory, destroy_model_parallel
 
     if shares_group:

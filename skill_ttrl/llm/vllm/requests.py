@@ -1,4 +1,4 @@
-"""What is asked of vLLM and what comes back: the same for an engine in this process and for a server."""
+"""vLLM requests and their results, shared by the engine in this process and by servers."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
 
 
 def set_environment(options: SimpleNamespace) -> None:
-    """What vLLM and the modules of this folder read from the environment."""
+    """Set the environment variables that vLLM and the modules of this folder read."""
     paths = [SIDE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     own = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),

@@ -1,7 +1,7 @@
-"""What a server answers, to whom, and which files it reads: the ASGI middleware `Guard`.
+"""ASGI middleware `Guard`: restricts a server's routes, its clients and the files it reads.
 
-vLLM's routes for weights are meant for development: they take no key, and one of them calls any method of the engine. Here only
-the routes that are needed are open, all but `/health` want the key where there is one, and a path in a request must lie in the
+vLLM's routes for weights are meant for development: they require no key, and one of them calls any method of the engine. Here
+only the required routes are open, all but `/health` require the key if there is one, and a path in a request must lie in the
 folder that the server was started with.
 """
 
@@ -52,7 +52,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
 def inside(path: object, folder: str) -> bool:
-    """Whether `path` is absolute and leads, links resolved, to something below `folder`."""
+    """True if `path` is absolute and, with links resolved, lies below `folder`."""
     if not isinstance(path, str) or not path or "\0" in path or not folder or not os.path.isabs(path):
         return False
     found, allowed = Path(path).resolve(), Path(folder).resolve()

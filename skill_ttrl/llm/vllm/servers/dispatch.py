@@ -34,10 +34,10 @@ T = TypeVar("T")
 
 
 class SharedLook(Generic[T]):
-    """A look at a server, in a thread, for all dispatches of one event loop.
+    """Shares looks at a server, each in a thread, among all dispatches of one event loop.
 
-    Who asks for one while another is on its way shares the next with all who do. So every look has begun after it was asked for,
-    and a server is looked at once at a time, however many ask. The look itself may block.
+    Callers that request a look while another one is running share the next one. So every look starts after it was requested,
+    and each server has at most one look running at a time. The look itself may block.
     """
 
     def __init__(self, look: Callable[[Server], T]) -> None:
@@ -46,7 +46,7 @@ class SharedLook(Generic[T]):
         self._next: dict[str, asyncio.Task[T]] = {}
 
     async def __call__(self, server: Server) -> T:
-        """What the look finds, or its error."""
+        """Return the look's result, or raise its error."""
         if server.address not in self._next:
             work = asyncio.create_task(self._after(self._now.get(server.address), server))
             work.add_done_callback(lambda done: done.cancelled() or done.exception())  # whoever asked may have left
@@ -119,9 +119,9 @@ class Dispatch:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look_at_all(self) -> None:
-        """Who is there, before anything is handed out: the first to say so would be given everything.
+        """Look at all servers before handing out requests; otherwise the first one to respond would get all of them.
 
-        Those that are known to be away are not waited for.
+        Does not wait for servers that are known to be down.
         """
         away = [server for server in self._servers if server.said]
         for server in away:
@@ -166,7 +166,7 @@ class Dispatch:
         self._events.put_nowait((server, index, found))
 
     def _take(self, server: Server, index: int | None, found: object) -> None:
-        """What has happened: a server is up (no index), or a request has ended."""
+        """Process an event: a server is up (no index), or a request has ended."""
         if index is not None:
             self._load[server.address] -= int(self._bodies[index]["n"])
         if isinstance(found, ServerLost) and index is not None:

@@ -1,6 +1,6 @@
-"""Requests to one vLLM server over HTTP, and how its answers are told apart from those of its successor.
+"""HTTP requests to one vLLM server, and detection of its restarts.
 
-A server that dies is started again with its original weights (`skillttrl serve`). Each answer therefore names the process it
+A server that dies is restarted with its original weights (`skillttrl serve`). Each response therefore names the process it
 comes from (`vllm/plugin/skillttrl_guard.py`); a server that was not started by `skillttrl serve` names none.
 """
 
@@ -43,27 +43,27 @@ class Server:
     holds: bool = False
     """True if a process with the present weights was seen there."""
     load: int = 0
-    """Sequences that it has been asked for and has not given, whoever asked."""
+    """Number of sequences requested and not yet returned, over all callers."""
     said: set[str] = field(default_factory=set, repr=False)
-    """Messages about its absence that the user has got; empty while it is there."""
+    """Messages about its absence that the user has seen; empty while it is up."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 
     def get(self, path: str, timeout: float = LOOK_TIMEOUT) -> dict[str, Any]:
-        """What the server says at `path`; see `post`."""
+        """Send a GET request and return the JSON response; see `post`."""
         return self._said(self._sent("GET", path, timeout=timeout), path)
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """What the server answers.
+        """Send a POST request and return the JSON response; {} if the response is no JSON object.
 
         Raises:
-            ServerLost: it does not answer, or says that its engine is dead.
-            EndpointError: it refuses.
+            ServerLost: the server does not answer, or reports that its engine is dead.
+            EndpointError: the server refuses the request.
         """
         return self._said(self._sent("POST", path, json=body, timeout=CONTROL_TIMEOUT), path)
 
     def is_well(self) -> bool:
-        """True if it says so."""
+        """True if the server reports that it is healthy."""
         try:
             self.get("/health")
         except (ServerLost, EndpointError):

@@ -45,7 +45,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long is waited, in seconds, and how often tried."""
+    """Timeouts and pauses in seconds, and the limit on restarts."""
 
     start: float = 600.0
     """Until a process must be ready."""
@@ -54,9 +54,9 @@ class Patience:
     quick: float = 60.0
     """A process that dies sooner after it was ready, or before, died quickly."""
     most_quick: int = 3
-    """Quick deaths in a row after which it is given up."""
+    """Quick deaths in a row after which it is not restarted any more."""
     first_pause: float = 1.0
-    """Before the first start anew; each quick death doubles it."""
+    """Before the first restart; each quick death doubles it."""
     longest_pause: float = 60.0
     grace: float = 20.0
     """From the request to stop until it is forced."""

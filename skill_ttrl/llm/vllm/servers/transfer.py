@@ -24,7 +24,7 @@ STALE = 3600.0
 """Seconds after which what a learner that is gone has left there is removed."""
 
 INIT: dict[str, bool] = {}
-"""What is agreed upon with a server before an update; a test of the check that follows it has something to say."""
+"""`init_info` sent to a server before an update; a test patches it to make the later check fail."""
 
 
 def transfer_folder(asked: str | None) -> Path:
