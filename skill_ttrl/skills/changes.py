@@ -1,7 +1,7 @@
-"""What a change of a bank is allowed to be: pure functions from a frozen version and wishes to checked changes.
+"""Validates skill-bank changes. Pure functions: a snapshot and proposed changes in, validated changes out.
 
-`validate_changes` is the one gate that every change passes, whoever asks for it; `eviction_key` is the order of eviction. Texts are
-data of unknown origin: they are kept as they are, but an id, which models write and prompts show, is a plain word.
+Every change passes `validate_changes`; `eviction_key` is the order of eviction. Texts are data of unknown origin and are
+stored unchanged, but an id, which models write and prompts show, must be a plain word.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a file said of a skill that has no field in `Skill`: kept as JSON text in `Skill.extra`, and written back.
+"""Fields of an imported record that `Skill` lacks: stored as JSON text in `Skill.extra`, and written back on export.
 
     {"fields": {"example": "..."}, "keys": ["title", "skill_id", ...], "given": {"skill_id": 7}}
 
-`fields` are those that mean nothing to us. `keys` is the order of all of the record's keys, where it is not the usual one.
-`given` are values that are read into a field of ours in another form than we write them, as they were; each counts as long
-as it still says what the skill says (`skillrl_format`). All three are left out where they are empty.
+`fields` are those without a counterpart in `Skill`. `keys` is the order of all keys of the record, if it is not the usual one.
+`given` holds the original values of fields that `Skill` has but that we would write in another form; each is written back as
+long as it still agrees with the skill (`formats/skillrl.py`). All three are omitted if empty.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ LOG_FILE = "log.jsonl"
 
 
 def is_bank(path: Path) -> bool:
-    """Whether a folder holds a bank (of any schema)."""
+    """True if a folder holds a bank (of any schema)."""
     return (path / BANK_FILE).is_file()
 
 

@@ -55,7 +55,7 @@ class BankSettings:
     embedder_revision: str | None = None
     """Commit of a hub model."""
     searched: Searched = "all"
-    """What of a skill queries are compared with (`retrieval.search_index.searched_texts`)."""
+    """Part of a skill that queries are compared with (`retrieval.search_index.searched_texts`)."""
     stale_after: int | None = None
     """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
     index: Literal["chroma", "memory"] = "chroma"

@@ -16,8 +16,8 @@ class Snapshot:
     version: int = 0
     skills: Mapping[str, Skill] = field(default_factory=lambda: MappingProxyType({}))
     origin: str = ""
-    """What the file that the bank began with held besides its skills (their order, its metadata, its layout): a JSON object
-    as text, empty where there is none. Only writing such a file again looks at it."""
+    """Content of the imported file that the bank started from, besides its skills (their order, its metadata, its layout):
+    a JSON object as text, empty if there is none. Used only to write such a file again."""
 
     @classmethod
     def of(cls, version: int, skills: Iterable[Skill], origin: str = "") -> Snapshot:

@@ -299,7 +299,7 @@ class SkillBank(VersionedSkills):
 
     @property
     def retriever(self) -> Retriever:
-        """What searches this bank, made when it is first asked for; closed with the bank.
+        """Retriever of this bank, created on first use and closed with the bank.
 
         Raises:
             ConfigError, ModelError, SkillBankError, MissingDependencyError: see `retrieval.make.make_retriever`.

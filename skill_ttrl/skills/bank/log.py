@@ -35,7 +35,7 @@ class Log(Protocol):
     """A history of updates, in order, without gaps."""
 
     notices: list[str]
-    """What was found when it was opened and should be read."""
+    """Messages for the user about problems found when the log was opened."""
     first: Snapshot
     """The bank before the first update of the log."""
     current: Snapshot

@@ -24,7 +24,7 @@ class VersionedSkills:
 
     @property
     def notices(self) -> Sequence[str]:
-        """What was found at opening and should be read, such as a torn last line."""
+        """Messages for the user about problems found at opening, such as a torn last line."""
         return tuple(self._log.notices)
 
     def snapshot(self) -> Snapshot:

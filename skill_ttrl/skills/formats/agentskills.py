@@ -98,7 +98,7 @@ def skill_files(skill: Skill, name: str) -> dict[str, str]:
 
 
 def describe(skill: Skill) -> str:
-    """What the skill does and when to use it, in one line of 1 to 1,024 characters that opens none of our tags."""
+    """Describe the skill and when to use it, in one line of 1 to 1,024 characters that opens none of our tags."""
     when = " ".join(escape(skill.when_to_apply).split())
     if parse_extra(skill.extra).fields.get(DESCRIBED) is True and when:
         return when[:MAX_DESCRIPTION].rstrip()
@@ -111,7 +111,7 @@ def describe(skill: Skill) -> str:
 
 
 def _own(skill: Skill, long: bool) -> dict[str, str]:
-    """What of a skill is not in the body, as texts by our keys; what has its default value is left out."""
+    """Return the fields of a skill that are not in the body, as texts by our keys; omits default values."""
     plain = Skill("", "", "")
     values = {name: getattr(skill, name) for name in (*TEXTS, *LISTS) if getattr(skill, name) != getattr(plain, name)}
     counts = {name: getattr(skill.stats, name) for name in STATS}
@@ -182,5 +182,5 @@ def _short(text: str, room: int) -> str:
 
 
 def is_texts(value: object) -> bool:
-    """Whether it is a list of texts."""
+    """True if `value` is a list of strings."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -63,7 +63,7 @@ class Parts:
 
 
 def holds_skills(path: Path) -> bool:
-    """Whether a path is such a folder, or holds some."""
+    """True if `path` is a folder with a SKILL.md, or contains such folders."""
     return path.is_dir() and ((path / FILE).is_file() or any(path.glob(f"*/{FILE}")))
 
 
@@ -218,7 +218,7 @@ def _foreign_skill(parts: Parts, folder: Path) -> Skill:
 
 
 def _with_others(skill: Skill, front: Mapping[str, Any]) -> Skill:
-    """The skill with what the front matter says beside; what `extra` knows in another form (1.5 for "1.5") stays so."""
+    """Add the remaining front matter to the skill's `extra`; metadata that `extra` holds in another form (1.5 for "1.5") stays unchanged."""
     kept = parse_extra(skill.extra)
     known = kept.fields.get("metadata")
     others = {key: value for key, value in front.items() if key not in ("name", "description", "metadata")}

@@ -181,7 +181,7 @@ def _is_record(item: object) -> bool:
 
 
 def _format_of(path: Path) -> FileFormat | FolderFormat | None:
-    """What the name of a path tells, and of a folder what is in it."""
+    """Detect the format from the name of a path, or from the contents of a folder; None if the name does not determine it."""
     if path.is_dir() and not agentskills_read.holds_skills(path):
         what = "a skill bank: name it where a BANK is asked for" if is_bank(path) else "a folder without skills"
         raise SkillBankError(

@@ -128,7 +128,7 @@ def _foreign_stats(d: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _for_any_task(d: Mapping[str, Any]) -> bool:
-    """A record of Skill-TTRL (it counts uses) of its task type for any task."""
+    """True for a record of Skill-TTRL (it counts uses) whose task type means any task."""
     return d.get("task_type") == "general" and "usage_count" in d
 
 
@@ -138,18 +138,18 @@ def _keys(d: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SkillFile:
-    """What a file of skills holds."""
+    """Contents of a skill file."""
 
     skills: list[Skill]
     """In the order of the file."""
     origin: str = ""
-    """What it holds besides; see `Snapshot.origin`."""
+    """Content of the file besides its skills; see `Snapshot.origin`."""
     notices: tuple[str, ...] = ()
-    """What was not taken over, in sentences."""
+    """Sentences on the content that was not imported."""
 
 
 def origin_of(snapshot: Snapshot, format: str, kind: type) -> dict[str, Any]:
-    """What `snapshot.origin` holds, where it is a file of this format; empty where it is none or of another one.
+    """Parse `snapshot.origin` if it comes from a file of this format; empty if there is none or the format differs.
 
     Args:
         snapshot: a bank's version.

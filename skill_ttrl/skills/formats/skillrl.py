@@ -59,13 +59,13 @@ class Place:
 
     @property
     def tier(self) -> Tier:
-        """What a record in it is, where it does not say."""
+        """Default tier of a record in this list."""
         tiers: dict[str, Tier] = {GENERAL: "general", MISTAKES: "mistake"}
         return tiers.get(self.section, "task")
 
     @property
     def keys(self) -> Mapping[str, str]:
-        """Keys of a record, each with our field."""
+        """Keys of a record, each mapped to our field."""
         return _MISTAKE if self.section == MISTAKES else _ORDINARY
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class Place:
 
 
 def is_skillrl(content: object) -> bool:
-    """Whether JSON is of this form."""
+    """True if JSON content is in this format."""
     return isinstance(content, dict) and any(section in content for section in SECTIONS)
 
 
@@ -154,7 +154,7 @@ def _lists(content: Mapping[str, Any], where: str) -> Iterator[tuple[Place, list
 
 
 def _own_place(skill: Skill) -> Place:
-    """The list that tells a skill's tier and type; a type that it does not tell is kept beside, in the record."""
+    """Return the list that encodes a skill's tier and type. A type that the list does not encode is stored in the record."""
     if skill.tier == "task":
         return Place(BY_TYPE, skill.task_type or NO_TYPE)
     return Place(GENERAL if skill.tier == "general" else MISTAKES)
@@ -172,7 +172,7 @@ def _plain(skill: Skill, place: Place) -> dict[str, Any]:
 
 
 def _left_over(item: Mapping[str, Any], skill: Skill, place: Place) -> str:
-    """What of a record `_usual` would not write, or would write in another form or order."""
+    """Return the parts of a record that `_usual` would drop, or write in another form or order, as the text of `Skill.extra`."""
     usual = _usual(skill, place)
     unknown = {key: value for key, value in item.items() if key not in KNOWN}
     given = {
@@ -185,7 +185,7 @@ def _left_over(item: Mapping[str, Any], skill: Skill, place: Place) -> str:
 
 
 def _rebuilt(skill: Skill, place: Place) -> dict[str, Any] | None:
-    """The record as it was, with the skill's present words; None where its tier or type is told elsewhere now."""
+    """Rebuild the original record with the skill's current values; None if its tier or type no longer fits this list."""
     kept, usual = parse_extra(skill.extra), _usual(skill, place)
     parts = {**usual, **kept.fields, **kept.given}
     record = {key: parts[key] for key in (kept.keys or parts) if key in parts}
@@ -217,7 +217,7 @@ def _counted(record: Mapping[str, Any], found: Skill, skill: Skill) -> dict[str,
 
 
 def _read_again(record: Mapping[str, Any], skill: Skill, place: Place) -> Skill | None:
-    """What a reader would make of a record; None where it is no skill: `extra` may come from any file."""
+    """Parse a record as a reader would; None if it is no valid skill, since `extra` may come from any file."""
     try:
         return skill_from_dict(record, tier=place.tier, task_type=place.task_type, source=skill.source, new_id=skill.id)
     except SkillBankError:

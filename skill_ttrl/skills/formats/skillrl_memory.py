@@ -1,4 +1,4 @@
-"""SkillRL's memories: what its teacher wrote of single episodes, before skills were made of them.
+"""SkillRL's memories: its teacher's notes on single episodes, from which SkillRL makes skills.
 
     [{"memory_id", "contextual_description", "tags": {"environment", "outcome"},
       "content": {"task_meta": {"original_goal"},
@@ -8,11 +8,11 @@
 
 A planning pattern becomes a `task` skill (goal as title, description as when to apply), each mistake a `mistake` (bad action
 as title, trigger as when to apply), with the memory's id as evidence. The memories themselves, trajectories included, stay in
-`Snapshot.origin`: an untouched bank is written as the very file, an edited one with the present words, and of a skill that is
-gone only the advice goes. A skill from elsewhere is written as a memory without a trajectory; `tier`, `task_type` and
-`how_to_avoid` stand beside where SkillRL has no key. Statistics, lineage and versions have no place.
+`Snapshot.origin`: an unchanged bank is written as the identical file, an edited one with the current texts, and for a removed
+skill only the advice is dropped. A skill from elsewhere is written as a memory without a trajectory; `tier`, `task_type` and
+`how_to_avoid` are extra keys that SkillRL does not have. Statistics, lineage and versions are not written.
 
-`memory_of` makes a memory of an episode of ours: every step as it was played, for nobody has refined it, and no guidelines.
+`memory_of` converts one of our episodes to a memory: every step unrefined, and no guidelines.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _THOUGHT = re.compile(r"<think>(.*?)(?:</think>|(\Z))", re.DOTALL)
 
 
 def is_memories(content: object) -> bool:
-    """Whether JSON is of this form."""
+    """True if JSON content is in this format."""
     first = content[0] if isinstance(content, list) and content else None
     return isinstance(first, dict) and "memory_id" in first and isinstance(first.get("content"), dict)
 
@@ -131,7 +131,7 @@ def _is_memory(memory: object) -> bool:
 
 
 def _fits(entry: object) -> bool:
-    """Whether a part of an origin is as `read_memories` makes it: a memory, and an id for each of its skills."""
+    """True if an entry of an origin has the form that `read_memories` writes: a memory, and an id for each of its skills."""
     if not isinstance(entry, dict) or not _is_memory(entry.get("memory")):
         return False
     pattern, mistakes = _guidelines(entry["memory"])
@@ -196,7 +196,7 @@ def _mistake(mistake: object) -> tuple[str, str, str]:
 
 
 def _instead(bad: str, when: str) -> str:
-    """What to do instead, where the memory says only what not to do."""
+    """Return advice for a memory that states only what not to do."""
     return f"Do something else when: {when}" if when.strip() else f"Do something else than: {bad}"
 
 

@@ -52,12 +52,12 @@ def shared(solved: Solved) -> Technique | None:
 
 
 def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> str | None:
-    """What the winners' solutions have in common, in the words of one of them, or None.
+    """Extract the sentences, or else the longest run of words, that the winners' solutions share; None if there are none.
 
     Args:
-        problem: text of the task; what only repeats it is no technique.
+        problem: text of the task; sentences that only repeat it are no technique.
         winners: solutions that won, at least two.
-        losers: solutions that did not; may be empty, then nothing is known to be rare among them.
+        losers: solutions that lost; may be empty, and then nothing counts as frequent among them.
     """
     if len(winners) < MIN_WINNERS:
         return None
@@ -94,7 +94,7 @@ def refusal(text: str, problem: str) -> str | None:
 
 
 def holds(text: str, answers: Iterable[str]) -> bool:
-    """Whether one of the answers stands in the text, word for word."""
+    """True if one of the answers occurs in the text, word for word."""
     words = normalized_tokens(text)
     said = [normalized_tokens(answer) for answer in answers if answer.strip()]
     return any(words[start : start + len(one)] == one for one in said for start in range(len(words) - len(one) + 1))
@@ -114,7 +114,7 @@ def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None
 
 
 def _shared(won: Sequence[set[tuple[str, ...]]], lost: Sequence[set[tuple[str, ...]]]) -> dict[tuple[str, ...], float]:
-    """What most of the first and few of the second have, with the difference of the shares."""
+    """Return the keys that most of `won` and few of `lost` contain, each with the difference of the two shares."""
     inside, outside = Counter(_each(won)), Counter(_each(lost))
     shares = {key: (count / len(won), outside[key] / max(len(lost), 1)) for key, count in inside.items()}
     return {

@@ -35,7 +35,7 @@ class WrittenTechnique(BaseModel):
 
 
 class ExtractAnswer(BaseModel):
-    """What the teacher is asked for."""
+    """Answer requested from the teacher."""
 
     model_config = ConfigDict(extra="forbid")
     technique: WrittenTechnique | None

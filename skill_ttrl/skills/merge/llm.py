@@ -54,7 +54,7 @@ class SaidAlready(BaseModel):
 
 
 class MergeAnswer(BaseModel):
-    """What the model is asked for."""
+    """Answer requested from the model."""
 
     model_config = ConfigDict(extra="forbid")
     new_skills: list[NewSkill]
@@ -153,7 +153,7 @@ class LLMMerger:
 
 
 class _Found:
-    """What the answers amount to so far."""
+    """Results of the answers read so far."""
 
     def __init__(self, rewrites: dict[str, Rewrite]) -> None:
         self.rewrites = rewrites
@@ -184,7 +184,7 @@ class _Reading:
                 skipped.append(f"{proposal}: the language model left it out")
 
     def _support(self, numbers: Sequence[int]) -> str | None:
-        """What is wrong with an entry's support."""
+        """Return the problem with an entry's support, or None; mark its valid proposals as mentioned."""
         count = len(self.part.proposals)
         beyond = [number for number in numbers if not 1 <= number <= count]
         self.mentioned |= {*numbers}.difference(beyond)

@@ -1,4 +1,4 @@
-"""What the winners asked of the bank becomes one update of it.
+"""Merge the winners' skill operations into one update of the bank.
 
 `merge_groups` finds the winners' operations in the groups of a step, lets a `Merger` fuse them and turns the outcome into
 changes of a frozen bank: new skills added, evolved ones replaced, used ones credited. Each skill is changed at most once,

@@ -1,4 +1,4 @@
-"""What a language model is shown of a merge: the winners' proposals, in bounded parts, and the bank's skills nearest to them."""
+"""Requests to a language model that merges: the winners' proposals, in bounded parts, and the bank's skills nearest to them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ MAX_REQUESTS = 4
 MAX_WORDINGS = 8
 """Most different rewrites of one skill that are shown, the most frequent first."""
 MAX_NEIGHBOURS = 12
-"""Most skills of the bank in one request beside those that are rewritten."""
+"""Most skills of the bank in one request, in addition to those that are rewritten."""
 NEIGHBOUR_CHARS = 1000
-"""Of each of them so many characters."""
+"""Most characters of each of them."""
 NEAREST = 3
 """Skills of the bank that are looked up for each proposal."""
 
@@ -58,7 +58,7 @@ class Part:
         return sum(each.base is None for each in self.proposals)
 
     def shows_whole(self, skill: Skill) -> bool:
-        """Whether all of a skill's text is in the request; one that is cut must not be rewritten."""
+        """True if the request holds the whole text of a skill. A skill that is cut must not be rewritten."""
         return len(skill.text) <= self._shown(skill)
 
     def _shown(self, skill: Skill) -> int:
@@ -83,11 +83,11 @@ class Part:
 
 
 def proposals_of(outputs: Sequence[ParsedOutput], counted: Merged) -> list[list[Proposal]]:
-    """What winners wrote, in an order that theirs does not change: new skills, then the rewrites of each skill together.
+    """Group the winners' proposals, independently of the order of outputs: new skills, then the rewrites of each skill together.
 
     Args:
-        outputs: what they wrote.
-        counted: the same, fused by words alone.
+        outputs: parsed outputs of the winners.
+        counted: the same outputs, merged by words alone.
     """
     found = [[Proposal(draft.text, draft.title, None, draft.support)] for draft in counted.new_skills]
     for base, written in rewrites_by_base(outputs).items():

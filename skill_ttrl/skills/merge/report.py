@@ -1,4 +1,4 @@
-"""What a merge did, in counts."""
+"""Report of a merge, in counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TROUBLE = "A language model that merges or extracts gave no usable answer"
 
 @dataclass(frozen=True, slots=True)
 class MergeReport:
-    """What a merge did, in counts."""
+    """Counts of a merge."""
 
     tries: int = 0
     winners: int = 0
@@ -25,25 +25,25 @@ class MergeReport:
     """Skills of the bank whose use was counted; those that were replaced too are among them."""
     evolved: int = 0
     skipped: tuple[str, ...] = ()
-    """What was left out, each with its reason."""
+    """Items left out, each with its reason."""
     requests: int = 0
-    """Questions that were put to language models."""
+    """Number of requests to language models."""
     failed: int = 0
-    """Of those, the ones without a usable answer whose part was left out."""
+    """Requests without a usable answer, whose part of the update was left out."""
     fallback: int = 0
-    """Of those, the ones without a usable answer whose part the heuristic did."""
+    """Requests without a usable answer, whose part of the update came from the heuristic."""
     error: str = ""
-    """What the first of these said."""
+    """Message of the first request without a usable answer."""
 
     def counts(self) -> dict[str, int]:
-        """All as numbers, by name; those of language models where any was asked."""
+        """Return all counts by name; those of language models only if there were requests."""
         asked = ("requests", "failed", "fallback")
         names = [each.name for each in fields(self) if each.name not in ("skipped", "error", *asked)]
         found = {name: getattr(self, name) for name in names} | {"skipped": len(self.skipped)}
         return found | {name: getattr(self, name) for name in asked if self.requests}
 
     def trouble(self) -> str | None:
-        """A sentence on what language models failed to do; None where they did what they were asked."""
+        """Describe the failures of language models in a sentence; None if there were none."""
         if not self.failed and not self.fallback:
             return None
         done = ("its part of the update is left out", "the heuristic does its part")[bool(self.fallback)]

@@ -70,7 +70,7 @@ class Merger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """One problem and how it was tried; the solutions in an order that theirs does not change."""
+    """One problem and its solutions, sorted independently of the order of rollouts."""
 
     name: str
     """Id of the task."""
@@ -79,12 +79,12 @@ class Solved:
     """Solutions that won."""
     losers: tuple[str, ...]
     answers: tuple[str, ...] = ()
-    """What the winners answered."""
+    """Answers of the winners."""
 
 
 @dataclass(frozen=True, slots=True)
 class Technique:
-    """What winners have in common, as a skill."""
+    """Technique that winners share, as a skill."""
 
     text: str
     title: str = ""
@@ -92,12 +92,12 @@ class Technique:
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What was found in the solutions of many problems."""
+    """Techniques found in the solutions of many problems."""
 
     found: tuple[Technique | None, ...]
-    """For each problem; None where there is nothing, which is a normal outcome."""
+    """Technique of each problem; None if there is none, which is a normal result."""
     skipped: tuple[str, ...] = ()
-    """What a language model wrote that is refused, each with its reason."""
+    """Rejected texts of a language model, each with its reason."""
     asked: LLMCallStats = field(default_factory=LLMCallStats)
 
 

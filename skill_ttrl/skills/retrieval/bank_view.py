@@ -1,4 +1,4 @@
-"""What the tries of one step may see of a bank: one frozen version, and how it is searched."""
+"""View of a skill bank for the rollouts of one step: a frozen version and its retriever."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 TIERS: tuple[Tier, ...] = ("general", "task", "mistake")
 POOL = 4
-"""So many times the skills that a prompt has room for are weighed for it."""
+"""Candidates ranked per prompt, as a multiple of the skills it has room for."""
 PRIOR_USES = 8
 """Uses with the bank's mean success that each skill's record begins with: a few uses decide little."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A question put to the bank."""
+    """A query to the bank."""
 
     text: str
     task_type: str = ""
     """Kind of task it comes from; empty for any."""
     notes: tuple[Skill, ...] = ()
-    """Skills that only this asker can find: those it wrote itself earlier in the same try."""
+    """Skills that only this query can find: those that its rollout wrote earlier."""
 
 
 @dataclass(frozen=True)
 class BankView:
-    """A frozen bank and its retriever, asked in batches."""
+    """A frozen bank and its retriever; queries come in batches."""
 
     snapshot: Snapshot
     retriever: Retriever
@@ -89,7 +89,7 @@ def _by_record(hits: Sequence[Hit], success: float | None) -> list[Skill]:
 
 
 def _together(found: Sequence[Hit], own: Sequence[Hit], k: int) -> list[Hit]:
-    """The best of the bank and of a try's own notes; a note that is in the bank by now counts once."""
+    """Return the best of the bank and of a rollout's own notes; a note that is in the bank by now counts once."""
     by_id = {hit.skill.id: hit for hit in (*own, *found)}
     return sorted(by_id.values(), key=lambda hit: (-hit.score, hit.skill.id))[:k]
 

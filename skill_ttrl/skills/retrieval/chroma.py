@@ -24,7 +24,7 @@ T = TypeVar("T")
 INDEX_SCHEMA = 1
 CHROMA_FOLDER = "chroma"
 SERVER_SECONDS = 120.0
-"""A server that does not answer a request for so long is given up."""
+"""Timeout of a request to the server."""
 
 
 class _NotOurs(ValueError):
@@ -176,7 +176,7 @@ class ChromaIndex:
         return client
 
     def _try(self, action: Callable[[], T], otherwise: T) -> T:
-        """What `action` gives; if the vectors turn out to be damaged or gone, begin with none and give `otherwise`."""
+        """Return the result of `action`; if the vectors are damaged or gone, start with none and return `otherwise`."""
         with self._explaining():
             try:
                 return action()

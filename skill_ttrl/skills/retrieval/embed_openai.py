@@ -1,9 +1,9 @@
-"""The embedder behind an address, for `skills.embedder: openai`: `endpoints.embeddings` turns texts into vectors.
+"""Embedder for `skills.embedder: openai`: the remote endpoint `endpoints.embeddings` turns texts into vectors.
 
-An embedder is made from a model's name alone, and a bank's folder remembers that name to search itself later. So the
-endpoint travels in it, as JSON: where the model is and how it is asked, and no key (`with_endpoint`). A server may give the
-same text other bits in another batch; each text is therefore asked for once, and its vector kept: in this process, and on
-disk where `endpoints.embeddings.cache` names a folder.
+An embedder is made from a model's name alone, and a bank's folder stores that name for later searches. So the name encodes
+the endpoint as JSON: its address and request settings, without a key (`with_endpoint`). A server may return different bits
+for the same text in another batch; each text is therefore requested once and its vector cached: in this process, and on disk
+if `endpoints.embeddings.cache` names a folder.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
 
 
 class OpenAIEmbedder:
-    """Asks a model behind an address for vectors.
+    """Embeds texts with a model at a remote endpoint.
 
     Args:
         model: the endpoint as JSON, or a model's name at the usual address.
-        revision: not looked at: whoever runs the server decides.
+        revision: ignored; the server decides.
 
     Raises:
         ConfigError: no model is named, or its key or address is missing.

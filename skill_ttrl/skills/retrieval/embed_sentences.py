@@ -99,7 +99,7 @@ def hub_commit(model: str, revision: str | None = None) -> str:
 
 
 def _digest(folder: Path) -> str:
-    """What a folder's model is, wherever the folder lies: SHA-256 over the names and contents of its files."""
+    """Identify the model in a folder, independently of the folder's path: SHA-256 over the names and contents of its files."""
     digest = hashlib.sha256()
     kinds = {".json", ".txt", ".safetensors", ".bin", ".model"}
     for path in sorted(path for path in folder.rglob("*") if path.suffix in kinds and path.is_file()):

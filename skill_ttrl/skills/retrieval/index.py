@@ -64,5 +64,5 @@ class MemoryIndex:
 
 
 def too_many(held: int, keep: Collection[str]) -> bool:
-    """Whether so many vectors are held that those outside `keep` should go."""
+    """True if so many vectors are held that those outside `keep` should be removed."""
     return held - len(keep) > max(PRUNE_SLACK, len(keep))

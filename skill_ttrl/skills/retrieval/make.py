@@ -38,7 +38,7 @@ EMBEDDERS.register("sentence-transformers")(SentenceTransformerEmbedder)
 
 @EMBEDDERS.register("openai")
 def make_openai_embedder(model: str = "", revision: str | None = None) -> Embedder:
-    """A model behind an address; see `embed_openai`."""
+    """Create an embedder for a model at a remote endpoint; see `embed_openai`."""
     from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
 
     return OpenAIEmbedder(model, revision)

@@ -143,7 +143,7 @@ class Retriever:
 
     @property
     def embedder(self) -> Embedder | None:
-        """What makes the vectors; None for `keyword`."""
+        """Embedder of the vectors; None for `keyword` and `template`."""
         return None if self._vectors is None else self._vectors.embedder
 
     def close(self) -> None:
@@ -181,12 +181,12 @@ class Retriever:
         return [Hit(index.skills[picked[at]], float(scores[at])) for at in order if scores[at] >= least]
 
     def _weighted(self, bm25: Scores, rows: Rows) -> Scores:
-        """BM25 as it counts in the score, shape (N,): beside a cosine, the best eligible skill has the whole weight."""
+        """Weight BM25 scores, shape (N,). In `hybrid` mode they are first divided by the best score among the eligible `rows`."""
         best = bm25[rows].max() if self._cosine_weight else 1.0
         return self._keyword_weight * bm25 / best if best > 0 else bm25
 
     def _version(self, snapshot: Snapshot) -> tuple[SearchIndex, _Keywords | None]:
-        """What searching this snapshot needs, made once."""
+        """Return the index of a snapshot, and its BM25 scorer if the mode has one; both are cached."""
         if id(snapshot) not in self._versions:
             index = SearchIndex(snapshot, self._searched)
             if self._vectors is not None:

@@ -29,7 +29,7 @@ _WORDINGS = re.compile(r": |, or |\n")
 
 
 def skill_text(skill: Skill) -> str:
-    """What of a skill is searched: title, when_to_apply and text, one below the other, `EMBED_CHARS` characters of it."""
+    """Return the searched text of a skill: title, when_to_apply and text, one per line, cut to `EMBED_CHARS` characters."""
     return "\n".join(part for part in (skill.title, skill.when_to_apply, skill.text) if part)[:EMBED_CHARS]
 
 
@@ -45,14 +45,14 @@ def searched_texts(skill: Skill, searched: Searched) -> list[str]:
 
 @dataclass(frozen=True)
 class ScoredQuery:
-    """What a query weighs: a vector of shape (D,), and the weighted keyword scores of all skills, shape (N,)."""
+    """Scoring inputs of a query: a vector of shape (D,), and the weighted keyword scores of all rows, shape (N,)."""
 
     vector: NDArray[np.float32] | None
     cosine_weight: float
     keyword: Scores | None
 
     def has_content(self, rows: Rows) -> bool:
-        """Whether there is anything to compare by."""
+        """True if the query has a nonzero vector, or a nonzero keyword score in these rows."""
         vector = self.vector is not None and bool(self.vector.any())
         return vector or (self.keyword is not None and bool(self.keyword[rows].any()))
 
@@ -85,7 +85,7 @@ class ScoredQuery:
 
 
 class SearchIndex:
-    """What searching one snapshot needs. Rows are skills in the order of ids, one for each of their searched texts."""
+    """Search index of one snapshot. Rows are skills in the order of ids, one row for each of their searched texts."""
 
     def __init__(self, snapshot: Snapshot, searched: Searched = "all") -> None:
         self.snapshot = snapshot
