@@ -83,14 +83,15 @@ def reinforce(arm: str, kind: str, seed: int, output: Path) -> Path:
 
 
 def unmeasured(kind: str, output: Path) -> Path:
-    """A folder with links to the official games, without the training games that are measured."""
+    """A folder with links to the official games: of training games those of the type that are not measured."""
     folder = output / f"games-{kind}"
     measured = {task.options["task"] for task in games_of(kind)[0]}
     games = make_env("alfworld").unwrapped.games
     for split in ("train", *VALIDATION):
         for game in games.of(split):
             place = folder / "json_2.1.1" / game.id
-            if game.id not in measured and not place.exists():
+            used = split != "train" or (game.task_type == HELD_OUT[kind] and game.id not in measured)
+            if used and not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.symlink_to(game.path.parent.resolve())
     return folder
@@ -101,7 +102,7 @@ def measure(arm: str, kind: str, seed: int, run: Path, output: Path) -> dict[str
     games, validation, known = games_of(kind)
     summary = json.loads((run / "summary.json").read_text())
     spent = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
-    row: dict[str, Any] = {"arm": arm, "kind": kind, "seed": seed, "cpu_s": sum(each["cpu_seconds"] for each in spent)}
+    row: dict[str, Any] = {"arm": arm, "kind": kind, "seed": seed, "cpu_s": sum(each.get("cpu_seconds", 0.0) for each in spent)}
     row["success_of_steps"] = [
         each.get("success") for each in map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     ]
