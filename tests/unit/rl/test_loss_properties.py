@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, Denominators, LossInputs, PolicyLoss, aggregate, build_loss
-from tests.metrics_page import undocumented
 
 MODES: tuple[AggregationMode, ...] = get_args(AggregationMode)
 EXAMPLES = settings(max_examples=10)
@@ -48,7 +48,7 @@ def evaluated(loss: PolicyLoss, inputs: LossInputs) -> tuple[Tensor, Tensor]:
     log_probs = inputs.log_probs.clone().requires_grad_()
     token_loss, info = loss(replace(inputs, log_probs=log_probs))
     assert token_loss.shape == inputs.log_probs.shape
-    assert not undocumented(info)
+    assert not unregistered(info)
     for name, value in info.items():
         assert value.isfinite() and not value.requires_grad, name
     masked = token_loss * inputs.response_mask

@@ -15,6 +15,7 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.config.rl import RejectionConfig, RolloutCorrectionConfig
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_correction
 from skill_ttrl.rl.correction import (
@@ -31,7 +32,6 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LossInputs, aggregate, build_loss
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, VoteResult
-from tests.metrics_page import undocumented
 
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
 LOG_RATIO = torch.tensor([[0.5, -0.5, 1.5], [0.2, 0.1, 0.0]], dtype=torch.float64)
@@ -165,7 +165,7 @@ def test_without_rescoring_no_forward_pass_is_added_and_the_gradient_is_that_of_
         rule = UpdateRule(config, sampler_is_learner=False)
         metrics[rescore] = rule(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
         passes[rescore] = len(counted)
-        assert not undocumented(metrics[rescore])
+        assert not unregistered(metrics[rescore])
     assert passes[True] == passes[False] + 1
     shared = {
         "rollout_corr/kl",

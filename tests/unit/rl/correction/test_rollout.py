@@ -13,13 +13,13 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig, RuntimeConfig
 from skill_ttrl.config.rl import RejectionConfig, RolloutCorrectionConfig
+from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
 from skill_ttrl.rl.correction.rollout import CORRECTIONS
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
-from tests.metrics_page import undocumented
 
 
 def scored(policy: Policy, batch: RolloutBatch, rows: int) -> RolloutBatch:
@@ -69,7 +69,7 @@ def test_a_sampler_that_is_the_learner_has_weight_one_everywhere(
 def test_every_metric_is_documented(make_batch: Callable[..., RolloutBatch]) -> None:
     settings = RolloutCorrectionConfig(batch_normalize=True, reject=RejectionConfig())
     for kind in (None, *CORRECTIONS):
-        assert not undocumented(corrected(make_batch(), kind, settings)[1])
+        assert not unregistered(corrected(make_batch(), kind, settings)[1])
 
 
 def test_each_token_has_the_weight_of_its_own_gap(
