@@ -15,6 +15,7 @@ from skill_ttrl.cli.display.views import interval, number
 from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
+    from skill_ttrl.metrics import UnhealthyMetric
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.plan import PhasePlan, Plan
     from skill_ttrl.stages.evaluation.results import Evaluation
@@ -98,7 +99,7 @@ def reply_view(reply: Reply) -> RenderableType:
 
 
 def inspection_view(found: Inspection) -> RenderableType:
-    """Facts, then the table, then notes."""
+    """Facts, then the table, notes, and what the latest step shows."""
     parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
     parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.skills:
@@ -107,7 +108,16 @@ def inspection_view(found: Inspection) -> RenderableType:
     elif found.rows:
         parts.append(FittedTable("", found.columns, found.rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
+    parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
     return Group(*parts)
+
+
+def _sign(found: UnhealthyMetric) -> str:
+    """A metric outside of its healthy range: its meaning, the trouble and what to change."""
+    return (
+        f"{found.phase} step {found.step}: {found.name} is {found.value:.4g}, healthy {found.healthy}: {found.meaning}. "
+        f"Trouble: {found.trouble}. Change: {found.change}."
+    ).replace("`", "")
 
 
 def _skill(skill: Skill, score: object) -> RenderableType:

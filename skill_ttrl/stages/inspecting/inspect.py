@@ -9,11 +9,12 @@ from typing import Any
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.metrics import UnhealthyMetric, unhealthy
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import read_run
+from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
@@ -116,11 +117,22 @@ def _run(path: Path) -> Inspection:
         facts["skill bank"] = bank
     if shown := _demonstrated(path / COVERAGE):
         facts["skills in demonstrations"] = shown
+    trouble = _unhealthy(found)
     if summary is None:
-        return Inspection("run", str(path), facts, ("figure", "before", "after"), notes=found.notes)
+        columns = ("figure", "before", "after")
+        return Inspection("run", str(path), facts, columns, notes=found.notes, unhealthy=trouble)
     stopped = [summary.stopped] if summary.stopped else []
     notes = [*change_lines(summary), *stopped, *skill_lines(summary), *baseline_lines(path), *summary.warnings]
-    return Inspection("run", str(path), facts, *_summary_table(path, summary), [*found.notes, *notes])
+    return Inspection(
+        "run", str(path), facts, *_summary_table(path, summary), [*found.notes, *notes], unhealthy=trouble
+    )
+
+
+def _unhealthy(run: Run) -> list[UnhealthyMetric]:
+    """Metrics of the latest step that are outside of their healthy ranges."""
+    if run.metrics.empty:
+        return []
+    return unhealthy({str(name): value for name, value in run.metrics.iloc[-1].dropna().items()})
 
 
 def _summary_table(path: Path, summary: Summary) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

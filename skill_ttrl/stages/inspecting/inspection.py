@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from skill_ttrl.metrics import UnhealthyMetric
 from skill_ttrl.types import Skill
 
 MAX_CELL = 80
@@ -25,6 +26,8 @@ class Inspection:
     notes: Sequence[str] = ()
     skills: Sequence[Skill] = ()
     """Of a bank, a search or a file of skills: all of them, whole; the first `len(rows)` are those to show."""
+    unhealthy: Sequence[UnhealthyMetric] = ()
+    """Of a run: metrics of its latest step that are outside of their healthy ranges."""
 
 
 def short(value: Any) -> Any:
