@@ -51,8 +51,8 @@ DEMONSTRATIONS = (1, 2, 3, 5, 10)
 GATE = GateConfig(tasks=40, rollouts_per_task=1, temperature=0.4)
 FAILURES = 60
 """Games that the policy loses before anything is guessed."""
-EXPLORING = (0.4, 1.0, 1.5)
-"""Temperatures of these games, each with all of them: the guesses come from the first with any."""
+GUESSES = 5
+"""Guesses that the gate tests, the likeliest first; those after an accepted one say what else it would have let in."""
 ONE_SKILL = DistillConfig(max_general=0, max_mistakes=0, max_specific=1)
 
 
@@ -96,6 +96,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--types", nargs="+", choices=sorted(HELD_OUT), default=["heat", "cool", "clean"])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument(
+        "--temperatures",
+        type=float,
+        nargs="+",
+        default=[1.0],
+        help="of the games that are lost; the first with guesses counts",
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/alfworld-skills"))
     parser.add_argument("--tables-only", action="store_true")
     options = parser.parse_args()
@@ -104,20 +111,20 @@ def main() -> None:
         for seed in options.seeds:
             path = options.output / f"loop-{kind}-{seed}.json"
             if not path.exists() and not options.tables_only:
-                path.write_text(json.dumps(loop(kind, seed, options.output), indent=1))
+                path.write_text(json.dumps(loop(kind, seed, options.output, options.temperatures), indent=1))
             if path.exists():
                 found += json.loads(path.read_text())
     print(taught_table(found), guessed_table(found), sep="\n\n")
 
 
-def loop(kind: str, seed: int, output: Path) -> list[dict[str, Any]]:
+def loop(kind: str, seed: int, output: Path, temperatures: Sequence[float]) -> list[dict[str, Any]]:
     """Every way from the type without a skill to one, with one policy."""
     bench = open_bench(kind, seed, output)
     before = bench.success(bench.run_bank.bank.snapshot())
     rows: list[dict[str, Any]] = []
     for how, count, episodes in demonstrations(bench):
         rows.append({"way": how, "demonstrations": count, **teach(bench, episodes)})
-    rows += guess(bench, output / f"bank-{kind}-{seed}")
+    rows += guess(bench, temperatures, output / f"bank-{kind}-{seed}")
     for row in rows:
         row |= {"kind": kind, "seed": seed}
         for name in bench.measured:
@@ -197,11 +204,11 @@ def teach(bench: Bench, episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def guess(bench: Bench, folder: Path) -> Iterator[dict[str, Any]]:
-    """Lose games at each temperature; of the first failures that give guesses the gate tests every one. The first that it accepts makes a bank."""
+def guess(bench: Bench, temperatures: Sequence[float], folder: Path) -> Iterator[dict[str, Any]]:
+    """Lose games at each temperature; of the first failures that give guesses the gate tests `GUESSES`. The first that it accepts makes a bank."""
     bank = bench.copy()
     guesses: list[Change] = []
-    for place, temperature in enumerate(EXPLORING):
+    for place, temperature in enumerate(temperatures):
         began = time.process_time()
         sampling = Sampling(temperature=temperature, max_new_tokens=bench.worker.config.rollout.max_new_tokens)
         view = bench.run_bank.view_of(bank.snapshot())
@@ -226,7 +233,7 @@ def guess(bench: Bench, folder: Path) -> Iterator[dict[str, Any]]:
             "cpu_s": round(time.process_time() - began, 1),
             **bench.success(bank.snapshot()),
         }
-    for number, change in enumerate(guesses):
+    for number, change in enumerate(guesses[:GUESSES]):
         now = bank.snapshot()
         outcome = bench.test(now, now.changed(now.version + 1, (change,)))
         assert change.after is not None
