@@ -78,10 +78,10 @@ def test_a_run_tests_one_guess_after_another() -> None:
     cases = [failed(*room, "polish X with brush 3", "clean X with sinkbasin 1") for room in ROOMS]
     groups = [
         Group(
-            task, (Trajectory(task, case.steps, answer=None, reward=0.0, stop_reason="env_truncated", goal=case.task),)
+            task, (Trajectory(task, case.steps, answer=None, reward=0.0, stop_reason="truncated", goal=case.task),)
         )
         for case in cases
-        for task in [Task(case.task_id, "Env-v0", {}, "train", task_type=case.task_type)]
+        for task in [Task(case.task_id, "Env-v0", split="train", task_type=case.task_type)]
     ]
     config = EvolveConfig(min_episodes=1, max_new_skills=1, teacher="analogy")
     evolver = Evolver(config, make_teacher("analogy"), SuccessTracker(config, splits=["train"], with_listed=True))
