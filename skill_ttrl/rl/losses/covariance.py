@@ -81,12 +81,12 @@ class KLCovOptions(Section):
     fraction: float = Field(default=2e-4, gt=0, le=1)
     """Share of the trained tokens that are penalised, those of the largest covariance (verl: `kl_cov_ratio`)."""
     kl_coef: float = Field(default=1.0, ge=0)
-    """Coefficient of |log rho| at these tokens (paper: 1; verl: `ppo_kl_coef`)."""
+    """Coefficient of `|log rho|` at these tokens (paper: 1; verl: `ppo_kl_coef`)."""
 
 
 @LOSSES.register("kl_cov")
 class KLCov:
-    """-rho A, and + kl_coef |log rho| at the selected tokens (equation 13). There is no clip."""
+    """`-rho A`, and `+ kl_coef |log rho|` at the selected tokens (equation 13). There is no clip."""
 
     options_type: ClassVar[type[Section]] = KLCovOptions
     zero_without_advantage: ClassVar[bool] = False

@@ -21,7 +21,7 @@ class DPPOOptions(Section):
     """Options of DPPO."""
 
     divergence: Divergence = "tv"
-    """Measure of how far a token's probability has moved. `tv`: |pi - pi_old|. `kl`: KL(pi_old || pi) of the two events "this token"
+    """Measure of how far a token's probability has moved. `tv`: `|pi - pi_old|`. `kl`: `KL(pi_old || pi)` of the two events "this token"
     and "another"."""
     threshold: float = Field(default=0.2, gt=0)
     """Bound where the advantage is negative, and where it is positive if `threshold_high` is None (prime-rl: 0.2 for `tv`)."""

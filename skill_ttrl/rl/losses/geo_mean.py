@@ -25,7 +25,7 @@ class GeoMeanOptions(Section):
 
 @LOSSES.register("geo_mean")
 class GeoMean:
-    """-A_y prod_t rho_t^(1/|y|), the same at each token of the sequence y; A_y is the mean of its advantages.
+    """`-A_y prod_t rho_t^(1/|y|)`, the same at each token of the sequence y; A_y is the mean of its advantages.
 
     The paper's objective is this with `rl.loss_aggregation: seq-mean-token-mean`.
     """

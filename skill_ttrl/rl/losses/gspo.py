@@ -28,7 +28,7 @@ class GSPOOptions(Section):
 
 @LOSSES.register("gspo")
 class GSPO:
-    """-min(s A, clip(s, 1 - low, 1 + high) A) at each token, with the sequence's ratio s = (pi(y) / pi_old(y))^(1/|y|).
+    """`-min(s A, clip(s, 1 - low, 1 + high) A)` at each token, with the sequence's ratio `s = (pi(y) / pi_old(y))^(1/|y|)`.
 
     The paper's objective is this with `rl.loss_aggregation: seq-mean-token-mean`. With `seq-mean-token-sum` it is LUSPO (arXiv
     2602.05261).
