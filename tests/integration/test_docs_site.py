@@ -1,0 +1,102 @@
+"""The site that `make docs` builds: every page has its place, the packages are pinned, and it holds what users extend."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+import subprocess
+import sys
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import skill_ttrl
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+TOCTREE = re.compile(r"^```\{toctree\}\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+CAPTION = re.compile(r"^:caption: (.+)$", re.MULTILINE)
+PARTS = ["Tutorials", "How-to guides", "Explanation", "Reference", "Results"]
+OPTIONAL = ("vllm", "ray", "alfworld", "textworld", "chromadb", "bm25s", "sentence_transformers", "openai", "gepa")
+"""Packages that the site is built without."""
+EXTENDED = ("envs", "rl.algorithms", "rl.losses", "rl.advantages", "voting")
+"""Packages of which the site holds every public name, here or among those of `skill_ttrl`."""
+
+needs_sphinx = pytest.mark.skipif(find_spec("sphinx") is None, reason="needs the extra docs")
+
+
+def entries(page: Path) -> list[str]:
+    """Pages in the toctrees of a page, as paths below docs/ without their suffix."""
+    lines = [line for found in TOCTREE.finditer(page.read_text("utf-8")) for line in found["body"].splitlines()]
+    folder = page.parent.relative_to(DOCS)
+    return [(folder / line).as_posix() for line in lines if line and not line.startswith(":")]
+
+
+def test_every_page_stands_in_one_toctree() -> None:
+    pages = sorted(DOCS.rglob("*.md"))
+    names = [page.relative_to(DOCS).with_suffix("").as_posix() for page in pages]
+    listed = sorted(entry for page in pages for entry in entries(page))
+    assert listed == sorted({*names} - {"index"}), "each page belongs to one part of docs/index.md"
+
+
+def test_index_has_five_parts_each_with_the_pages_of_its_table() -> None:
+    text = (DOCS / "index.md").read_text("utf-8")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == PARTS == CAPTION.findall(text)
+    for part in text.split("\n## ")[1:]:
+        table, _, tree = part.partition("```{toctree}")
+        assert {*re.findall(r"\]\(([\w/-]+)\.md[)#]", table)} == {*re.findall(r"^[\w/-]+$", tree, re.MULTILINE)}
+
+
+@needs_sphinx
+def test_everything_that_the_extra_brings_is_pinned() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    waiting, seen = ["sphinx", "myst-parser", "furo", "sphinx-copybutton"], set[str]()
+    while waiting:
+        name = canonicalize_name(waiting.pop())
+        if name in seen:
+            continue
+        seen.add(name)
+        for text in metadata.requires(name) or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                waiting.append(requirement.name)
+    assert len(seen) > 20 and seen - pinned == set()
+
+
+def absent_names(reference: str) -> list[str]:
+    """Public classes and functions that the pages of the reference lack."""
+    there = {*re.findall(r'id="skill_ttrl\.([\w.]+)"', reference)}
+    homes = ("", "types.", "types.skills.")
+    absent = [name for name in skill_ttrl.__all__ if there.isdisjoint(home + name for home in homes)]
+    for package in EXTENDED:
+        module = importlib.import_module(f"skill_ttrl.{package}")
+        names = [name for name in {*module.__all__} - {*skill_ttrl.__all__} if f"{package}.{name}" not in there]
+        absent += [f"{package}.{name}" for name in names if isinstance(getattr(module, name), type | FunctionType)]
+    return absent
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@needs_sphinx
+def test_site_is_built_without_a_warning_and_without_optional_packages(tmp_path: Path) -> None:
+    code = f"import sys; sys.modules.update(dict.fromkeys({OPTIONAL})); from sphinx.cmd.build import main; sys.exit(main())"
+    arguments = ["-q", "-W", "-n", "--keep-going", "-d", tmp_path / "doctrees", DOCS, tmp_path / "site"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    site = tmp_path / "site"
+    assert runpy.run_path(str(DOCS / "check_links.py"))["broken_links"](site) == []
+
+    pages = {path.relative_to(site).as_posix(): path.read_text("utf-8") for path in site.rglob("*.html")}
+    assert absent_names("".join(text for name, text in pages.items() if name.startswith("api/"))) == ["__version__"]
+    of_an_attribute = "The completion is exactly one of these texts; empty: anything."
+    assert of_an_attribute in pages["api/backends.html"]
+    shown = re.sub(r"<!--.*?-->", "", "".join(pages.values()), flags=re.DOTALL)
+    assert "not run:" not in shown and "quickstart-output" not in shown and "{toctree}" not in shown
+    assert 'src="_images/gate.svg"' in pages["gate.html"]
