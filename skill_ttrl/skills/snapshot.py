@@ -47,3 +47,8 @@ class Snapshot:
             if change.after is not None:
                 skills[change.after.id] = change.after
         return Snapshot.of(version, skills.values(), self.origin if origin is None else origin)
+
+
+def fits_type(skill: Skill, task_type: str | None) -> bool:
+    """True if a task of this type may be shown the skill: it is for the type, for any, or general. None or empty: any task."""
+    return not task_type or skill.tier == "general" or skill.task_type in ("", task_type)

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
+T = TypeVar("T")
 Tier = Literal["general", "task", "mistake"]
 ChangeKind = Literal["add", "edit", "replace", "remove", "evict", "use"]
+
+FIELD_NAMES: Mapping[str, str] = {"skill_id": "id", "content": "text"}
+"""Names of the first Skill-TTRL for fields of `Skill`."""
+STATISTICS: Mapping[str, str] = {
+    "usage_count": "uses",
+    "success_count": "successes",
+    "created_at_round": "created_round",
+    "last_used_round": "last_used_round",
+}
+"""Its names for statistics, in the skill itself, each with the field of `SkillStats`."""
+PARENT = "parent_id"
+"""Its name for the skill that this one came from, or None."""
+FOR_ANY_TASK = "general"
+"""Its task type for skills that hold for any task: the tier `general` here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,11 @@ class SkillOps:
         """Id of the first skill that was rewritten."""
         return self.evolve[0].base if self.evolve else None
 
+    @property
+    def ops_summary(self) -> list[str]:
+        """Names of the operations that the rollout wrote, in the order generate, retrieve, evolve."""
+        return [name for name in ("generate", "retrieve", "evolve") if getattr(self, name)]
+
     def __bool__(self) -> bool:
         return bool(self.generate or self.retrieve or self.evolve)
 
@@ -77,6 +99,35 @@ class SkillStats:
         return self.successes / self.uses if self.uses else None
 
 
+def _from_their_names(values: dict[str, Any]) -> dict[str, Any]:
+    """Fields of `Skill` from those of the first Skill-TTRL; what is in our names already stays."""
+    stats = {ours: values.pop(theirs) for theirs, ours in STATISTICS.items() if theirs in values}
+    if not stats.get("uses"):
+        stats.pop("last_used_round", None)  # there 0 stands for never
+    if stats:
+        values["stats"] = SkillStats(**stats)
+    if (parent := values.pop(PARENT, None)) is not None:
+        values["parents"] = (parent,)
+    if values.get("task_type") == FOR_ANY_TASK:
+        values.setdefault("tier", "general")
+    return {FIELD_NAMES.get(name, name): value for name, value in values.items()}
+
+
+def _with_their_names(skill: type[T]) -> type[T]:
+    """Let the constructor take the names of the first Skill-TTRL too."""
+    accepting: Any = skill
+    made = accepting.__init__
+    theirs = {*FIELD_NAMES, *STATISTICS, PARENT}
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        made(self, *args, **(values if theirs.isdisjoint(values) else _from_their_names(values)))
+
+    accepting.__init__ = init
+    return skill
+
+
+@_with_their_names
 @dataclass(frozen=True, slots=True)
 class Skill:
     """A piece of advice that can be put into a prompt. Its text is untrusted: data everywhere, escaped in prompts."""
@@ -104,6 +155,48 @@ class Skill:
     extra: str = ""
     """Fields of the source file that have no counterpart here: a JSON object as text (`skills.extra_fields`), empty for
     none. Stored as text so that a skill stays hashable, and numbers and the order of keys are preserved."""
+
+    # Names of the first Skill-TTRL; the constructor takes them too.
+
+    @property
+    def skill_id(self) -> str:
+        """Alias of `id`."""
+        return self.id
+
+    @property
+    def content(self) -> str:
+        """Alias of `text`."""
+        return self.text
+
+    @property
+    def usage_count(self) -> int:
+        """Alias of `stats.uses`."""
+        return self.stats.uses
+
+    @property
+    def success_count(self) -> int:
+        """Alias of `stats.successes`."""
+        return self.stats.successes
+
+    @property
+    def success_rate(self) -> float:
+        """Successes per use, 0 before the first use; `stats.success_rate` is None there."""
+        return self.stats.success_rate or 0.0
+
+    @property
+    def created_at_round(self) -> int:
+        """Alias of `stats.created_round`."""
+        return self.stats.created_round
+
+    @property
+    def last_used_round(self) -> int:
+        """Step of the last use, 0 before the first one; `stats.last_used_round` is None there."""
+        return self.stats.last_used_round or 0
+
+    @property
+    def parent_id(self) -> str | None:
+        """The nearest of `parents`; None for none."""
+        return self.parents[-1] if self.parents else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,11 +110,12 @@ def compute_policy_loss(
         denominators: See `aggregate`.
 
     Returns:
-        (loss, info). `info` holds, detached: `clip_fraction` (share of tokens where the clip decides, either one),
+        (loss, info). `info` holds, detached: `policy_loss` (the loss itself), `clip_fraction` (share of tokens where the clip decides, either one),
         `approx_kl` (mean of rho - 1 - log rho, at least 0, nats), `ratio_mean` and `ratio_max`.
     """
     log_ratio = bounded_log_ratio(log_probs, old_log_probs)
     loss, decided = clipped_surrogate(log_ratio.exp(), advantages, clip_ratio, clip_ratio_high, dual_clip)
     info = {"clip_fraction": masked_mean(decided.to(loss.dtype), response_mask)}
     info |= ratio_metrics(log_ratio, response_mask)
-    return aggregate(loss, response_mask, loss_agg_mode, denominators), info
+    total = aggregate(loss, response_mask, loss_agg_mode, denominators)
+    return total, info | {"policy_loss": total.detach()}

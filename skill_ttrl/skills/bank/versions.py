@@ -8,8 +8,11 @@ from itertools import islice
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.log import Log, replay
 from skill_ttrl.skills.changes import difference, missing_error
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot, fits_type
 from skill_ttrl.types import BankUpdate, Change, Skill
+
+SUMMARY_SKILLS = 20
+"""Most skills that `summary` lists."""
 
 
 class VersionedSkills:
@@ -43,6 +46,23 @@ class VersionedSkills:
 
     def __contains__(self, skill_id: object) -> bool:
         return skill_id in self.snapshot()
+
+    @property
+    def task_types(self) -> list[str]:
+        """Types of task that the skills are for, sorted; skills for any type add none."""
+        return sorted({skill.task_type for skill in self} - {""})
+
+    def summary(self, task_type: str | None = None) -> str:
+        """One line a skill, at most `SUMMARY_SKILLS` of them, of all skills or of those that a task of this type may be shown."""
+        skills = [skill for skill in self if fits_type(skill, task_type)]
+        if not skills:
+            return "(Skill bank is empty)"
+        lines = [f"Skill Bank ({len(skills)} skills):"]
+        lines += [
+            f"  [{skill.id}] {skill.title} (type={skill.task_type or 'any'})" for skill in skills[:SUMMARY_SKILLS]
+        ]
+        more = len(skills) - SUMMARY_SKILLS
+        return "\n".join([*lines, f"  ... and {more} more"] if more > 0 else lines)
 
     def history(self, after: int = 0) -> list[BankUpdate]:
         """All updates in order, or those that came after a version."""

@@ -12,6 +12,7 @@ from skill_ttrl.skills.changes import new_ids, normalize_skill, quote
 from skill_ttrl.skills.extra_fields import parse_extra
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
+from skill_ttrl.types.skills import FOR_ANY_TASK, PARENT, STATISTICS
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "id": ("id", "skill_id", "mistake_id"),
@@ -22,15 +23,6 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 """How published skill files spell our fields; the first that is there counts."""
 SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
 """SkillRL's three lists of skills."""
-STATISTICS: Mapping[str, str] = {
-    "usage_count": "uses",
-    "success_count": "successes",
-    "created_at_round": "created_round",
-    "last_used_round": "last_used_round",
-}
-"""Skill-TTRL's (the first seed's) keys for statistics, in the record itself, each with the field of `SkillStats`."""
-PARENT = "parent_id"
-"""Its key for the skill that this one came from, or null."""
 OWN = frozenset(each.name for each in fields(Skill))
 KNOWN = OWN.union(*SPELLINGS.values(), STATISTICS, [PARENT])
 """Keys that are read into a field; all others are kept as they are."""
@@ -129,7 +121,7 @@ def _foreign_stats(d: Mapping[str, Any]) -> dict[str, Any]:
 
 def _for_any_task(d: Mapping[str, Any]) -> bool:
     """True for a record of Skill-TTRL (it counts uses) whose task type means any task."""
-    return d.get("task_type") == "general" and "usage_count" in d
+    return d.get("task_type") == FOR_ANY_TASK and "usage_count" in d
 
 
 def _keys(d: Mapping[str, Any]) -> str:

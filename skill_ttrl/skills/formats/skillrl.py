@@ -27,10 +27,8 @@ from skill_ttrl.skills.formats.ours import read_json
 from skill_ttrl.skills.formats.records import (
     KNOWN,
     OWN,
-    PARENT,
     SECTIONS,
     SPELLINGS,
-    STATISTICS,
     SkillFile,
     origin_of,
     parsed,
@@ -39,6 +37,7 @@ from skill_ttrl.skills.formats.records import (
 )
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
+from skill_ttrl.types.skills import PARENT, STATISTICS
 
 NAME = "skillrl"
 GENERAL, BY_TYPE, MISTAKES = SECTIONS
