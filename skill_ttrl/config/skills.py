@@ -42,6 +42,9 @@ class SkillsConfig(Section):
     """Part of a skill that a query is compared with: title, `when_to_apply` and text together, or each wording in `when_to_apply` by
     itself (`put a hot X in Y, or heat some X`), of which the best counts. The latter is for skills that state their use in the words of
     the tasks, as `skillttrl distill` writes them: the steps of one skill hold words of other tasks."""
+    fallback: Literal["none", "most_useful"] = "none"
+    """Skills that a query finds by BM25 (`keyword`, and queries of `template`) where no skill shares a word with it. `none`: nothing.
+    `most_useful`: those of the task's type, in each tier, with the most success per use, as the first Skill-TTRL had."""
     index: Literal["chroma", "memory"] = "chroma"
     """Where vectors are kept. Both give the same lists; `memory` computes the vectors again at each start."""
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
@@ -71,6 +74,10 @@ class SkillsConfig(Section):
     computed once over all of them (FST). 1: every rollout sees the present version."""
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
+    enable_generate: bool = True
+    """False: a merge leaves out the skills that winners write, and takes none from their solutions. What a prompt offers is `agent.template`."""
+    enable_evolve: bool = True
+    """False: a merge leaves out rewrites of skills."""
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
     extractor: str = "heuristic"

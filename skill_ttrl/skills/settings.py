@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
 Searched = Literal["all", "when_to_apply"]
+Fallback = Literal["none", "most_useful"]
 DEFAULT_MODEL = "sentence-transformers/all-MiniLM-L6-v2"
 REMEMBERED = (
     "max_skills",
@@ -26,6 +27,7 @@ REMEMBERED = (
     "embedder_model",
     "embedder_revision",
     "searched",
+    "fallback",
     "stale_after",
 )
 """Settings that a bank's folder keeps from its last write."""
@@ -56,6 +58,8 @@ class BankSettings:
     """Commit of a hub model."""
     searched: Searched = "all"
     """Part of a skill that queries are compared with (`retrieval.search_index.searched_texts`)."""
+    fallback: Fallback = "none"
+    """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()` has `most_useful`."""
     stale_after: int | None = None
     """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
     index: Literal["chroma", "memory"] = "chroma"

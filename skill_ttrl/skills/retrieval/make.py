@@ -88,7 +88,7 @@ def make_retriever(settings: BankSettings, folder: Path | None = None) -> Retrie
     """
     mode, index, server, least = settings.retrieval_mode, settings.index, settings.chroma_server, settings.min_score
     if mode in ("keyword", "template"):
-        return Retriever(mode, min_score=least, searched=settings.searched)
+        return Retriever(mode, min_score=least, searched=settings.searched, fallback=settings.fallback)
     if index not in ("memory", "chroma"):
         raise ConfigError(f"Unknown index {index!r}. Known: chroma, memory.")
     if index == "chroma" and folder is None and server is None:

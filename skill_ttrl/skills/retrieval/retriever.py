@@ -4,7 +4,7 @@ Retrieval is defined as exact scores over one frozen snapshot, ties by id; how t
 
     embedding   cosine of the embedder's vectors of query and skill, products and sum in float64
     keyword     BM25 (Robertson and Zaragoza 2009; k1 = 1.5, b = 0.75, the variant of Lucene) over the whole snapshot;
-                skills that share no word with the query are not found
+                skills that share no word with the query are not found, unless none shares one and the bank has a fallback
     hybrid      0.5 x cosine + 0.5 x BM25 divided by the query's best BM25 among the eligible skills
     template    as keyword; prompts are given skills by type of task, without a query (`skills/retrieval/template.py`)
 
@@ -27,7 +27,8 @@ from skill_ttrl.skills.retrieval.embed_hash import words_of
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder
 from skill_ttrl.skills.retrieval.index import VectorIndex
 from skill_ttrl.skills.retrieval.search_index import EmbeddingCache, Rows, ScoredQuery, Scores, SearchIndex, skill_text
-from skill_ttrl.skills.settings import Mode, Searched
+from skill_ttrl.skills.retrieval.template import most_useful
+from skill_ttrl.skills.settings import Fallback, Mode, Searched
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
@@ -51,6 +52,8 @@ class Hit:
     skill: Skill
     score: float
     """A cosine in [-1, 1], a BM25 score above 0, or their weighted sum, by the retriever's mode."""
+    fallback: bool = False
+    """True if it shares no word with the query, as no skill does: it is one of the most useful ones, with the score 0."""
 
 
 class Retriever:
@@ -63,6 +66,8 @@ class Retriever:
         min_score: skills of the tier `task` that score less are not found; those of other tiers are not found below 0, or below
             `min_score` where that is negative. None: no threshold.
         searched: what of a skill queries are compared with (`search_index.searched_texts`).
+        fallback: what a query finds by keywords where no skill shares a word with it: nothing (`none`), or the skills of the
+            type and tiers asked for with the most success per use (`most_useful`).
     """
 
     def __init__(
@@ -73,11 +78,13 @@ class Retriever:
         *,
         min_score: float | None = None,
         searched: Searched = "all",
+        fallback: Fallback = "none",
     ) -> None:
         if mode not in WEIGHTS:
             raise ConfigError(f"Unknown retrieval {mode!r}. Known: {', '.join(WEIGHTS)}.")
         self.mode: Mode = mode
         self._searched: Searched = searched
+        self._falls_back = fallback == "most_useful" and not WEIGHTS[mode][0]
         self._cosine_weight, self._keyword_weight = WEIGHTS[mode]
         self._vectors = None
         if self._cosine_weight:
@@ -119,6 +126,9 @@ class Retriever:
                 scores = None if keywords is None else self._weighted(keywords.scores(query), rows)
                 scored = ScoredQuery(None if vectors is None else vectors[at], self._cosine_weight, scores)
                 found[query] = self._find(index, rows, scored, k)
+                if self._falls_back and words_of(query) and not scored.has_content(rows):
+                    skills = dict.fromkeys(index.skills[row] for row in rows)
+                    found[query] = [Hit(skill, 0.0, fallback=True) for skill in most_useful(skills)[:k]]
         return [list(found[query]) for query in queries]
 
     def rank(self, queries: Sequence[str], skills: Sequence[Sequence[Skill]], k: int) -> list[list[Hit]]:

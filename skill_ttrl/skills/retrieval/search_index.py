@@ -14,7 +14,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder, Vectors
 from skill_ttrl.skills.retrieval.index import VectorIndex
 from skill_ttrl.skills.settings import Searched
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot, fits_type
 from skill_ttrl.types import Skill, Tier
 
 Rows = NDArray[np.int64]
@@ -105,11 +105,7 @@ class SearchIndex:
             if len(self._eligible) >= CACHED_FILTERS:
                 self._eligible.clear()
             wanted, among = key
-            fits = [
-                (among is None or skill.tier in among)
-                and (wanted is None or skill.tier == "general" or skill.task_type in ("", wanted))
-                for skill in self.skills
-            ]
+            fits = [(among is None or skill.tier in among) and fits_type(skill, wanted) for skill in self.skills]
             rows: Rows = np.flatnonzero(np.array(fits, dtype=bool)).astype(np.int64)
             self._eligible[key] = rows
         return self._eligible[key]

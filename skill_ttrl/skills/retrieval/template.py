@@ -32,11 +32,11 @@ def by_template(snapshot: Snapshot, task_type: str, k: int) -> list[list[Skill]]
     general = [skill for skill in snapshot if skill.tier == "general"]
     task = [skill for skill in fitting if skill.tier == "task"]
     mistakes = [skill for skill in fitting if skill.tier == "mistake"]
-    return [_best_first(general)[:k], _best_first(task), _best_first(mistakes)[:MISTAKES]]
+    return [most_useful(general)[:k], most_useful(task), most_useful(mistakes)[:MISTAKES]]
 
 
-def _best_first(skills: Iterable[Skill]) -> list[Skill]:
-    """By success per use, one success and one failure added, so that an unused skill counts as 1/2 (as in eviction)."""
+def most_useful(skills: Iterable[Skill]) -> list[Skill]:
+    """Order skills by success per use, best first, one success and one failure added, so that an unused skill counts as 1/2 (as in eviction)."""
     return sorted(
         skills, key=lambda skill: -(skill.stats.successes + 1) / (skill.stats.uses + 2)
     )  # stable: as in the bank
