@@ -125,6 +125,8 @@ def _rules(config: SkillTTRLConfig, merger: str | None, extract: bool) -> MergeR
         make_merger(merger or skills.merger, models=models),
         make_extractor(skills.extractor, models=models) if extract else None,
         max_skills_per_problem=skills.max_skills_per_problem,
+        generate=skills.enable_generate,
+        evolve=skills.enable_evolve,
     )
 
 

@@ -16,7 +16,7 @@ from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, qu
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.report import MergeReport
 from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extract_ops, ops_from_group
-from skill_ttrl.skills.merge.types import Draft, Extracted, Extractor, Merger, Rewrite
+from skill_ttrl.skills.merge.types import Draft, Extracted, Extractor, Merger, Rewrite, select_ops
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
@@ -39,6 +39,10 @@ class MergeRules:
     """Compares a new skill with those of the bank; None: only the same words are the same."""
     threshold: float = 0.95
     """Least similarity of texts that say the same."""
+    generate: bool = True
+    """False: no new skills, written or extracted."""
+    evolve: bool = True
+    """False: no rewrites."""
 
 
 def merge_groups(
@@ -73,8 +77,10 @@ def merge_groups(
     pairs = zip(groups, winners, strict=True)
     by_group = [ops_from_group(group, wins, rules.max_text_chars, skipped) for group, wins in pairs]
     rollouts = sorted((each for group in by_group for each in group), key=RolloutOps.sort_key)
+    _drop_disabled_ops(rollouts, rules)
     won = [each for each in rollouts if each.won]
-    found, how = extract_ops(by_group, rules.extractor) if rules.extractor else ([], Extracted(()))
+    extractor = rules.extractor if rules.generate else None
+    found, how = extract_ops(by_group, extractor) if extractor else ([], Extracted(()))
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
     merged = merger.merge(
@@ -99,6 +105,14 @@ def merge_groups(
         **asdict(how.asked + merged.asked),
     )
     return plan.changes(), report
+
+
+def _drop_disabled_ops(rollouts: Sequence[RolloutOps], rules: MergeRules) -> None:
+    if rules.generate and rules.evolve:
+        return
+    for each in rollouts:
+        ops = select_ops(each.output.skill_ops, lambda _: rules.generate, lambda _: rules.evolve)
+        each.output = replace(each.output, skill_ops=ops)
 
 
 class _Plan:

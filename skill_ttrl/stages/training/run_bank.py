@@ -151,6 +151,8 @@ class RunBank:
                     max_skills_per_problem=self.config.max_skills_per_problem,
                     similarity=self.alike,
                     threshold=self.config.fuse_above or 1.0,
+                    generate=self.config.enable_generate,
+                    evolve=self.config.enable_evolve,
                 ),
                 round=step,
             )
