@@ -75,41 +75,49 @@ class PromptFormatter:
         return other
 
     def format_prompt(
-        self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
+        self,
+        question: str,
+        task_type: str | None = None,
+        *,
+        skills: Sequence[Skill] | None = None,
+        bank_empty: bool | None = None,
     ) -> str:
         """The user's message. The question is inserted as it is: a `$` or brace in it means nothing.
 
         Args:
             question: the task.
+            task_type: kind of task that skills are looked up for; None: the formatter's own.
             skills: what to put in front of it, in this order; None asks the formatter's own bank, or leaves skills out of
                 it where there is none.
             bank_empty: whether the prompt says that the bank has nothing at all (cold start); None: where `skills` is empty.
         """
         text = self.templates.render(self._template, question=question)
-        return self._with_skills(text, question, skills, bank_empty)
+        return self._with_skills(text, question, task_type, skills, bank_empty)
 
     def format_agent_prompt(
         self,
         task_description: str,
         current_state: str = "",
         available_actions: str | Sequence[str] = "",
+        task_type: str | None = None,
+        *,
         skills: Sequence[Skill] | None = None,
     ) -> str:
-        """The user's message for one turn of an agent; `skills` as in `format_prompt`."""
+        """The user's message for one turn of an agent; `task_type` and `skills` as in `format_prompt`."""
         actions = available_actions if isinstance(available_actions, str) else ", ".join(available_actions)
         text = self.templates.render("agent_task", task=task_description, state=current_state, actions=actions)
-        return self._with_skills(text, task_description, skills, None)
+        return self._with_skills(text, task_description, task_type, skills, None)
 
-    def format_batch(self, questions: Sequence[str]) -> list[str]:
+    def format_batch(self, questions: Sequence[str], task_type: str | None = None) -> list[str]:
         """One user's message for each question."""
-        return [self.format_prompt(question) for question in questions]
+        return [self.format_prompt(question, task_type) for question in questions]
 
     def messages(
         self, question: str, skills: Sequence[Skill] | None = None, *, bank_empty: bool | None = None
     ) -> tuple[Message, ...]:
         """The conversation that the model is to continue; see `format_prompt`."""
         system = (Message("system", self._system),) if self._system is not None else ()
-        task = Message("user", self.format_prompt(question, skills, bank_empty=bank_empty))
+        task = Message("user", self.format_prompt(question, skills=skills, bank_empty=bank_empty))
         return self.document.placed((*system, task))
 
     def fit(
@@ -146,12 +154,20 @@ class PromptFormatter:
             return self.templates.render("nothing_found")
         return self.templates.render("retrieved", skills=self._joined(skills))
 
-    def _with_skills(self, text: str, question: str, skills: Sequence[Skill] | None, bank_empty: bool | None) -> str:
+    def _with_skills(
+        self,
+        text: str,
+        question: str,
+        task_type: str | None,
+        skills: Sequence[Skill] | None,
+        bank_empty: bool | None,
+    ) -> str:
         if skills is None:
             if self._bank is None:
                 return text
             view = BankView(self._bank.snapshot(), self._bank.retriever)
-            found = view.select_for_prompts([Query(question, self._task_type)], self._max_skills)[0]
+            asked = Query(question, self._task_type if task_type is None else task_type)
+            found = view.select_for_prompts([asked], self._max_skills)[0]
             skills, bank_empty = self.fit(found), not len(self._bank)
         if bank_empty or (bank_empty is None and not skills):
             return self.templates.render("skills_cold", question=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Literal, TypedDict
+from typing import Literal, NotRequired, TypedDict
 
 from skill_ttrl.answers.equivalence import canonicals, verdict
 from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
@@ -34,11 +34,17 @@ class Grade(TypedDict):
     """The answer that was graded."""
 
 
+FORMAT_WEIGHTS = {"skill_ops": 0.33, "solution": 0.33, "answer": 0.34}
+"""Weights of the tags in `GradedText.format_score` (the first Skill-TTRL's)."""
+
+
 class GradedText(Grade):
     """Grade of a whole text."""
 
     extraction: ExtractionRule | None
     """Where in the text the answer was found."""
+    format_score: NotRequired[float]
+    """Weights of the tags that the text opens and closes (`FORMAT_WEIGHTS`), in [0, 1]; with `format_weight` alone."""
 
 
 def grade_answer(answer: str | None, reference: str) -> Grade:
@@ -75,7 +81,9 @@ def _match_type(answer: str, reference: str) -> MatchType:
     return "symbolic" if "symbolic" in (found.rule, true.rule) else "numeric"
 
 
-def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -> GradedText:
+def compute_reward(
+    text: str, ground_truth: str, *, last_number: bool = False, format_weight: float = 0.0
+) -> GradedText:
     r"""Extract the answer of a whole text and grade it.
 
     Where no mark of `extract` stands, the answer is the text itself if it is nothing but mathematics (`whole`), else its last
@@ -87,6 +95,7 @@ def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -
         text: a response.
         ground_truth: the true answer, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
         last_number: as in `extract`, where there is no formula either.
+        format_weight: share of the score, in [0, 1], that is `format_score` in place of the answer's own.
     """
     found = find_answer(text) or _unmarked(text) or (find_answer(text, last_number=True) if last_number else None)
     true = find_answer(ground_truth)
@@ -96,7 +105,17 @@ def compute_reward(text: str, ground_truth: str, *, last_number: bool = False) -
         formula = _formula_of(found.answer)
         again = grade_answer(formula, reference)
         grade = again if again["score"] else grade
-    return {**grade, "extraction": found.rule if found else None}
+    graded: GradedText = {
+        "score": grade["score"],
+        "match_type": grade["match_type"],
+        "predicted_answer": grade["predicted_answer"],
+        "extraction": found.rule if found else None,
+    }
+    if format_weight:
+        form = sum(weight for tag, weight in FORMAT_WEIGHTS.items() if f"<{tag}>" in text and f"</{tag}>" in text)
+        graded["format_score"] = form
+        graded["score"] = (1 - format_weight) * grade["score"] + format_weight * form
+    return graded
 
 
 def _formula_of(answer: str) -> str | None:

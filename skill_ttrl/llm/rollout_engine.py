@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.types import Message, derive_seed
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RolloutEngine:
@@ -45,18 +51,58 @@ class RolloutEngine:
         self.sampling = Sampling(temperature=temperature, top_p=top_p, max_new_tokens=max_new_tokens)
         self._seed, self._calls = seed, 0
 
-    def generate(self, prompts: Sequence[str], n_samples: int = 64) -> list[list[str]]:
+    def generate(
+        self,
+        prompts: Sequence[str],
+        n_samples: int = 64,
+        *,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        max_tokens: int | None = None,
+    ) -> list[list[str]]:
         """`n_samples` texts for each prompt, in order; a prompt is a user's message.
+
+        Args:
+            prompts: user's messages.
+            n_samples: texts for each.
+            temperature: of this call; None: the engine's own.
+            top_p: likewise.
+            max_tokens: longest text of this call; None: the engine's `max_new_tokens`.
 
         Raises:
             EndpointError: a remote model gave no answer.
         """
+        given: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_new_tokens": max_tokens}
+        sampling = replace(self.sampling, **{name: value for name, value in given.items() if value is not None})
         requests = [Request((Message("user", prompt),), n=n_samples) for prompt in prompts]
         self._calls += 1
         seed = derive_seed(self._seed, "engine", self._calls)
-        generations = wait_for(self.backend.generate(requests, self.sampling, seed=seed))
+        generations = wait_for(self.backend.generate(requests, sampling, seed=seed))
         refuse_error(generations)
         return [[done.text for done in found.completions] for found in generations]
+
+    def compute_log_probs(self, prompts: Sequence[str], responses: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Log-probs (nats) of each response's tokens after its prompt, at temperature 1, and their mask; both (N, T), 0 behind the end.
+
+        Responses are tokenised as they stand. What was sampled is better scored by its own tokens, as training does.
+
+        Args:
+            prompts: user's messages.
+            responses: one for each.
+
+        Raises:
+            ConfigError: the engine is not `hf`, the only one whose model computes here.
+            ValueError: the two differ in number.
+        """
+        from skill_ttrl.llm.hf.backend import HFBackend
+
+        if not isinstance(self.backend, HFBackend):
+            raise ConfigError(
+                f"Log-probs of texts are computed by the engine 'hf', found {type(self.backend).__name__}. Make another engine "
+                "for them: RolloutEngine(model_path, engine='hf')."
+            )
+        requests = [Request((Message("user", prompt),)) for prompt in prompts]
+        return self.backend.log_probs(self.backend.prompts(requests), responses)
 
     def close(self) -> None:
         """Stop what the backend has started."""

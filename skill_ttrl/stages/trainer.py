@@ -14,16 +14,19 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.skills.merge.types import Merged, Merger
+from skill_ttrl.skills.ops import OutputParser, ParsedOutput
+from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
-from skill_ttrl.voting import ballot_of, batch_vote
+from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.algorithms import AdvantageEstimate
@@ -47,6 +50,8 @@ class SkillTTRLTrainer:
         self.config = config
         self.output = Path(output)
         self.progress = progress
+        self.merger = OfflineMerger(config)
+        """Merger of `train_offline`; with `use_api = False` it counts, whatever `skills.merger` names."""
         self.skill_bank: SkillBank | None = None
         """Bank in memory that the winners of `train_offline` change. The config's `skills` section sets its first skills; None
         without one. A run of `train` stores its bank in its folder."""
@@ -84,7 +89,12 @@ class SkillTTRLTrainer:
             write_atomic(file, lines.encode())
         return SourceConfig(path=str(file))
 
-    def train_offline(self, problems: Sequence[str], all_responses: Sequence[Sequence[str]]) -> dict[str, Any]:
+    def train_offline(
+        self,
+        problems: Sequence[str],
+        all_responses: Sequence[Sequence[str]],
+        ground_truths: Sequence[str] | None = None,
+    ) -> dict[str, Any]:
         """One step on responses that are there already: extract, vote, reward, advantages, merge. Needs no model.
 
         Votes are held as the config's `vote` section says, where texts alone suffice for it; a prompt that is skipped has
@@ -96,10 +106,12 @@ class SkillTTRLTrainer:
         Args:
             problems: one text each.
             all_responses: the responses to each problem, in the same order.
+            ground_truths: true answer of each problem, which measures and rewards nothing; None: unknown.
 
         Returns:
-            `rewards` and `advantages` (a list for each problem), `majority_answers`, `agreement_ratios`, and the means
-            `mean_reward` and `mean_agreement`; where a skill bank learns also `bank_update` (None when nothing changed) and
+            `rewards` and `advantages` (a list for each problem), `majority_answers`, `agreement_ratios`, the means `mean_reward` and
+            `mean_agreement`, and `skill_bank_size` (0 without a bank); with true answers the metrics of `label_metrics`, `label_accuracy`
+            among them; where a skill bank learns also `bank_update` (None when nothing changed) and
             `bank_report` (a `MergeReport`: counts, and what was left out).
 
         Raises:
@@ -133,7 +145,10 @@ class SkillTTRLTrainer:
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
             "mean_agreement": fmean(vote.agreement for vote in votes) if votes else 0.0,
         }
-        return found | self._learn(groups, votes)
+        if ground_truths is not None:
+            found |= label_metrics(votes, ground_truths, [group.answers for group in groups])
+        found |= self._learn(groups, votes)
+        return found | {"skill_bank_size": 0 if self.skill_bank is None else len(self.skill_bank)}
 
     def _learn(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict[str, Any]:
         """Let the winners change `skill_bank`; gives the update and its report, nothing where the bank does not learn."""
@@ -142,12 +157,43 @@ class SkillTTRLTrainer:
             return {}
         models = models_of(self.config)
         rules = MergeRules(
-            make_merger(skills.merger, models=models),
+            self.merger,
             make_extractor(skills.extractor, models=models) if skills.extract else None,
+            generate=skills.enable_generate,
+            evolve=skills.enable_evolve,
         )
         changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
         update = bank.apply(changes, reason="merge") if changes else None
         return {"bank_update": update, "bank_report": report}
+
+
+class OfflineMerger:
+    """Merger that the config's `skills` section names, made when it is first needed: a language model's takes a key.
+
+    Args:
+        config: the config.
+    """
+
+    def __init__(self, config: SkillTTRLConfig) -> None:
+        self._config = config
+        self._made: Merger | None = None
+        self.use_api = True
+        """False: count (`HeuristicMerger`) and ask no language model."""
+
+    def merge(
+        self,
+        outputs: Sequence[ParsedOutput],
+        *,
+        retrieved: Sequence[Sequence[str]] = (),
+        snapshot: Snapshot | None = None,
+    ) -> Merged:
+        """See `Merger.merge`."""
+        skills = self._config.skills
+        if not self.use_api or skills is None:
+            return HeuristicMerger().merge(outputs, retrieved=retrieved, snapshot=snapshot)
+        if self._made is None:
+            self._made = make_merger(skills.merger, models=models_of(self._config))
+        return self._made.merge(outputs, retrieved=retrieved, snapshot=snapshot)
 
 
 def per_response(found: AdvantageEstimate | Advantages) -> list[float]:

@@ -7,17 +7,18 @@ nothing else, and the tasks inside the groups carry none (`Task.without_referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from skill_ttrl.answers import extract, grade_answer
+from skill_ttrl.answers import compute_reward, correct, extract, grade_answer
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, import_attribute, naming
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import compute_voting_rewards
+from skill_ttrl.voting.metrics import mean
 
 Reward = Callable[[Group, VoteResult, int], Sequence[float]]
 """(group, its vote, seed) → one reward for each trajectory, in order."""
@@ -134,8 +135,19 @@ def as_reward(value: Any) -> float:
     return number
 
 
+Answers = Sequence[str | None] | Mapping[Any, str | None]
+"""Answers in the order of prompts, or by prompt."""
+
+
 class RewardManager:
-    """Majority-vote rewards for plain texts."""
+    """Majority-vote rewards for plain texts, and their measurement.
+
+    Args:
+        format_weight: see `answers.compute_reward`; for `compute_gt_metrics` alone.
+    """
+
+    def __init__(self, format_weight: float = 0.0) -> None:
+        self.format_weight = format_weight
 
     def compute_majority_rewards(
         self, responses: Sequence[str], prompt_ids: Sequence[object] | None = None, n_per_prompt: int = 64
@@ -171,3 +183,44 @@ class RewardManager:
             answers.append(answer)
             ratios.append(agreement)
         return {"rewards": rewards, "majority_answers": answers, "agreement_ratios": ratios}
+
+    def compute_gt_metrics(
+        self, responses: Sequence[str], ground_truths: Sequence[str]
+    ) -> dict[str, float | list[float]]:
+        """Grade responses against true answers, to measure and never to train.
+
+        Args:
+            responses: whole texts.
+            ground_truths: true answer of each.
+
+        Returns:
+            `scores` (see `compute_reward`), their mean `mean_score`, and `accuracy`, the share of scores above 1/2; 0 of nothing.
+
+        Raises:
+            ValueError: the two differ in number.
+        """
+        pairs = zip(responses, ground_truths, strict=True)
+        scores = [compute_reward(text, true, format_weight=self.format_weight)["score"] for text, true in pairs]
+        right = [float(score > 0.5) for score in scores]
+        return {"accuracy": mean(right), "scores": scores, "mean_score": mean(scores)}
+
+    def compute_label_accuracy(self, majority_answers: Answers, ground_truths: Answers) -> float:
+        """Share of the winners of votes that are true, among the prompts whose true answer is known; 0 where none is.
+
+        Args:
+            majority_answers: winner of each prompt, in order or by prompt.
+            ground_truths: true answers likewise; None or empty where unknown.
+
+        Raises:
+            ValueError: two sequences differ in number.
+        """
+        pairs = list(_paired(majority_answers, ground_truths))
+        return mean([float(right) for right in correct([pair for pair in pairs if pair[1]])])
+
+
+def _paired(answers: Answers, truths: Answers) -> Iterator[tuple[str | None, str | None]]:
+    if isinstance(answers, Mapping) and isinstance(truths, Mapping):
+        return ((answer, truths.get(prompt)) for prompt, answer in answers.items())
+    if isinstance(answers, Mapping) or isinstance(truths, Mapping):
+        raise ValueError("Give winners and true answers in the same form: both in order, or both by prompt.")
+    return zip(answers, truths, strict=True)

@@ -16,6 +16,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
@@ -140,6 +142,29 @@ class HFBackend(TokenizerMixin):
             if self._kept is not None:
                 self._kept.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+
+    def log_probs(
+        self, prompts: Sequence[tuple[int, ...]], responses: Sequence[str]
+    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+        """Log-probs (nats) of each response's tokens after its prompt, in float32 and temperature 1, and their mask; padded with 0.
+
+        One forward pass a pair: a convenience, not the learner's scoring.
+
+        Raises:
+            ValueError: the two differ in number.
+        """
+        rows: list[Tensor] = []
+        with self._inference():
+            for prompt, response in zip(prompts, responses, strict=True):
+                ids_T = torch.tensor(self.encode_text(response), dtype=torch.long, device=self.model.device)
+                whole_1_T = torch.cat([ids_T.new_tensor(prompt), ids_T])[None]
+                logits_T_V = self.model(input_ids=whole_1_T, use_cache=False).logits[0, len(prompt) - 1 : -1]
+                rows.append(logits_T_V.float().log_softmax(-1).gather(-1, ids_T[:, None])[:, 0].cpu())
+        if not rows:
+            return torch.zeros(0, 0), torch.zeros(0, 0)
+        mask = [torch.ones_like(row) for row in rows]
+        padded, inside = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for each in (rows, mask))
+        return padded, inside
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:

@@ -46,7 +46,7 @@ def test_an_empty_bank_is_a_cold_start() -> None:
 def test_a_bank_that_has_nothing_for_a_question_is_not_called_empty(bank: SkillBank) -> None:
     text = PromptFormatter("plain", skill_bank=bank, skill_tokens=1).format_prompt("1+1?")
     assert "empty so far" not in text and "<retrieve" in text and text.endswith("1+1?")
-    assert PromptFormatter("plain", prompts="tiny").format_prompt("1+1?", [], bank_empty=False) == "1+1?"
+    assert PromptFormatter("plain", prompts="tiny").format_prompt("1+1?", skills=[], bank_empty=False) == "1+1?"
 
 
 def test_the_agent_form_and_batches(bank: SkillBank) -> None:
@@ -85,8 +85,12 @@ def test_a_folder_of_ones_own_takes_the_place_by_name(tmp_path: Path, bank: Skil
     (tmp_path / "skill.md").write_text("* $text\n")
     (tmp_path / "plain.md").write_text("Q: $question\n")
     formatter = PromptFormatter("plain", prompts=str(tmp_path))
-    assert formatter.format_prompt("why?", ADVICE[:1]).endswith("* Check the parity of the number first.\n\nQ: why?")
-    assert "empty so far" in formatter.format_prompt("why?", [])  # what the folder does not have is the shipped text
+    assert formatter.format_prompt("why?", skills=ADVICE[:1]).endswith(
+        "* Check the parity of the number first.\n\nQ: why?"
+    )
+    assert "empty so far" in formatter.format_prompt(
+        "why?", skills=[]
+    )  # what the folder does not have is the shipped text
 
 
 @pytest.mark.parametrize(
