@@ -9,6 +9,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.collect import collect
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.output import say, show
+from skill_ttrl.cli.display.output import print_json, say, show
 from skill_ttrl.cli.display.tables import diagnosis_view, reply_view
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
@@ -49,7 +50,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-configs_app = typer.Typer(help="Shipped recipes: list them, show one, copy one to change it.", no_args_is_help=True)
+configs_app = typer.Typer(
+    help="Shipped recipes: list them, show one, copy one to change it; convert a config of another system.",
+    no_args_is_help=True,
+)
 app.add_typer(configs_app, name="configs")
 app.add_typer(runs_app, name="runs")
 app.add_typer(envs_app, name="envs")
@@ -212,6 +216,34 @@ def configs_copy(
 
     text, _ = read_config_text(name)
     print(write_new(target or Path(f"{name}.yaml"), text))
+
+
+@configs_app.command("convert")
+def configs_convert(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The first Skill-TTRL's YAML, or the JSON of SkillRL in Rust.")
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT.yaml", help="File to write. Default: print the config."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Convert a config of a published system to one of this project, and name each of its keys that has no counterpart.
+
+    Example: `skillttrl configs convert default.yaml -o mine.yaml`.
+    """
+    from skill_ttrl.stages.setup.convert import run
+
+    found, written = run(file, output), None if output is None else str(output)
+    if as_json:
+        parts = {"without_counterpart": found.without_counterpart, "different": found.different}
+        keys = {name: [asdict(each) for each in part] for name, part in parts.items()}
+        print_json({"system": found.system, "output": written, "config": found.config.stated(), **keys})
+    elif written is None:
+        sys.stdout.write(found.text())
+    else:
+        say(*found.notes(), f"Written: {written}. Look at all of it: skillttrl configs show {written} --full")
 
 
 @app.command()

@@ -19,6 +19,7 @@ from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
 from skill_ttrl.config.section import Section
+from skill_ttrl.config.seed_sections import SeedSections
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
 from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
@@ -62,8 +63,8 @@ class RunConfig(Section):
     only where all of its updates were."""
 
 
-class SkillTTRLConfig(Section):
-    """Everything a run depends on."""
+class SkillTTRLConfig(SeedSections, Section):
+    """Everything a run depends on. `algorithm`, `skill_bank`, `merger` and `trainer` are aliases (`SeedSections`)."""
 
     name: str = Field(default="run", pattern=r"^[^/\\.][^/\\]*$")
     """Names the run folder where no `--output` is given: no slashes, no dot at the start."""

@@ -14,8 +14,10 @@ from skill_ttrl.config.load import apply_override, read_source
 from skill_ttrl.config.rl import ImpliedType
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.data.tasks import system_message
+from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, SkillTTRLError, did_you_mean
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.tasks import training_tasks
 
 
 def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
@@ -24,7 +26,27 @@ def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     Raises:
         EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have.
     """
-    return with_algorithm_defaults(with_data_defaults(with_env_defaults(config)))
+    return with_epochs(with_algorithm_defaults(with_data_defaults(with_env_defaults(config))))
+
+
+def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config with the steps that `rl.total_epochs` passes over its training tasks take, before prompts are left out for their length.
+
+    Raises:
+        ConfigError: the tasks are of a hub's data set, whose number is not known before it is fetched.
+        DataError, EnvError: there are none, or they cannot be read.
+    """
+    rl, source = config.rl, config.data.train
+    if rl.total_epochs is None:
+        return config
+    if source is not None and source.path.startswith("hf:"):
+        raise ConfigError(
+            f"rl.total_epochs={rl.total_epochs} needs the number of training tasks, found the hub's data set {source.path}, which a plan does not "
+            "fetch. Set rl.steps to epochs x problems / rl.prompts_per_step, and rl.total_epochs=null."
+        )
+    tasks = len(training_tasks(config, resolve_env(config.env.id), source))
+    steps = rl.total_epochs * max(1, tasks // rl.prompts_per_step)
+    return config.model_copy(update={"rl": rl.model_copy(update={"steps": steps, "total_epochs": None})})
 
 
 def with_data_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:

@@ -1,0 +1,206 @@
+"""Configs of published systems, converted: a file of theirs in, a config of ours out, with every key that has no counterpart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from skill_ttrl.config.schema import SkillTTRLConfig
+from skill_ttrl.config.section import explain_problem
+from skill_ttrl.config.seed_keys import DEMONSTRATIONS, FIRST_SKILL_TTRL, SKILLRL_RUST, Key
+from skill_ttrl.config.yaml_text import read_mapping
+from skill_ttrl.errors import ConfigError, did_you_mean
+
+Data = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class System:
+    """A published system and its config."""
+
+    name: str
+    keys: Mapping[str, Key]
+    base: Callable[[Mapping[str, Any]], Mapping[str, Any]]
+    """Our settings that follow from the system itself, given its own values by their keys."""
+
+
+def _first_base(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    votes = values["rollout.n_votes_per_prompt"]
+    # It measured with at most 16 of the samples that vote.
+    found: Data = {"eval.samples": votes if isinstance(votes, int) and votes < 16 else 16}
+    if values["merger.model"] is None:
+        found["skills.merger"] = "heuristic"
+    return found
+
+
+def _rust_base(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    epochs, batch = values["sft.epochs"], values["sft.batch_size"]
+    whole = isinstance(epochs, int) and isinstance(batch, int) and batch > 0
+    return {
+        "phases": ["collect", "distill", "sft", "rl"],
+        "env.id": "alfworld",
+        "agent.template": "alfworld",
+        "agent.memory": "window",
+        "agent.projection": "action",
+        "agent.max_turns": 50,
+        "rl.reward": "env",
+        "skills.embedder": "openai",
+        "skills.max_retrievals": 0,
+        "skills.update": "none",
+        "distill.teacher": "openai",
+        "evolve.teacher": "openai",
+        **({"sft.steps": -(-epochs * DEMONSTRATIONS // batch)} if whole else {}),
+    }
+
+
+SYSTEMS = (
+    System("the first Skill-TTRL", FIRST_SKILL_TTRL, _first_base),
+    System("SkillRL in Rust", SKILLRL_RUST, _rust_base),
+)
+ALGORITHM, SCALE = "rl.algorithm.type", "rl.algorithm.scale_rewards"
+BELONGING = {"model.lora.": "model.lora.r", "endpoints.merger.": "endpoints.merger.model"}
+"""Settings of a section that is there only where one of them is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A key of theirs that the converted config says nothing of, or says differently."""
+
+    key: str
+    value: Any
+    reason: str
+    """Why, and what to do."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """Result of a conversion."""
+
+    system: str
+    config: SkillTTRLConfig
+    without_counterpart: tuple[Unmatched, ...]
+    """Keys that the file states and that set nothing here."""
+    different: tuple[Unmatched, ...]
+    """Keys that are set here and mean something else, or do so only in part."""
+
+    def notes(self) -> list[str]:
+        """One line for each of these keys, after one on where the config comes from."""
+        return [
+            f"Converted from a config of {self.system}.",
+            *(f"No counterpart: {each.key}. {each.reason}." for each in self.without_counterpart),
+            *(f"Different: {each.key}. {each.reason}." for each in self.different),
+        ]
+
+    def text(self) -> str:
+        """The config as a file, its notes as comments at the head."""
+        return "".join(f"# {' '.join(line.split())}\n" for line in self.notes()) + self.config.to_yaml(sparse=True)
+
+
+def convert_config(path: str | Path) -> Converted:
+    """Read a config of a published system as one of ours.
+
+    Args:
+        path: the first Skill-TTRL's YAML, or the JSON of SkillRL in Rust. What it leaves out has that system's default.
+
+    Raises:
+        ConfigError: no such file, neither of the two, or a value that no config of ours can have.
+    """
+    where = str(path)
+    data = read_mapping(_read(Path(path)), where)
+    stated = dict(_flat(data))
+    system = _find_system(stated, data, where)
+    values = {name: stated.get(name, key.default) for name, key in system.keys.items()}
+    ours: dict[str, tuple[str | None, Any]] = {path: (None, value) for path, value in system.base(values).items()}
+    for name, value in values.items():
+        ours |= {path: (name, each) for path, each in system.keys[name].values(value).items()}
+    for start, needed in BELONGING.items():
+        if needed not in ours:
+            ours = {path: each for path, each in ours.items() if not path.startswith(start)}
+    if ours.get(ALGORITHM, (None, "grpo"))[1] != "grpo":  # the others know no such option, and normalise by themselves
+        ours.pop(SCALE, None)
+    known = {name: key for name, key in system.keys.items() if name in stated}
+    missing = [
+        Unmatched(name, None if "api_key" in name else stated[name], key.note)
+        for name, key in known.items()
+        if not key.paths
+    ]
+    unknown = (name for name in stated if name not in system.keys)
+    missing += [
+        Unmatched(name, stated[name], f"It is no key of {system.name}.{_meant(name, system)}") for name in unknown
+    ]
+    different = [Unmatched(name, stated[name], key.note) for name, key in known.items() if key.paths and key.note]
+    name = re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"
+    return Converted(system.name, _validated(ours, name, where), tuple(missing), tuple(different))
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        names = " or of ".join(each.name for each in SYSTEMS)
+        why = "there is no such file" if isinstance(error, FileNotFoundError) else f"it cannot be read: {error}"
+        raise ConfigError(
+            f"A config of {names} was expected in {path}, but {why}. Name its YAML or JSON file."
+        ) from None
+
+
+def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys with their sections; a section that is none stands for itself."""
+    for section, inner in data.items():
+        if isinstance(inner, dict):
+            yield from ((f"{section}.{name}", value) for name, value in inner.items())
+        else:
+            yield section, inner
+
+
+def _find_system(stated: Mapping[str, Any], data: Mapping[str, Any], where: str) -> System:
+    """The system with the most keys of the file; a key of ours alone decides nothing."""
+    system = max(SYSTEMS, key=lambda each: len(each.keys.keys() & stated.keys()))
+    if system.keys.keys() & stated.keys():
+        return system
+    found = ", ".join(str(name)[:40] for name in list(data)[:8]) or "nothing"
+    raise ConfigError(
+        f"A config of {' or of '.join(each.name for each in SYSTEMS)} was expected in {where}, found the keys: {found}. The sections of the first "
+        "are data, model, rollout, algorithm, skill_bank, merger, trainer; of the second sft, rl, skill_retrieval, evolution, model. A config of "
+        "this project needs no conversion: skillttrl configs show FILE."
+    )
+
+
+def _meant(name: str, system: System) -> str:
+    section = name.partition(".")[0]
+    known = [each for each in system.keys if each.startswith(f"{section}.")] or {
+        each.partition(".")[0] for each in system.keys
+    }
+    return did_you_mean(name, known).removesuffix(".")
+
+
+def _validated(ours: Mapping[str, tuple[str | None, Any]], name: str, where: str) -> SkillTTRLConfig:
+    """The config of these settings.
+
+    Raises:
+        ConfigError: it cannot have one of them; names their key and ours.
+    """
+    data: Data = {"name": name}
+    for path, (_, value) in ours.items():
+        node = data
+        *sections, last = path.split(".")
+        for section in sections:
+            node = node.setdefault(section, {})
+        node[last] = value
+    try:
+        return SkillTTRLConfig.model_validate(data)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors():
+            path = ".".join(map(str, problem["loc"]))
+            theirs = next((key for each, (key, _) in ours.items() if key and path.startswith(each)), None)
+            said = " ".join(explain_problem(problem, SkillTTRLConfig, shows_value="base_url" not in path))
+            problems.append(f"  {theirs or 'the file'} ({path} here): {said}")
+        raise ConfigError(
+            "\n".join([f"{where} cannot be converted:", *problems, "Correct it there; nothing was written."])
+        ) from None

@@ -1,0 +1,186 @@
+"""Configs of the two published systems become configs of ours: values, defaults of theirs, and every key that has no counterpart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.config.convert import convert_config
+from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL, SKILLRL_RUST
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.stages.setup.convert import run
+from skill_ttrl.stages.setup.defaults import with_epochs
+
+FIRST = """
+data: {train_files: [a.json, b.json], val_files: [], max_prompt_length: 600, train_batch_size: 4, shuffle: true}
+model: {path: Qwen/Qwen2.5-Math-1.5B, dtype: float16, lora_rank: 8, lora_alpha: 16}
+rollout: {engine: hf, temperature: 0.7, top_p: 0.95, max_tokens: 2048, n_votes_per_prompt: 8, n_samples_per_prompt: 4}
+algorithm: {adv_estimator: reinforce_pp, clip_ratio: 0.1, clip_ratio_high: 4.0, use_kl_loss: false, kl_coef: 0.5}
+skill_bank: {retrieval_mode: keyword, top_k_retrieve: 5, eviction_window: 40, enable_retrieve: false, enable_evolve: false}
+merger: {model: gpt-4o, api_key: very-secret, api_base: "http://localhost:1/v1"}
+trainer: {total_epochs: 40, save_freq: 5, learning_rate: 1e-6, output_dir: out, n_gpus: 2, lerning_rate: 1}
+"""
+RUST = """
+{"sft": {"learning_rate": 2e-4, "batch_size": 16, "epochs": 3},
+ "rl": {"batch_size": 32, "group_size": 4, "kl_coeff": 0.02, "clip_epsilon": 0.1, "training_epochs": 9},
+ "skill_retrieval": {"top_k": 3, "similarity_threshold": 0.5},
+ "evolution": {"validation_interval": 7, "max_analysis_deep": 9},
+ "model": {"policy_api_base": "http://localhost:8000/v1", "policy_model_id": "m", "teacher_model_id": "t", "teacher_api_key": "very-secret"}}
+"""
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Path:
+    (tmp_path / "first one.yaml").write_text(FIRST)
+    return tmp_path / "first one.yaml"
+
+
+@pytest.fixture
+def rust(tmp_path: Path) -> Path:
+    (tmp_path / "rust.json").write_text(RUST)
+    return tmp_path / "rust.json"
+
+
+def test_the_first_skill_ttrl(first: Path) -> None:
+    found = convert_config(first)
+    config = found.config
+    assert config.name == "first_one" and found.system == "the first Skill-TTRL" and config.seed == 42
+    assert config.data.train is not None and (config.data.train.path, config.data.train.more) == ("a.json", ["b.json"])
+    assert config.data.eval is None and config.data.max_prompt_tokens == 600 and config.rl.prompts_per_step == 4
+    assert config.model.lora is not None and (config.model.lora.r, config.model.lora.alpha) == (8, 16)
+    assert config.runtime.precision == "fp16" and config.runtime.nproc == 2
+    rollout = config.rollout
+    assert (rollout.backend, rollout.temperature, rollout.top_p, rollout.max_new_tokens) == ("hf", 0.7, 1.0, 2048)
+    assert (config.eval.temperature, config.eval.top_p, config.eval.samples) == (0.7, 0.95, 8)
+    assert config.rl.algorithm == {"type": "reinforce_plus_plus"}
+    assert config.rl.loss == {"type": "ppo_clip", "clip_ratio": 0.1, "dual_clip": 4.0} and config.rl.kl_coef == 0
+    skills = config.skills
+    assert skills is not None and (skills.retrieval, skills.fallback, skills.in_prompt) == ("keyword", "most_useful", 5)
+    assert (skills.stale_after, skills.max_retrievals, skills.enable_evolve) == (40, 0, False)
+    assert (skills.merger, skills.on_failure) == ("openai", "heuristic")
+    merger = config.endpoints.merger
+    assert merger is not None and (merger.model, merger.max_tokens, merger.temperature) == ("gpt-4o", 2048, 0.3)
+    assert config.rl.total_epochs == 40 and config.rl.warmup_ratio == 0.05 and config.rl.learning_rate == 1e-6
+
+
+def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(first: Path) -> None:
+    found = convert_config(first)
+    missing = {each.key: each.reason for each in found.without_counterpart}
+    assert [*missing] == [
+        "data.shuffle",
+        "merger.api_key",
+        "trainer.save_freq",
+        "trainer.output_dir",
+        "trainer.lerning_rate",
+    ]
+    assert "Did you mean 'trainer.learning_rate'" in missing["trainer.lerning_rate"]
+    assert {each.key for each in found.different} == {"rollout.top_p", "algorithm.clip_ratio_high"}
+    assert "very-secret" not in found.text() + repr(found)
+
+
+def test_skillrl_in_rust(rust: Path) -> None:
+    found = convert_config(rust)
+    config, skills, evolve = found.config, found.config.skills, found.config.evolve
+    assert config.phases == ["collect", "distill", "sft", "rl"] and config.env.id == "alfworld"
+    assert (config.sft.learning_rate, config.sft.batch_size, config.sft.steps) == (2e-4, 16, 1407)  # 3 x 7500 / 16
+    assert (config.rl.prompts_per_step, config.rl.steps, config.rl.kl_coef, config.rl.reward) == (32, 9, 0.02, "env")
+    assert config.rollout.n_votes_per_prompt == config.rollout.n_samples_per_prompt == 4
+    assert config.rl.loss["clip_ratio"] == 0.1 and config.rl.invalid_penalty == 0.1
+    assert skills is not None and (skills.top_k, skills.in_prompt, skills.min_score) == (3, 3, 0.5)
+    assert evolve is not None and (evolve.every, evolve.deep, evolve.shallow, evolve.threshold) == (7, 9, 5, 0.4)
+    policy, teacher = config.endpoints.policy, config.endpoints.teacher
+    assert (
+        policy is not None
+        and (policy.model, config.model.path) == ("m", "m")
+        and teacher is not None
+        and teacher.model == "t"
+    )
+    assert [each.key for each in found.without_counterpart] == [
+        "model.teacher_api_key"
+    ] and "very-secret" not in found.text()
+
+
+@pytest.mark.parametrize("name", ["first", "rust"])
+def test_what_is_written_is_the_config_and_names_these_keys(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    file: Path = request.getfixturevalue(name)
+    found = run(file, tmp_path / "ours.yaml")
+    assert load_config(tmp_path / "ours.yaml") == found.config
+    head = [line for line in (tmp_path / "ours.yaml").read_text().splitlines() if line.startswith("# ")]
+    assert len(head) == 1 + len(found.without_counterpart) + len(found.different)
+    with pytest.raises(RunFolderError, match="exists already"):
+        run(file, tmp_path / "ours.yaml")
+
+
+def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text("skill_bank: {}\ntrainer: {seed: 1}\nmerger: {model: null}\n")
+    config = convert_config(tmp_path / "a.yaml").config
+    assert config.rollout.backend == "vllm" and config.rollout.temperature == 0.6 and config.rl.total_epochs == 80
+    assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.merger is None
+    assert config.model.lora is None and config.runtime.nproc is None and config.skills.fallback == "none"
+    (tmp_path / "b.yaml").write_text("algorithm: {adv_estimator: gae}\n")
+    assert run(tmp_path / "b.yaml").config.rl.critic is not None
+
+
+@pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
+def test_each_key_leads_somewhere_or_says_why_not(table: Any) -> None:
+    for name, key in table.items():
+        assert key.paths or key.note, name
+        assert not key.note.endswith("."), name
+
+
+@pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
+def test_the_page_has_a_row_for_each_key(table: Any) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "from-skill-ttrl.md").read_text(encoding="utf-8")
+    for name, key in table.items():
+        paths = ", ".join(f"`{path}`" for path in key.paths) or "-"
+        assert f"| `{name}` | {paths} | {key.note} |\n" in page
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("rl: {steps: 3}", "found the keys: rl"),
+        ("", "found the keys: nothing"),
+        (
+            "rollout: {temperature: hot}\ntrainer: {seed: 1}",
+            r"rollout.temperature \(rollout.temperature here\): must be a valid number",
+        ),
+        ("trainer: {total_epochs: 0}", r"trainer.total_epochs \(rl.total_epochs here\): .*nothing was written"),
+        ("algorithm: {clip_ratio: -1}", "clip_ratio"),
+        ("algorithm: {adv_estimator: nothing}", "nothing"),
+        ("algorithm: {norm_adv_by_std: [1]}", "scale_rewards"),
+        ("merger: {api_base: 'http://me:secret@host/v1'}", r"merger.api_base \(endpoints.merger.base_url here\)"),
+        ("- a", "must hold keys and values"),
+        ("a: [", "neither YAML nor JSON"),
+    ],
+)
+def test_bad_files_are_refused_and_nothing_is_written(text: str, problem: str, tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(text)
+    with pytest.raises(ConfigError, match=f"(?s){problem}") as raised:
+        run(tmp_path / "a.yaml", tmp_path / "ours.yaml")
+    assert "secret" not in str(raised.value) and not (tmp_path / "ours.yaml").exists()
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no such file"):
+        convert_config(tmp_path / "nothing.yaml")
+    with pytest.raises(ConfigError, match="it cannot be read"):
+        convert_config(tmp_path)
+
+
+def test_epochs_become_steps() -> None:
+    config = load_config({"data": {"train": {"path": "family:add"}}, "rl": {"total_epochs": 3, "prompts_per_step": 8}})
+    done = with_epochs(config)
+    tasks = with_epochs(
+        load_config({"data": {"train": {"path": "family:add"}}, "rl": {"total_epochs": 1, "prompts_per_step": 1}})
+    ).rl.steps
+    assert done.rl.steps == 3 * (tasks // 8) and done.rl.total_epochs is None and with_epochs(done) == done
+    few = load_config({"data": {"train": {"path": "family:add", "limit": 2}}, "rl": {"total_epochs": 3}})
+    assert with_epochs(few).rl.steps == 3
+    with pytest.raises(ConfigError, match=r"Set rl\.steps"):
+        with_epochs(load_config({"data": {"train": {"path": "hf:a/b"}}, "rl": {"total_epochs": 3}}))
