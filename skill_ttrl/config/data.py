@@ -39,7 +39,8 @@ class SourceConfig(Section):
     prompt_field: str = "prompt"
     """Column with the problem (falls back to `question` and `problem` only where this one is left at its default)."""
     answer_field: str = "answer"
-    """Column with the true answer; may be absent, then nothing is measured against labels."""
+    """Column with the true answer (falls back to `solution` only where this one is left at its default); may be absent, then nothing is
+    measured against labels."""
     limit: int | None = Field(default=None, ge=1)
     """Take this many, the first in file order or in a family's fixed order."""
     options: dict[str, Any] = Field(default_factory=dict)

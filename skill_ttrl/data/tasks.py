@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from skill_ttrl.answers import find_answer
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.chat_layout import ANSWERS, ground_truths, has_chats, read_chats
 from skill_ttrl.data.classify import classify
@@ -20,6 +21,8 @@ from skill_ttrl.types import Task
 MATH_ENV_ID = "SkillTTRL/Math-v0"
 TYPE_FIELDS = ("task_type", "type", "subject")
 PROMPT_FALLBACKS = ("question", "problem")
+SOLUTION = "solution"
+"""Column with the answer, or a solution that marks it, where there is neither the answer column nor verl's."""
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
@@ -35,7 +38,8 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     """The problems of a source, in its order, as tasks with `options={"question": ...}`.
 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
-    `#### 72` (GSM8K) it is what follows the mark. In verl's layout (`chat_layout`) the problem is the user's message and the answer
+    `#### 72` (GSM8K) it is what follows the mark. Where there is no column `answer`, a column `solution` has the answer, or a solution that
+    marks it. In verl's layout (`chat_layout`) the problem is the user's message and the answer
     `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`, or what
     `classify` says. The tasks of `SkillTTRL/QA-v0` have their accepted answers among the options (`qa_tasks`).
 
@@ -150,9 +154,13 @@ def _prompt_column(source: SourceConfig, records: Records) -> str:
 
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
+    default = name == SourceConfig.model_fields["answer_field"].default
+    if name not in records.columns and default and ANSWERS in records.columns:
+        return [_answer(value) for value in ground_truths(records)]
+    if name not in records.columns and default and SOLUTION in records.columns:
+        return [_solved(value) for value in column(records, SOLUTION, (str, int, float, type(None)))]
     if name not in records.columns:
-        given = name == SourceConfig.model_fields["answer_field"].default and ANSWERS in records.columns
-        return [_answer(value) for value in ground_truths(records)] if given else [None] * len(records)
+        return [None] * len(records)
     return [_answer(value) for value in column(records, name, (str, int, float, type(None)))]
 
 
@@ -162,6 +170,12 @@ def _answer(value: str | int | float | None) -> str | None:
     if isinstance(value, float) and value.is_integer():
         return str(int(value))
     return None if value is None else str(value)
+
+
+def _solved(value: str | int | float | None) -> str | None:
+    """The answer that a solution marks; a solution without a mark is the answer itself."""
+    found = find_answer(value) if isinstance(value, str) else None
+    return found.answer if found else _answer(value)
 
 
 def _task_type(row: Record, question: str) -> str:
