@@ -14,7 +14,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.output import print_json, prints_aside, say
 from skill_ttrl.cli.display.views import RunView, number
-from skill_ttrl.cli.options import AsJson, GameData, Jobs, recipe_option, refuse, set_option, words
+from skill_ttrl.cli.options import AsJson, GameData, Jobs, Mock, mocked, recipe_option, refuse, set_option, words
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
@@ -27,7 +27,12 @@ Env = Annotated[
 ]
 Output = Annotated[
     Path,
-    typer.Option("--output", "-o", metavar="FILE.jsonl", help="One line an episode; the same command goes on with it."),
+    typer.Option(
+        "--output",
+        "-o",
+        metavar="FILE.jsonl",
+        help="One line an episode; the same command goes on with it. FILE.json: a JSON array, written from FILE.jsonl at the end.",
+    ),
 ]
 Split = Annotated[str, typer.Option(help="Part of the environment's tasks.")]
 Episodes = Annotated[
@@ -98,6 +103,7 @@ def collect(
     explore_moves: ExploreMoves = None,
     max_steps: MaxSteps = None,
     data: GameData = None,
+    mock: Mock = False,
     config: Recipe = None,
     no_bank: NoBank = False,
     greedy: Greedy = False,
@@ -118,6 +124,7 @@ def collect(
     from skill_ttrl.stages.collecting.collection import TaskSelection
     from skill_ttrl.stages.collecting.watch import find_player
 
+    data = mocked(data, mock)
     is_player = find_player(agent, resolve_env(env)) is not None
     if is_player:
         of_policy = {"--config": config, "--chunk": chunk, "--no-bank": no_bank or None, "--greedy": greedy or None}
@@ -175,6 +182,8 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
 
 def show_collected(found: Collected, as_json: bool) -> None:
     """Print success by type of task, and what else is to be known; no path is broken into lines."""
+    from skill_ttrl.runs.episode_logs import lines_of
+
     if as_json:
         print_json(found)
         return
@@ -201,7 +210,7 @@ def show_collected(found: Collected, as_json: bool) -> None:
             f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({found.played / seconds:.1f} a second{wrote})."
         )
     if found.output is not None:
-        lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {found.output}")
+        lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {lines_of(Path(found.output))}")
     say(f"{title}, seed {found.seed}", style="bold")
     Console().print(success_table({**found.by_type, "all": overall}))
     say(*lines)

@@ -28,9 +28,29 @@ GameData = Annotated[
         "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
     ),
 ]
+MOCKED = "generated"
+"""Value of `--data` that `--mock` stands for."""
+Mock = Annotated[
+    bool,
+    typer.Option(
+        "--mock",
+        help="This package's own generated games or products: the same as --data generated (alfworld, webshop).",
+    ),
+]
 Jobs = Annotated[
     int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
 ]
+
+
+def mocked(data: str | None, mock: bool) -> str | None:
+    """Return the data that `--data` or `--mock` names.
+
+    Raises:
+        ConfigError: both are given.
+    """
+    if mock and data is not None:
+        raise ConfigError(f"--mock means --data {MOCKED}, and --data {data} was given too. Give one of them.")
+    return MOCKED if mock else data
 
 
 def words(given: Sequence[str] | None) -> list[str]:

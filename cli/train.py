@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +14,7 @@ from skill_ttrl.cli.display.output import print_json, say, show
 from skill_ttrl.cli.display.tables import plan_view
 from skill_ttrl.cli.display.views import RunView, closing_lines, summary_table
 from skill_ttrl.cli.envs import ENV_RULE
-from skill_ttrl.cli.options import AsJson, set_option
+from skill_ttrl.cli.options import MOCKED, AsJson, Mock, set_option
 from skill_ttrl.cli.runs import EVERYTHING, seeds_of, train_seeds
 from skill_ttrl.errors import ConfigError
 
@@ -90,6 +90,7 @@ def train(
     output: Output = None,
     resume: Resume = None,
     env: Env = None,
+    mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
     seeds: Seeds = None,
@@ -103,7 +104,7 @@ def train(
 
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each say which seeds: give one of them.")
-    found = launch(source, Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice))
+    found = launch(source, Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice))
     _run(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -116,6 +117,7 @@ def sft(
     output: OutputBeside = None,
     resume: Resume = None,
     env: Env = None,
+    mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
     tracker: Tracker = None,
@@ -130,7 +132,7 @@ def sft(
     serve_other_ranks()
     from skill_ttrl.stages.launch import Options, launch_sft
 
-    options = Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice)
+    options = Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice)
     found = launch_sft(source, options, bank=bank, trajectories=trajectories, examples=examples)
     _run(found, as_json=as_json, dry_run=dry_run)
 
@@ -143,6 +145,7 @@ def rl(
     output: OutputBeside = None,
     resume: Resume = None,
     env: Env = None,
+    mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
     tracker: Tracker = None,
@@ -159,9 +162,16 @@ def rl(
     from skill_ttrl.stages.launch import Options, launch_rl
 
     found = launch_rl(
-        source, Options(overrides or (), env, seed, nproc, tracker, output, resume, _notice), model=model, bank=bank
+        source,
+        Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice),
+        model=model,
+        bank=bank,
     )
     _run(found, as_json=as_json, dry_run=dry_run)
+
+
+def _overrides(given: Sequence[str] | None, mock: bool) -> list[str]:
+    return [*(given or ()), *([f"env.kwargs.data={MOCKED}"] if mock else ())]
 
 
 def serve_other_ranks() -> None:

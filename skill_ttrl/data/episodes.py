@@ -1,7 +1,8 @@
-"""Reading files of episodes, one trajectory a line, whatever wrote them."""
+"""Reading files of episodes, one trajectory a line or a JSON array of them, whatever wrote them."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from skill_ttrl.types import Trajectory, first_problem, from_json
 def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterator[Trajectory]:
     """The episodes of a file in its order, one after another: files are larger than memory.
 
-    A last line that was cut off is left out, which is said.
+    A last line that was cut off is left out, which is said. A JSON array (`collect -o FILE.json`) is read as a whole.
 
     Raises:
         DataError: there is no such file, it holds nothing, or a line is no episode.
@@ -24,6 +25,9 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
     path, progress = Path(path), progress or SilentProgress()
     if not path.is_file():
         raise DataError(_missing(path))
+    if path.suffix == ".json":
+        yield from _of_array(path)
+        return
     found, cut = 0, ""
     with wrap_os_errors("read", path), path.open("rb") as stream:
         for number, line in enumerate(stream, start=1):
@@ -47,6 +51,25 @@ def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterato
             found += 1
     if not found:
         raise DataError(f"{path} holds no episode{cut}. Collect some into another file: skillttrl collect.")
+
+
+def _of_array(path: Path) -> Iterator[Trajectory]:
+    with wrap_os_errors("read", path):
+        text = path.read_bytes()
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is no JSON: {error}. Collect some into another file: skillttrl collect.") from None
+    if not isinstance(items, list) or not items:
+        found = "an empty list" if items == [] else type(items).__name__
+        raise DataError(
+            f"{path} must be a list of episodes, found {found}. Collect some into another file: skillttrl collect."
+        )
+    for number, item in enumerate(items, 1):
+        try:
+            yield from_json(Trajectory, json.dumps(item))
+        except ValidationError as error:
+            raise DataError(f"{path}: entry {number} is no episode: {first_problem(error)}.") from None
 
 
 def _missing(path: Path) -> str:

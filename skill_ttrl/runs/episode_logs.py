@@ -5,7 +5,7 @@ Their order is fixed, so the number of lines says what is still to be sampled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +114,27 @@ class TrajectoryFile(AppendLog):
         super().close()
 
 
+ARRAY_SUFFIX = ".json"
+
+
+def lines_of(path: Path) -> Path:
+    """The file of lines that a JSON array of trajectories is written from: `FILE.jsonl` for `FILE.json`, any other path itself."""
+    return path.with_suffix(SUFFIX) if path.suffix == ARRAY_SUFFIX else path
+
+
+def write_array(path: Path, lines: Iterable[bytes]) -> None:
+    """Write the lines of a log as one JSON array, an element a line, whole or not at all.
+
+    Raises:
+        RunFolderError: it cannot be written.
+    """
+    with wrap_os_errors("write", path):
+        write_atomic(path, b"[\n" + b",\n".join(line.rstrip(b"\n") for line in lines) + b"\n]\n")
+
+
 def identity_file(path: Path) -> Path:
     """The file that says what the trajectories in `path` were made with."""
-    return path.with_name(f"{path.name}.json")
+    return path.with_name(f"{lines_of(path).name}.json")
 
 
 def read_identity(path: Path) -> dict[str, Any]:

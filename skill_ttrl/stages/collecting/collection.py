@@ -30,7 +30,7 @@ from skill_ttrl.rollout.outcome import (
     episode_result,
 )
 from skill_ttrl.rollout.scripted import Exploration
-from skill_ttrl.runs.episode_logs import TrajectoryFile, read_identity
+from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, read_identity, write_array
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.types import Task, Trajectory, to_json
 
@@ -157,7 +157,7 @@ class Collection:
     agent: str
     seed: int
     output: str | Path | None
-    """`FILE.jsonl`; None: nothing is kept."""
+    """`FILE.jsonl`, or `FILE.json` for a JSON array, which is written from `FILE.jsonl` once all episodes are there; None: nothing is kept."""
     confidence: float
     """Level of the intervals, in (0, 1)."""
     progress: Progress
@@ -181,11 +181,14 @@ class Collection:
             log = None
             if self.output is not None:
                 made_with = {**self.selection.made_with(units, self.agent, self.seed), **depends_on}
-                log = stack.enter_context(_open_log(Path(self.output), made_with))
+                _check_array(Path(self.output))
+                log = stack.enter_context(_open_log(lines_of(Path(self.output)), made_with))
             writer = EpisodeWriter(units, log, self.progress)
             there = writer.read_existing()
             if there < len(units):
                 tokens = play(writer)
+            if log is not None and self.output is not None and log.path != Path(self.output):
+                write_array(Path(self.output), log.lines())
             return self._result(writer, there, time.perf_counter() - began, tokens)
 
     def _result(self, writer: EpisodeWriter, there: int, seconds: float, tokens: int) -> Collected:
@@ -203,7 +206,7 @@ class Collection:
             overall=count_success(outcomes, confidence=self.confidence),
             by_type=count_by_type(outcomes, confidence=self.confidence),
             first_error=next((outcome.error for outcome in outcomes if outcome.error is not None), None),
-            output=None if log is None else str(log.path),
+            output=None if log is None else str(self.output),
             played=len(outcomes) - there,
             seconds=seconds,
             tokens=tokens,
@@ -228,6 +231,15 @@ def training_selection(config: SkillTTRLConfig) -> TaskSelection:
         env.id, env.train_split, episodes=asked.episodes, tries=asked.tries, subset_size=env.train_tasks
     )
     return selection.made(env.kwargs)
+
+
+def _check_array(path: Path) -> None:
+    """Refuse a `FILE.json` that was not begun here: it would be replaced at the end."""
+    lines = lines_of(path)
+    if lines != path and path.exists() and not lines.exists():
+        raise RunFolderError(
+            f"{path} exists, and no {lines.name} that it was written from, so it was not begun here. Choose another --output, or remove it."
+        )
 
 
 def _open_log(path: Path, made_with: Mapping[str, Any]) -> TrajectoryFile:

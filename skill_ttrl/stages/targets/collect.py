@@ -21,6 +21,7 @@ from skill_ttrl.llm.openai.ledger import USAGE, Ledger, current_ledger, track_us
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import episode_result
 from skill_ttrl.rollout.samples import SamplingPass
+from skill_ttrl.runs.episode_logs import lines_of
 from skill_ttrl.stages.collecting.chunks import Chunk, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -85,7 +86,7 @@ def run_policy(
     refuse_split({**env_kwargs(overrides, env_id), **selection.kwargs})
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
     selection = selection.made({**env_kwargs(overrides, env_id, found.config), **selection.kwargs})
-    usage = None if output is None else Path(f"{output}.{USAGE}")
+    usage = None if output is None else Path(f"{lines_of(Path(output))}.{USAGE}")
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
         collection = Collection(selection, found.name, own, output, 0.95, progress)
