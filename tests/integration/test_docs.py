@@ -40,6 +40,7 @@ NO_GUIDE = {
     "settings.md",
     "algorithms.md",
     "metrics.md",
+    "from-skill-ttrl.md",
     "from-trl-and-verl.md",
     "retrieval-results.md",
     *RESULTS,

@@ -1,0 +1,452 @@
+"""The first Skill-TTRL's published snippets, each with its import line changed and nothing else, and what its README promises of names."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from skill_ttrl import (
+    PromptFormatter,
+    RewardManager,
+    RolloutEngine,
+    Skill,
+    SkillBank,
+    SkillTTRLConfig,
+    SkillTTRLTrainer,
+)
+from skill_ttrl.config import SkillsConfig
+from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm import rollout_engine
+from skill_ttrl.skills.ops import OutputParser
+from skill_ttrl.stages import trainer as trainers
+from skill_ttrl.types import BankUpdate, from_json, to_json
+from tests.scripted_backend import ScriptedBackend
+
+SNIPPETS = {
+    "1. Skill Bank": """
+from skill_ttrl import SkillBank, Skill
+
+bank = SkillBank(max_skills=200, retrieval_mode="keyword", top_k=6)
+bank.add(Skill(
+    skill_id="sk_001",
+    title="Modular Arithmetic",
+    content="Use Fermat's little theorem for prime moduli.",
+    task_type="number_theory",
+))
+results = bank.retrieve("Find 2^100 mod 7", task_type="number_theory")
+""",
+    "2. Output Parser": '''
+from skill_ttrl import OutputParser
+
+parser = OutputParser()
+result = parser.parse("""
+<skill_ops>
+  <generate>Check modular patterns in powers.</generate>
+  <retrieve query="number theory">Skill #12: Fermat's theorem</retrieve>
+  <evolve base="#12">Add Euler's theorem for composites.</evolve>
+</skill_ops>
+<solution>2^10 mod 7 = 2</solution>
+<answer>2</answer>
+""")
+
+print(result.answer)                    # "2"
+print(result.skill_ops.has_generate)    # True
+print(result.skill_ops.retrieve_query)  # "number theory"
+print(result.skill_ops.evolve_base_id)  # "12"
+''',
+    "3. Majority Voting": """
+from skill_ttrl import compute_voting_rewards, majority_vote
+
+answers = ["42", "42", "42", "43", "44", "42", "41", "42"]
+majority, agreement, matches = majority_vote(answers)
+# majority = "42", agreement = 0.625, matches = [True, True, True, False, ...]
+
+rewards, maj, agr = compute_voting_rewards(answers)
+# rewards = [1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0]
+""",
+    "4. Skill Merger": """
+from skill_ttrl import SkillMerger
+
+merger = SkillMerger(use_api=False)  # heuristic mode (no API needed)
+# merger = SkillMerger(model="gpt-4o", api_key="...")  # API mode
+
+merged = merger.merge(winning_parsed_outputs)
+# merged.new_skills         - deduplicated generated skills
+# merged.useful_retrieval_ids - skill IDs used by multiple winners
+# merged.evolved_skills     - merged evolution results
+""",
+    "5. GRPO Algorithm": """
+from skill_ttrl import (
+    compute_grpo_advantage,
+    compute_policy_loss,
+    compute_kl_penalty,
+)
+
+# GRPO advantage: normalize rewards within each prompt group
+advantages, returns = compute_grpo_advantage(
+    rewards=per_sample_rewards,         # (batch_size,)
+    response_mask=response_mask,        # (batch_size, seq_len)
+    prompt_ids=prompt_group_ids,        # (batch_size,)
+)
+
+# PPO-style clipped policy loss
+loss, info = compute_policy_loss(
+    log_probs, old_log_probs, advantages, response_mask,
+    clip_ratio=0.2,
+)
+
+# KL penalty against reference policy
+kl_loss, kl_value = compute_kl_penalty(
+    log_probs, ref_log_probs, response_mask, kl_coef=0.001,
+)
+""",
+    "6. Prompt Formatter": """
+from skill_ttrl import PromptFormatter
+
+formatter = PromptFormatter(skill_bank=bank, task_type="math")
+
+# For reasoning tasks
+prompt = formatter.format_prompt("Find 2^100 mod 7")
+
+# For agent tasks
+prompt = formatter.format_agent_prompt(
+    task_description="Put apple on counter",
+    current_state="Kitchen, apple on table",
+    available_actions="take, go, look",
+)
+
+# Batch processing
+prompts = formatter.format_batch(["Problem 1", "Problem 2"])
+""",
+    "7. Training Pipeline": """
+from skill_ttrl import SkillTTRLConfig
+from skill_ttrl import SkillTTRLTrainer
+
+config = SkillTTRLConfig()
+trainer = SkillTTRLTrainer(config)
+
+# Full training (requires GPU + model)
+metrics = trainer.train(train_data=data, val_data=val_data)
+
+# Offline mode (no GPU needed -- for testing/debugging)
+metrics = trainer.train_offline(
+    problems=["Find 2^10 mod 7"],
+    all_responses=[["<answer>2</answer>", "<answer>2</answer>", "<answer>3</answer>"]],
+)
+""",
+    "8. Rollout Engine": """
+from skill_ttrl import RolloutEngine
+
+engine = RolloutEngine(model_path="Qwen/Qwen2.5-Math-7B", engine="vllm")
+responses = engine.generate(prompts, n_samples=64)  # 64 samples per prompt
+""",
+    "9. Reward Manager": """
+from skill_ttrl import RewardManager
+
+rm = RewardManager()
+result = rm.compute_majority_rewards(responses, prompt_ids, n_per_prompt=64)
+# result["rewards"] - binary rewards (1.0 = matches majority, 0.0 = doesn't)
+# result["majority_answers"] - voted answers per prompt
+# result["agreement_ratios"] - voting confidence per prompt
+""",
+    "10. Math Grader": """
+from skill_ttrl import grade_answer, compute_reward
+
+grade_answer("42.0", "42")     # {"score": 1.0, "match_type": "numeric"}
+grade_answer("1/2", "0.5")    # {"score": 1.0, "match_type": "numeric"}
+
+compute_reward("The answer is \\\\boxed{42}.", ground_truth="42")
+# {"score": 1.0, "match_type": "numeric", "predicted_answer": "42"}
+""",
+    "11. Configuration System": """
+from skill_ttrl import SkillTTRLConfig, load_config
+
+# Create with defaults
+config = SkillTTRLConfig()
+config.rollout.n_votes_per_prompt = 64
+config.algorithm.clip_ratio = 0.2
+
+# Save/load YAML
+config.save("my_config.yaml")
+config = load_config("my_config.yaml")
+""",
+    "Quick Start": """
+from skill_ttrl import SkillTTRLConfig
+from skill_ttrl import SkillTTRLTrainer
+
+config = SkillTTRLConfig()
+config.skill_bank.retrieval_mode = "keyword"
+
+trainer = SkillTTRLTrainer(config)
+trainer.merger.use_api = False  # use heuristic merge
+
+metrics = trainer.train_offline(
+    problems=["What is 2^10 mod 7?"],
+    all_responses=[[
+        "<skill_ops><generate>Use Fermat's theorem.</generate></skill_ops>"
+        "<answer>2</answer>",
+        "<answer>2</answer>",
+        "<answer>2</answer>",
+        "<answer>3</answer>",
+    ]],
+)
+print(f"Reward: {metrics['mean_reward']:.2f}")
+print(f"Skills: {metrics['skill_bank_size']}")
+""",
+}
+"""By the README's section."""
+TheirSkill: Any = Skill
+"""The constructor by their names, which type checkers do not know."""
+WINNER = "<skill_ops><generate>Check {}.</generate><evolve base='#12'>Better.</evolve></skill_ops><answer>2</answer>"
+
+
+def run_snippet(section: str, **names: Any) -> dict[str, Any]:
+    """Names after a snippet that begins with these."""
+    exec(compile(SNIPPETS[section], section, "exec"), names)
+    return names
+
+
+def seed_bank(**stats: Any) -> SkillBank:
+    bank = SkillBank(retrieval_mode="keyword")
+    bank.add(TheirSkill(skill_id="a", title="Primes", content="Use Fermat.", task_type="number_theory", **stats))
+    bank.add(TheirSkill(skill_id="b", title="Angles", content="Draw it.", task_type="geometry"))
+    bank.add(TheirSkill(skill_id="c", title="Units", content="Check the units.", task_type="general"))
+    return bank
+
+
+def test_skill_bank() -> None:
+    results = run_snippet("1. Skill Bank")["results"]
+    assert [skill.skill_id for skill in results] == ["sk_001"] and results[0].content.startswith("Use Fermat's")
+
+
+def test_output_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_snippet("2. Output Parser")
+    assert capsys.readouterr().out.split("\n")[:4] == ["2", "True", "number theory", "12"]
+    assert names["result"].skill_ops.ops_summary == ["generate", "retrieve", "evolve"]
+    assert names["parser"].parse_batch(["<answer>1</answer>", ""])[0].answer == "1"
+
+
+def test_majority_voting() -> None:
+    names = run_snippet("3. Majority Voting")
+    assert (names["majority"], names["agreement"], list(names["matches"][:4])) == ("42", 0.625, [True] * 3 + [False])
+    assert names["rewards"] == [1, 1, 1, 0, 0, 1, 0, 1] and (names["maj"], names["agr"]) == ("42", 0.625)
+
+
+def test_skill_merger() -> None:
+    outputs = OutputParser().parse_batch([WINNER.format("parity"), WINNER.format("parity"), WINNER.format("signs")])
+    merged = run_snippet("4. Skill Merger", winning_parsed_outputs=outputs)["merged"]
+    assert [draft.text for draft in merged.new_skills] == ["Check parity.", "Check signs."]
+    assert [rewrite.base for rewrite in merged.evolved_skills] == ["12"] and merged.useful_retrieval_ids == ()
+    assert merged.merge_summary == "2 new skills, 1 evolved skills"
+    assert run_snippet("4. Skill Merger", winning_parsed_outputs=[])["merged"].merge_summary == "no ops"
+
+
+def test_grpo_algorithm() -> None:
+    zeros, mask = torch.zeros(4, 3), torch.ones(4, 3)
+    names = run_snippet(
+        "5. GRPO Algorithm",
+        per_sample_rewards=torch.tensor([1.0, 0.0, 1.0, 1.0]),
+        prompt_group_ids=torch.tensor([0, 0, 1, 1]),
+        response_mask=mask,
+        log_probs=zeros,
+        old_log_probs=zeros,
+        ref_log_probs=zeros - 0.1,
+    )
+    assert names["advantages"][2:].eq(0).all() and names["advantages"][0, 0] > 0 > names["advantages"][1, 0]
+    assert names["info"]["policy_loss"].item() == names["loss"].item() and 0 < names["kl_value"] < 0.01
+
+
+def test_prompt_formatter() -> None:
+    names = run_snippet("6. Prompt Formatter", bank=seed_bank())
+    assert "take, go, look" in names["prompt"] and len(names["prompts"]) == 2
+    formatter = PromptFormatter(skill_bank=seed_bank(), task_type="geometry")
+    assert "Draw it." in formatter.format_prompt("2^100?") and "Use Fermat." not in formatter.format_prompt("2^100?")
+    assert "Use Fermat." in formatter.format_prompt("2^100?", "number_theory")
+    assert "Use Fermat." in formatter.format_batch(["2^100?"], "number_theory")[0]
+    assert "Use Fermat." in formatter.format_agent_prompt("2^100?", "", "", "number_theory")
+
+
+def test_training_pipeline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(trainers, "run", lambda config, output, **_: config.data)
+    given = {"data": [{"prompt": "1+1?", "solution": r"It is \boxed{2}."}], "val_data": [{"prompt": "1+2?"}]}
+    metrics = run_snippet("7. Training Pipeline", **given)["metrics"]
+    assert metrics["mean_reward"] == pytest.approx(2 / 3) and metrics["skill_bank_size"] == 0
+
+
+def test_rollout_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_engine, "make_backend", lambda context: ScriptedBackend(["a", "b"]))
+    names = run_snippet("8. Rollout Engine", prompts=["p", "q"])
+    assert [len(texts) for texts in names["responses"]] == [64, 64]
+    with pytest.raises(ConfigError, match="engine 'hf', found ScriptedBackend"):
+        names["engine"].compute_log_probs(["p"], ["a"])
+
+
+def test_sampling_settings_of_one_call_and_log_probs() -> None:
+    engine = RolloutEngine("embedded", max_new_tokens=3)
+    greedy = partial(engine.generate, ["a"], n_samples=2, temperature=0.0)
+    assert greedy()[0] == greedy()[0] and len({*greedy()[0]}) == 1 and engine.sampling.temperature == 1.0
+    assert len(greedy(max_tokens=1)[0][0]) <= len(greedy()[0][0])
+    log_probs, mask = engine.compute_log_probs(["a", "b"], ["some words", "x"])
+    assert log_probs.shape == mask.shape and mask.sum(1)[0] > mask.sum(1)[1] >= 1
+    assert (log_probs <= 0).all() and log_probs[mask == 0].eq(0).all()
+    assert torch.allclose(engine.compute_log_probs(["b"], ["x"])[0][0], log_probs[1][mask[1] > 0])
+    assert engine.compute_log_probs([], [])[0].shape == (0, 0)
+
+
+def test_reward_manager() -> None:
+    responses = ["<answer>1</answer>"] * 40 + ["<answer>2</answer>"] * 24
+    result = run_snippet("9. Reward Manager", responses=responses, prompt_ids=[7] * 64)["result"]
+    assert (
+        sum(result["rewards"]) == 40 and result["majority_answers"] == ["1"] and result["agreement_ratios"] == [0.625]
+    )
+    manager = RewardManager()
+    assert manager.compute_gt_metrics(responses[38:42], ["1"] * 4) == {
+        "accuracy": 0.5,
+        "scores": [1.0, 1.0, 0.0, 0.0],
+        "mean_score": 0.5,
+    }
+    assert manager.compute_label_accuracy(result["majority_answers"], ["1.0"]) == 1.0
+    assert manager.compute_label_accuracy({7: "1", 8: "3", 9: None}, {7: "1", 8: "2"}) == 0.5
+    assert manager.compute_label_accuracy([], []) == 0.0
+    with pytest.raises(ValueError, match="same form"):
+        manager.compute_label_accuracy({7: "1"}, ["1"])
+
+
+def test_math_grader() -> None:
+    names = run_snippet("10. Math Grader")
+    assert (
+        names["grade_answer"]("42.0", "42")["match_type"]
+        == names["grade_answer"]("1/2", "0.5")["match_type"]
+        == "numeric"
+    )
+    graded = names["compute_reward"](r"The answer is \boxed{42}.", ground_truth="42")
+    assert graded["score"] == 1.0 and graded["predicted_answer"] == "42" and "format_score" not in graded
+    formed = names["compute_reward"]("<solution>6*7</solution><answer>41</answer>", "42", format_weight=0.5)
+    assert formed["format_score"] == pytest.approx(0.67) and formed["score"] == pytest.approx(0.335)
+
+
+def test_configuration_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = run_snippet("11. Configuration System")["config"]
+    assert config.algorithm.clip_ratio == config.rl.loss["clip_ratio"] == 0.2
+
+
+def test_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run_snippet("Quick Start")
+    assert capsys.readouterr().out == "Reward: 0.75\nSkills: 1\n"
+    again = names["trainer"].train_offline(["q"], [["<answer>3</answer>"]], ground_truths=["3"])
+    assert again["label_accuracy"] == 1.0 and again["skill_bank_size"] == 1
+
+
+def test_merging_offline_asks_no_model_unless_told() -> None:
+    config = SkillTTRLConfig()
+    config.merger.model = "gpt-4o"
+    config.skill_bank.retrieval_mode = "keyword"
+    assert config.skills is not None and config.skills.merger == "openai"
+    trainer = SkillTTRLTrainer(config)
+    trainer.merger.use_api = False
+    assert trainer.train_offline(["q"], [[WINNER.format("parity")]])["skill_bank_size"] == 1
+
+
+@pytest.mark.parametrize(("toggle", "added", "replaced"), [("enable_generate", 0, 1), ("enable_evolve", 1, 0)])
+def test_an_operation_that_is_switched_off_changes_no_bank(toggle: str, added: int, replaced: int) -> None:
+    config = SkillTTRLConfig()
+    setattr(config.skill_bank, toggle, False)
+    assert config.skills is not None and config.skills.max_retrievals == 1
+    trainer = SkillTTRLTrainer(config)
+    assert trainer.skill_bank is not None
+    trainer.skill_bank.add(Skill("12", "Old", "Old."))
+    update = trainer.train_offline(["q"], [[WINNER.format("parity")] * 2])["bank_update"]
+    assert isinstance(update, BankUpdate)
+    kinds = [change.kind for change in update.changes]
+    assert (kinds.count("add"), kinds.count("replace")) == (added, replaced)
+
+
+def test_every_setting_of_theirs_is_read_and_set_or_says_what_to_set() -> None:
+    config = SkillTTRLConfig()
+    config.merger.model = "gpt-4o"
+    for path, key in FIRST_SKILL_TTRL.items():
+        section, name = path.split(".")
+        if section in ("data", "model", "rollout"):
+            continue
+        view = getattr(config, section)
+        if key.paths:
+            setattr(view, name, key.default)
+            assert getattr(view, name) == key.default or name in ("embedding_model", "skill_bank_path"), path
+        else:
+            with pytest.raises(ConfigError, match=f"{name} has no counterpart here. "):
+                setattr(view, name, key.default)
+    assert config.rl.total_epochs == 80 and config.skill_bank.embedding_model.endswith("/all-MiniLM-L6-v2")
+    config.skill_bank.enable_retrieve = False
+    assert config.skills is not None and config.skills.max_retrievals == 0
+    with pytest.raises(ConfigError, match="Did you mean 'total_epochs'"):
+        config.trainer.total_epoch = 3
+    assert not hasattr(config.trainer, "total_epoch") and "total_epochs" in dir(config.trainer)
+
+
+def test_fields_of_a_skill_by_their_names() -> None:
+    skill = TheirSkill(
+        skill_id="a",
+        title="t",
+        content="c",
+        usage_count=4,
+        success_count=1,
+        created_at_round=2,
+        last_used_round=3,
+        parent_id="z",
+    )
+    assert skill == Skill("a", "t", "c", parents=("z",), stats=skill.stats)
+    assert (skill.skill_id, skill.content, skill.usage_count, skill.success_count) == ("a", "c", 4, 1)
+    assert (skill.success_rate, skill.created_at_round, skill.last_used_round, skill.parent_id) == (0.25, 2, 3, "z")
+    fresh = TheirSkill(skill_id="a", title="t", content="c", usage_count=0, last_used_round=0)
+    assert fresh.stats.last_used_round is None and (fresh.success_rate, fresh.last_used_round, fresh.parent_id) == (
+        0.0,
+        0,
+        None,
+    )
+    assert from_json(Skill, to_json(skill)) == skill
+    with pytest.raises(TypeError):
+        TheirSkill(skill_id="a", id="b", title="t")
+
+
+def test_summary_and_types_of_a_bank() -> None:
+    bank = seed_bank()
+    assert bank.task_types == ["general", "geometry", "number_theory"]
+    assert (
+        bank.summary("geometry") == "Skill Bank (2 skills):\n  [b] Angles (type=geometry)\n  [c] Units (type=general)"
+    )
+    assert SkillBank().summary() == "(Skill bank is empty)"
+    for number in range(30):
+        bank.add(Skill(f"n{number:02}", "More", "Text."))
+    assert bank.summary().endswith("\n  ... and 13 more") and "(type=any)" in bank.summary()
+
+
+def test_keywords_that_no_skill_has_find_the_most_useful_of_the_type() -> None:
+    bank = seed_bank(usage_count=4, success_count=0)
+    hits = bank.search("2^100 mod 7", task_type="number_theory")
+    assert [(hit.skill.id, hit.score, hit.fallback) for hit in hits] == [("c", 0.0, True), ("a", 0.0, True)]
+    assert [hit.skill.id for hit in bank.search("2^100", task_type="geometry", top_k=1)] == ["b"]
+    assert [hit.fallback for hit in bank.search("Fermat")] == [False]  # a shared word: no more than that
+    assert (
+        bank.retrieve("") == bank.retrieve("!?") == [] and SkillBank(retrieval_mode="keyword").retrieve("2^100") == []
+    )
+    assert SkillBank.from_config(SkillsConfig()).settings.fallback == "none"
+
+
+def test_a_fallback_is_for_keywords_and_not_for_what_a_threshold_leaves_out(tmp_path: Path) -> None:
+    shut = SkillBank(retrieval_mode="keyword", fallback="none")
+    shut.add(Skill("a", "Primes", "Use Fermat."))
+    assert shut.retrieve("2^100") == []
+    high = SkillBank(retrieval_mode="keyword", min_score=100.0)
+    high.add(Skill("a", "Primes", "Use Fermat."))
+    assert high.retrieve("Fermat") == []
+    with SkillBank(tmp_path / "bank", retrieval_mode="keyword") as bank:
+        bank.add(Skill("a", "Primes", "Use Fermat."))
+    with SkillBank.open(tmp_path / "bank", read_only=True) as opened:
+        assert len(opened.retrieve("2^100")) == 1
