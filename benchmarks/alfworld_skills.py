@@ -29,7 +29,7 @@ from skill_ttrl.agents.agent import TASK_SKILL
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, receptacle_kinds
-from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.intervals import paired_difference, wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -74,7 +74,7 @@ def main() -> None:
                 found.write_text(json.dumps(measure(kind, run, options.output / f"data-{kind}"), indent=1))
             if found.exists():
                 rows += [{"held out": kind, "seed": seed, **row} for row in json.loads(found.read_text())]
-    print(table(rows))
+    print(table(rows), cost_table(rows), sep="\n\n")
 
 
 def train(kind: str, seed: int, steps: int, output: Path) -> Path:
@@ -312,6 +312,49 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
 def actions(trajectory: Trajectory) -> list[str]:
     """The actions of a rollout."""
     return [step.action for step in trajectory.steps]
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Success after less before over the same games, with its interval."""
+    names = sorted({*before["lost"], *after["lost"]})
+    rest = [1.0] * (after["of"] - len(names))
+    return paired_difference(
+        [float(name not in before["lost"]) for name in names] + rest,
+        [float(name not in after["lost"]) for name in names] + rest,
+    )
+
+
+def cost_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Success on the known types with their bank less without, paired over games: each seed, and all."""
+    lines = ["| held out | seed | without | with the bank | difference |", "|---|---|---|---|---|"]
+    pairs = []
+    for row in rows:
+        if row["skill"] == "known types, none":
+            same = (row["held out"], row["seed"])
+            bank = next(
+                each
+                for each in rows
+                if each["skill"] == "known types, bank" and (each["held out"], each["seed"]) == same
+            )
+            pairs.append((row, bank))
+            lines.append(_cost_line(*same, row, bank))
+    if pairs:
+        whole = [
+            {
+                "of": sum(each[place]["of"] for each in pairs),
+                "lost": [(number, name) for number, each in enumerate(pairs) for name in each[place]["lost"]],
+            }
+            for place in (0, 1)
+        ]
+        lines.append(
+            _cost_line("all", "", *({**each, "success": 1 - len(each["lost"]) / each["of"]} for each in whole))
+        )
+    return "\n".join(lines)
+
+
+def _cost_line(kind: str, seed: Any, without: Mapping[str, Any], bank: Mapping[str, Any]) -> str:
+    change, low, high = difference(without, bank)
+    return f"| {kind} | {seed} | {without['success']:.3f} | {bank['success']:.3f} | {change:+.3f} [{low:+.3f}, {high:+.3f}] |"
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

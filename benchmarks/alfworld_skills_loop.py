@@ -25,13 +25,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from alfworld_skills import GAMES, HELD_OUT, OTHER, games_of, open_worker, play
+from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_worker, play
 
 from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, receptacle_kinds
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.gating.paired_gate import GateOutcome
 from skill_ttrl.rollout.scripted import play_episode
@@ -251,16 +250,6 @@ def guess(bench: Bench, temperatures: Sequence[float], folder: Path) -> Iterator
             "gate": outcome_record(outcome),
             **bench.success(after),
         }
-
-
-def difference(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[float, float, float]:
-    """Success after less before over the same games, with its interval."""
-    names = sorted({*before["lost"], *after["lost"]})
-    rest = [1.0] * (after["of"] - len(names))
-    return paired_difference(
-        [float(name not in before["lost"]) for name in names] + rest,
-        [float(name not in after["lost"]) for name in names] + rest,
-    )
 
 
 def taught_table(rows: Sequence[Mapping[str, Any]]) -> str:

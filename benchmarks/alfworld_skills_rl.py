@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from alfworld_skills import GAMES, HELD_OUT, VALIDATION, games_of, open_worker, play, recipe, skillttrl
-from alfworld_skills_loop import difference
+from alfworld_skills import GAMES, HELD_OUT, VALIDATION, difference, games_of, open_worker, play, recipe, skillttrl
 
 from skill_ttrl.envs import make_env
 from skill_ttrl.skills.bank.bank import SkillBank
