@@ -129,6 +129,11 @@ def convert_config(path: str | Path) -> Converted:
         for name, key in known.items()
         if not key.paths
     ]
+    missing += [
+        Unmatched(name, values[name], key.unset)
+        for name, key in system.keys.items()
+        if key.unset and not key.values(values[name])
+    ]
     unknown = (name for name in stated if name not in system.keys)
     missing += [
         Unmatched(name, stated[name], f"It is no key of {system.name}.{_meant(name, system)}") for name in unknown

@@ -28,6 +28,8 @@ class Key:
     """From the value of our first setting to theirs. None: the same value."""
     note: str = ""
     """Difference; of a key without a counterpart, the reason and what to do."""
+    unset: str = ""
+    """Remark where a value of theirs, stated or not, sets nothing here."""
     more: Callable[[Any], Mapping[str, Any]] | None = None
     """Further settings that follow from a value of theirs, where a file is converted or the key is set."""
 
@@ -71,7 +73,12 @@ ESTIMATORS = {"reinforce_pp": "reinforce_plus_plus"}
 EPOCHS = "It counts epochs, this setting counts steps: set {} to epochs x problems / rl.prompts_per_step"
 
 FIRST_SKILL_TTRL: Mapping[str, Key] = {
-    "data.train_files": Key([], ("data.train.path",), _unless_empty),
+    "data.train_files": Key(
+        [],
+        ("data.train.path",),
+        _unless_empty,
+        unset="It names no problems: set data.train.path, or the environment's own are trained on",
+    ),
     "data.val_files": Key([], ("data.eval.path",), _unless_empty),
     "data.max_prompt_length": Key(512, ("data.max_prompt_tokens",)),
     "data.max_response_length": Key(3072, note="rollout.max_tokens is what bounds a response, there and here"),

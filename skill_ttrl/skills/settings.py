@@ -59,7 +59,7 @@ class BankSettings:
     searched: Searched = "all"
     """Part of a skill that queries are compared with (`retrieval.search_index.searched_texts`)."""
     fallback: Fallback = "none"
-    """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()` has `most_useful`."""
+    """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()`, in memory, has `most_useful`."""
     stale_after: int | None = None
     """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
     index: Literal["chroma", "memory"] = "chroma"

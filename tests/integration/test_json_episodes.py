@@ -52,7 +52,9 @@ def test_mock_and_data_are_one_choice(tmp_path: Path) -> None:
 
 
 def test_convert_prints_writes_and_names_keys(tmp_path: Path) -> None:
-    (tmp_path / "default.yaml").write_text("skill_bank: {retrieval_mode: keyword}\ntrainer: {log_freq: 1}\n")
+    (tmp_path / "default.yaml").write_text(
+        "data: {train_files: [a.json]}\nskill_bank: {retrieval_mode: keyword}\ntrainer: {log_freq: 1}\n"
+    )
     ours, theirs = str(tmp_path / "ours.yaml"), str(tmp_path / "default.yaml")
     printed = skillttrl("configs", "convert", theirs)
     assert printed.code == 0 and "# No counterpart: trainer.log_freq. Every step is logged.\n" in printed.out

@@ -61,7 +61,7 @@ class SkillBank(VersionedSkills):
 
     Args:
         path: the bank's folder, made when it is not there; None: in memory.
-        settings: None: the defaults of `BankSettings`, and `fallback="most_useful"`, as users of the first Skill-TTRL expect.
+        settings: None: the defaults of `BankSettings`, for a bank in memory with `fallback="most_useful"`, as in the first Skill-TTRL.
         read_only: change nothing and take no lock: works while another process writes the bank.
         writer: see `BankUpdate.writer`.
         **changed: fields of `BankSettings` in place of those of `settings`, such as `max_skills=50`.
@@ -80,7 +80,8 @@ class SkillBank(VersionedSkills):
         **changed: Any,
     ) -> None:
         self.path = None if path is None else Path(path)
-        self.settings = replace(settings or BankSettings(fallback="most_useful"), **changed)
+        default = BankSettings(fallback="most_useful" if path is None else "none")
+        self.settings = replace(settings or default, **changed)
         self.writer = writer
         self._retriever: Retriever | None = None
         self._check_trusted: Callable[[], None] = lambda: None

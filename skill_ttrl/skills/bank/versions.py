@@ -48,6 +48,16 @@ class VersionedSkills:
         return skill_id in self.snapshot()
 
     @property
+    def size(self) -> int:
+        """Alias of `len(bank)` (the first Skill-TTRL)."""
+        return len(self)
+
+    @property
+    def all_skills(self) -> list[Skill]:
+        """Alias of `list(bank)`."""
+        return list(self)
+
+    @property
     def task_types(self) -> list[str]:
         """Types of task that the skills are for, sorted; skills for any type add none."""
         return sorted({skill.task_type for skill in self} - {""})

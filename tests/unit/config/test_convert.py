@@ -118,7 +118,9 @@ def test_what_is_written_is_the_config_and_names_these_keys(
 
 def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("skill_bank: {}\ntrainer: {seed: 1}\nmerger: {model: null}\n")
-    config = convert_config(tmp_path / "a.yaml").config
+    found = convert_config(tmp_path / "a.yaml")
+    assert [each.key for each in found.without_counterpart] == ["data.train_files"]
+    config = found.config
     assert config.rollout.backend == "vllm" and config.rollout.temperature == 0.6 and config.rl.total_epochs == 80
     assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.merger is None
     assert config.model.lora is None and config.runtime.nproc is None and config.skills.fallback == "none"

@@ -417,6 +417,7 @@ def test_fields_of_a_skill_by_their_names() -> None:
 
 def test_summary_and_types_of_a_bank() -> None:
     bank = seed_bank()
+    assert bank.size == 3 and [skill.skill_id for skill in bank.all_skills] == ["a", "b", "c"]
     assert bank.task_types == ["general", "geometry", "number_theory"]
     assert (
         bank.summary("geometry") == "Skill Bank (2 skills):\n  [b] Angles (type=geometry)\n  [c] Units (type=general)"
@@ -448,5 +449,9 @@ def test_a_fallback_is_for_keywords_and_not_for_what_a_threshold_leaves_out(tmp_
     assert high.retrieve("Fermat") == []
     with SkillBank(tmp_path / "bank", retrieval_mode="keyword") as bank:
         bank.add(Skill("a", "Primes", "Use Fermat."))
-    with SkillBank.open(tmp_path / "bank", read_only=True) as opened:
+        assert bank.retrieve("2^100") == []
+    with SkillBank.open(tmp_path / "bank", fallback="most_useful") as bank:
+        assert len(bank.retrieve("2^100")) == 1
+        bank.record_usage("a", success=True)
+    with SkillBank.open(tmp_path / "bank", read_only=True) as opened:  # the folder keeps it from its last write
         assert len(opened.retrieve("2^100")) == 1
