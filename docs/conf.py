@@ -38,6 +38,7 @@ copybutton_prompt_text = "$ "
 
 DOCS = Path(__file__).parent
 LINK = re.compile(r"\[([^\]]*)\]\((\.\./[^)#\s]+)\)")
+OBJECT = re.compile(r"<(?:factory|function (?:[\w.]|<\w+>)+)>")
 
 
 def link_files(app: Sphinx, page: str, source: list[str]) -> None:
@@ -61,9 +62,11 @@ def google_style(app: Sphinx, what: str, name: str, thing: Any, options: Any, li
         lines[:] = GoogleDocstring(lines, config, app, what, name, thing, options).lines()
 
 
-def without_fields(app: Sphinx, what: str, name: str, thing: Any, *_: Any) -> tuple[str, None] | None:
-    """Leave out the signature of a pydantic model: its fields follow, each with its type and default."""
-    return ("", None) if isinstance(thing, type) and issubclass(thing, BaseModel) else None
+def shorter(app: Sphinx, what: str, name: str, thing: Any, options: Any, signature: str | None, gives: str) -> Any:
+    """Leave out signatures of models, whose fields follow, and of protocols; a default that is no Python is written as `...`."""
+    if isinstance(thing, type) and (issubclass(thing, BaseModel) or getattr(thing, "_is_protocol", False)):
+        return "", None
+    return (OBJECT.sub("...", signature), gives) if signature else None
 
 
 def left_out(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options: Any) -> bool | None:
@@ -76,4 +79,4 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", link_files)
     app.connect("autodoc-process-docstring", google_style)
     app.connect("autodoc-skip-member", left_out)
-    app.connect("autodoc-process-signature", without_fields)
+    app.connect("autodoc-process-signature", shorter)
