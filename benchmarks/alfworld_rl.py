@@ -2,7 +2,7 @@
 
     python benchmarks/alfworld_rl.py --arms grpo --seeds 0 --demonstrations -o runs/alfworld-rl  # a cold start and an arm: 5 CPU minutes
     python benchmarks/alfworld_rl.py -o runs/alfworld-rl                                         # all arms and sizes, three seeds
-    python benchmarks/alfworld_rl.py --tables-only --svg curves.svg -o runs/alfworld-rl
+    python benchmarks/alfworld_rl.py --tables-only --measure --svg curves.svg -o runs/alfworld-rl
 
 A cold start imitates few episodes of the expert, and all arms of a seed begin with it. `imitation` imitates the same episodes for about as many more CPU
 seconds as GRPO takes, `coin` is GRPO with a fair coin as reward. `--demonstrations` are cold starts of other sizes with as many updates: what a demonstration is worth.
@@ -75,6 +75,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--tables-only", action="store_true")
     parser.add_argument("--svg", type=Path, help="draw the curves of the arms that reinforce here")
+    parser.add_argument(
+        "--measure", action="store_true", help="for the curves, evaluate the checkpoints on the way too"
+    )
     parser.add_argument("-o", "--output", type=Path, default=Path("runs/alfworld-rl"))
     options = parser.parse_args()
     if not options.tables_only:
@@ -87,7 +90,9 @@ def main() -> None:
     print(worth(options.output, sorted({COLD, *options.demonstrations}), options.seeds))
     if options.svg:
         arms = [arm for arm in options.arms if arm in ARMS]
-        write_atomic(options.svg, draw(curves(options.output, arms, options.seeds), "success").encode())
+        write_atomic(
+            options.svg, draw(curves(options.output, arms, options.seeds, options.measure), "success").encode()
+        )
 
 
 def imitate(run: Path, count: int, seed: int, updates: int) -> None:
@@ -162,8 +167,8 @@ def worth(output: Path, counts: Sequence[int], seeds: Sequence[int]) -> str:
     return "\n".join(lines)
 
 
-def curves(output: Path, arms: Sequence[str], seeds: Sequence[int]) -> list[Panel]:
-    """Success in training by step, and on valid_unseen at the kept checkpoints, which are measured where that is missing."""
+def curves(output: Path, arms: Sequence[str], seeds: Sequence[int], measure: bool) -> list[Panel]:
+    """Success in training by step, and on valid_unseen before, after and at the measured checkpoints."""
     trained: dict[str, list[list[tuple[float, float]]]] = {}
     held_out: dict[str, list[list[tuple[float, float]]]] = {}
     for arm in arms:
@@ -174,21 +179,24 @@ def curves(output: Path, arms: Sequence[str], seeds: Sequence[int]) -> list[Pane
             won = [line["success"] for line in read_jsonl(run / "metrics.jsonl")]
             points = [(at + SMOOTH / 2, fmean(won[at : at + SMOOTH])) for at in range(0, len(won), SMOOTH)]
             trained.setdefault(arm, []).append(points)
-            held_out.setdefault(arm, []).append([(0.0, mean_of(output / f"cold-{COLD}-{seed}")), *measured(run)])
+            held_out.setdefault(arm, []).append(
+                [(0.0, mean_of(output / f"cold-{COLD}-{seed}")), *measured(run, measure)]
+            )
     words = {"steps of 128 training episodes, T = 1": trained, "the same: valid_unseen, T = 0.4": held_out}
     return [Panel(label, [as_curve(name, runs) for name, runs in found.items()]) for label, found in words.items()]
 
 
-def measured(run: Path) -> list[tuple[float, float]]:
-    """Success on valid_unseen at each checkpoint that a run kept."""
+def measured(run: Path, measure: bool) -> list[tuple[float, float]]:
+    """Success on valid_unseen at the end of a run, and at each checkpoint that has been measured, or with `measure` was kept."""
     points = []
     for checkpoint in sorted((run / "checkpoints").glob("rl-*")):
         step = int(checkpoint.name.rpartition("-")[2])
         file = run.with_name(f"{run.name}-{step}.json")
         if step < len(list(read_jsonl(run / "metrics.jsonl"))):
-            if not file.exists():
+            if measure and not file.exists():
                 write_atomic(file, skillttrl("evaluate", str(checkpoint), "--json", settings=MEASURED))
-            points.append((float(step), fmean(map(FIGURES["T = 0.4"], results(file)))))
+            if file.exists():
+                points.append((float(step), fmean(map(FIGURES["T = 0.4"], results(file)))))
         else:
             points.append((float(step), mean_of(run)))
     return points
