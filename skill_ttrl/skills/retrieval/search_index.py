@@ -38,9 +38,10 @@ def searched_texts(skill: Skill, searched: Searched) -> list[str]:
 
     `all`: `skill_text`. `when_to_apply`: each wording in it (`put a hot X in Y, or heat some X`), where it has one.
     """
-    if searched == "all" or not skill.when_to_apply.strip():
+    if searched == "all":
         return [skill_text(skill)]
-    return [text[:EMBED_CHARS] for text in _WORDINGS.split(skill.when_to_apply) if text.strip()][:MOST_WORDINGS]
+    wordings = [text[:EMBED_CHARS] for text in _WORDINGS.split(skill.when_to_apply) if text.strip()]
+    return wordings[:MOST_WORDINGS] or [skill_text(skill)]
 
 
 @dataclass(frozen=True)
