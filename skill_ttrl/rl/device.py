@@ -112,7 +112,7 @@ class GpuMemoryMonitor:
         self._device = device
         self._used = 0
         if device.type == "cuda":
-            torch.cuda.init()  # the allocator knows no device before
+            torch.cuda.init()  # type: ignore[no-untyped-call]  # the allocator knows no device before
             torch.cuda.reset_peak_memory_stats(device)
 
     def sample(self) -> None:
