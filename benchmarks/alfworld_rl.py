@@ -31,8 +31,11 @@ RECIPE, COLD, UPDATES, LONGER = "alfworld_official", 1000, 400, 900
 """COLD: episodes that a cold start imitates for so many UPDATES; `imitation` makes LONGER."""
 QUICK = ("env.eval_tasks=6", "eval.samples=1", "eval.greedy=false", "eval.extra_temperatures=[]", "eval.controls=[]")
 """Of a run's own evaluations, which nothing here reads."""
-IMITATION = ("phases=[collect,sft]", "collect.tries=1", "collect.explore=[0.1]", *QUICK, "runtime.threads=1")
+GAMES = "env.kwargs.moved=0"
+"""The training games as they are."""
+IMITATION = (GAMES, "phases=[collect,sft]", "collect.tries=1", "collect.explore=[0.1]", *QUICK, "runtime.threads=1")
 REINFORCEMENT = (
+    GAMES,
     "rl.reward=env",
     "rl.steps=40",
     "rl.prompts_per_step=16",
