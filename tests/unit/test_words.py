@@ -1,4 +1,4 @@
-"""Docstrings and comments speak the field's words: they begin with a verb or a noun, and some words are not used (CONTRIBUTING.md)."""
+"""Docstrings begin with a verb or a noun; they, comments and pages do without some words (CONTRIBUTING.md)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ FILES = sorted({path.resolve() for room in ROOMS for path in (ROOT / room).rglob
 BEGINNINGS = re.compile(r"(What|Whether|Who|That)\b")
 UNUSED = re.compile(r"\b(told|tries|beside|put down|given up|gone on with|behind an address)\b", re.IGNORECASE)
 CODE = re.compile(r"`[^`]*`")
+GENERATED = ("settings.md", "cli.md")
+PAGES = [
+    path
+    for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+    if path.name not in (*GENERATED, "CHANGELOG.md")
+]
+FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
 def docstrings(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -56,3 +63,9 @@ def broken(path: Path) -> list[str]:
 def test_docstrings_and_comments_keep_the_rules(room: str) -> None:
     inside = [path for path in FILES if path.is_relative_to(ROOT / room)]
     assert [place for path in inside for place in broken(path)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_do_without_these_words(page: Path) -> None:
+    prose = CODE.sub("", FENCED.sub("", page.read_text(encoding="utf-8")))
+    assert UNUSED.findall(prose) == []
