@@ -77,9 +77,7 @@ def test_a_run_tests_one_guess_after_another() -> None:
     """What a gate rejected does not come back: the next look admits the next guess."""
     cases = [failed(*room, "polish X with brush 3", "clean X with sinkbasin 1") for room in ROOMS]
     groups = [
-        Group(
-            task, (Trajectory(task, case.steps, answer=None, reward=0.0, stop_reason="truncated", goal=case.task),)
-        )
+        Group(task, (Trajectory(task, case.steps, answer=None, reward=0.0, stop_reason="truncated", goal=case.task),))
         for case in cases
         for task in [Task(case.task_id, "Env-v0", split="train", task_type=case.task_type)]
     ]
