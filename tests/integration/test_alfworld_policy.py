@@ -33,7 +33,7 @@ def measured(games: Path, *settings: str) -> Evaluation:
 def test_it_wins_where_random_and_first_hardly_do(games: Path) -> None:
     """It won .61 of 200 such games when it was made; of 24, fewer than 8 would be a change."""
     found = measured(games)
-    assert found.greedy is not None and found.greedy >= 8 / GAMES and found.accuracy >= 8 / GAMES
+    assert min(found.greedy or 0.0, found.accuracy or 0.0) >= 8 / GAMES
     assert {*found.controls} == {"random", "first"}
     assert max(control.accuracy or 0.0 for control in found.controls.values()) <= 2 / GAMES
 
