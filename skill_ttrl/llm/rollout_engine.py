@@ -102,7 +102,7 @@ class RolloutEngine:
                 "for them: RolloutEngine(model_path, engine='hf')."
             )
         requests = [Request((Message("user", prompt),)) for prompt in prompts]
-        return self.backend.log_probs(self.backend.prompts(requests), responses)
+        return self.backend.score_responses(self.backend.prompts(requests), responses)
 
     def close(self) -> None:
         """Stop what the backend has started."""

@@ -143,7 +143,7 @@ class HFBackend(TokenizerMixin):
                 self._kept.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 
-    def log_probs(
+    def score_responses(
         self, prompts: Sequence[tuple[int, ...]], responses: Sequence[str]
     ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
         """Log-probs (nats) of each response's tokens after its prompt, in float32 and temperature 1, and their mask; padded with 0.

@@ -80,6 +80,7 @@ def test_every_evaluation_is_reckoned_the_one_without_the_bank_too() -> None:
 
 def test_rounds_of_dagger_are_reckoned_with_their_evaluations() -> None:
     own = ["phases=[collect,sft,dagger]", "dagger={rounds: 3, episodes: 50, steps: [10, 10, 20], validate_every: 1}"]
+    own.append("env.eval_tasks=20")  # its games may not have been made yet
     phases = {each.phase: each for each in plan(load_config("quickstart_alfworld", own)).phases}
     assert phases["dagger"].episodes == 150 and "40 updates" in phases["dagger"].what
     assert phases["evaluate"].what.startswith("4 x "), "before, twice between rounds, after"
