@@ -60,7 +60,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "graphgpo": ("rl.algorithm=graphgpo",),
     "coin": ("rl.reward=random",),
 }
-"""By name, what an arm has beside `REINFORCEMENT`."""
+"""Settings of an arm, by name, in addition to `REINFORCEMENT`."""
 MEASURED = ("agent.max_turns=50", "env.eval_tasks=null", "eval.samples=4", "eval.greedy=true", "eval.controls=[]")
 FIGURES: dict[str, Callable[[ProblemResult], float]] = {
     "T = 0.4": lambda result: (result.correct or 0) / result.samples,

@@ -175,7 +175,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, tokens selected": {
         "policy": {"fsdp": True},
         "rl": {
-            "loss": {"type": "kl_cov", "fraction": 0.2},
+            "loss": {"type": "kl_cov", "fraction": 0.3},  # at 0.2 a token lies at the threshold, and rounding decides
             "top_entropy_quantile": 0.5,
             "rollout_correction": {
                 "type": "icepop",
@@ -205,10 +205,7 @@ def on_ranks(size: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("size", "way"), [*((2, way) for way in WAYS), *((3, way) for way in THREE)])
-def test_ranks_train_as_one_does(size: int, way: str, request: pytest.FixtureRequest) -> None:
-    if "selected" in way and WAYS[way]["policy"]["fsdp"]:
-        rounds = "a token at the threshold can be selected by one and not by the other, where a CPU rounds their sums differently"
-        request.applymarker(pytest.mark.xfail(reason=rounds, strict=False))
+def test_ranks_train_as_one_does(size: int, way: str) -> None:
     policy = {"fsdp": False, "lora": WAYS[way]["policy"].get("lora", False)}
     alone = reinforce({**WAYS[way], "policy": policy})
     check([found[way] for found in on_ranks(size)], alone, fsdp=WAYS[way]["policy"]["fsdp"])
