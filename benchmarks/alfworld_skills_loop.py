@@ -266,7 +266,7 @@ def taught_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def guessed_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """What failures were offered, and each guess before the gate."""
+    """Table of the actions that failures were offered, and of each guess before the gate."""
     lines = [
         "| held out | seed | T | games | won | were offered the verb | said it | guesses |",
         "|---|---|---|---|---|---|---|---|",

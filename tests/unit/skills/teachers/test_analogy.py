@@ -74,7 +74,7 @@ def test_nothing_is_guessed_without_a_model_an_offer_or_a_need() -> None:
 
 
 def test_a_run_tests_one_guess_after_another() -> None:
-    """What a gate rejected does not come back: the next look admits the next guess."""
+    """A guess that the gate rejected does not come back: the next look admits the next one."""
     cases = [failed(*room, "polish X with brush 3", "clean X with sinkbasin 1") for room in ROOMS]
     groups = [
         Group(task, (Trajectory(task, case.steps, answer=None, reward=0.0, stop_reason="truncated", goal=case.task),))
