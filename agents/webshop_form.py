@@ -77,6 +77,8 @@ class _Visit:
     opened: set[str] = field(default_factory=set)
     shown: str | None = None
     """The product whose page was shown last."""
+    clicked: list[str] = field(default_factory=list)
+    """What was clicked on the page of the product that is open, in order: of the values of an option the last one is chosen."""
 
 
 def observe(scene: Scene) -> str:
@@ -103,7 +105,10 @@ def actions(scene: Scene) -> FormActions:
         written |= {_result(visit, place): click(offer.asin) for place, offer in enumerate(page.offers)}
     elif page.kind == "item":
         for values in _options(scene, visit).values():
+            chosen = next((each for each in reversed(visit.clicked) if each in values), None)
             for value in values:
+                if value == chosen:  # a click on it changes nothing, and small policies repeat it until the steps run out
+                    continue
                 said, action = instruction.value(value), click(value)
                 if written.setdefault(said, action) != action:
                     alike[action] = said
@@ -150,7 +155,9 @@ def _enter(visit: _Visit, page: _Page, last: str, *, from_results: bool) -> str:
     if from_results and clicked in visit.titles:
         visit.at = clicked
         visit.opened.add(clicked)
+        visit.clicked.clear()
     elif visit.at is not None and clicked not in BUTTONS:
+        visit.clicked.append(clicked)
         return _CHOSEN
     known = visit.at is not None and visit.at == visit.shown
     visit.shown = visit.at
