@@ -18,6 +18,9 @@ class CollectConfig(Section):
 
     agent: str = "expert"
     """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
+    data: list[str] | None = Field(default=None, min_length=1)
+    """Data whose training tasks are played one after another, each in the place of `env.kwargs.data`, such as `[official, "generated:10000"]`:
+    so many `episodes` and `tries` of each. None: those of `env.kwargs`. The run learns and is measured on its own data, whatever stands here."""
     episodes: int | None = Field(default=64, ge=1)
     """Episodes; None: `tries` of every training task."""
     tries: int = Field(default=1, ge=1)
@@ -63,8 +66,8 @@ class DistillConfig(Section):
 class DemonstrationsConfig(Section):
     """Demonstrations of the phase sft where `sft.data` is not given: steps of collected episodes, with skills in their prompts."""
 
-    trajectories: str | None = None
-    """File of collected episodes; None: those of the run's own phase collect."""
+    trajectories: str | list[str] | None = None
+    """File of collected episodes, or several; None: those of the run's own phase collect."""
     examples: int | None = Field(default=7500, ge=1)
     """Most steps that are imitated (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
     label: Literal["won", "advice"] = "won"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -13,16 +13,33 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
+Files = str | Path | Sequence[str | Path]
+"""A file of episodes, or several."""
 
-def read_episodes(path: str | Path, progress: Progress | None = None) -> Iterator[Trajectory]:
-    """The episodes of a file in its order, one after another: files are larger than memory.
+
+def read_episodes(files: Files, progress: Progress | None = None) -> Iterator[Trajectory]:
+    """The episodes of files in their order, one after another: files are larger than memory.
 
     A last line that was cut off is left out, which is said. A JSON array (`collect -o FILE.json`) is read as a whole.
 
     Raises:
         DataError: there is no such file, it holds nothing, or a line is no episode.
     """
-    path, progress = Path(path), progress or SilentProgress()
+    for path in paths_of(files):
+        yield from _of_file(path, progress or SilentProgress())
+
+
+def paths_of(files: Files) -> list[Path]:
+    """Each of the files."""
+    return [Path(files)] if isinstance(files, str | Path) else [Path(file) for file in files]
+
+
+def names_of(files: Files) -> str:
+    """The files in a message."""
+    return ", ".join(map(str, paths_of(files)))
+
+
+def _of_file(path: Path, progress: Progress) -> Iterator[Trajectory]:
     if not path.is_file():
         raise DataError(_missing(path))
     if path.suffix == ".json":
@@ -88,10 +105,10 @@ def _missing(path: Path) -> str:
     )
 
 
-def episode_corpus(path: str | Path) -> list[str]:
+def episode_corpus(files: Files) -> list[str]:
     """Texts for the built-in tokenizer to learn its words from: what was seen, listed and done, each once for every step."""
     texts: list[str] = []
-    for trajectory in read_episodes(path):
+    for trajectory in read_episodes(files):
         texts += [
             trajectory.goal,
             *(text for step in trajectory.steps for text in (step.observation, *step.admissible)),

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import Files, names_of, paths_of, read_episodes
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
@@ -24,7 +24,7 @@ from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_epis
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"
-"""The episodes that a run has collected, in its folder."""
+"""The episodes that a run has collected, in its folder; those of further `collect.data` are in `collected-2.jsonl` and so on."""
 
 
 def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
@@ -47,7 +47,10 @@ def with_collected(config: SkillTTRLConfig, folder: RunFolder) -> SkillTTRLConfi
     """The config that names the episodes which the phase collect writes, where the run has that phase."""
     if "collect" not in config.phases:
         return config
-    demonstrations = config.demonstrations.model_copy(update={"trajectories": str(folder.path / COLLECTED)})
+    further = range(2, len(config.collect.data or ()) + 1)
+    names = [COLLECTED, *(COLLECTED.replace(".", f"-{number}.") for number in further)]
+    files = [str(folder.path / name) for name in names]
+    demonstrations = config.demonstrations.model_copy(update={"trajectories": files if further else files[0]})
     return config.model_copy(update={"demonstrations": demonstrations})
 
 
@@ -70,30 +73,36 @@ def gather(
         SkillTTRLError: episodes cannot be played or read, or a teacher gave no usable answer.
         Interrupted: a signal came; finished episodes are stored.
     """
-    path = config.demonstrations.trajectories
+    files = config.demonstrations.trajectories
     spent: dict[str, float] = {}
     if {*config.phases} & {*DATA_PHASES}:
         check_before(config, progress)
-    if "distill" in config.phases and "collect" not in config.phases and path is not None:
-        warnings += episode_leaks(config, path)
+    if "distill" in config.phases and "collect" not in config.phases and files is not None:
+        warnings += episode_leaks(config, files)
     if "collect" in config.phases:
-        assert path is not None  # see `with_collected`
+        assert files is not None  # see `with_collected`
         began = time.perf_counter()
         with ledger.phase("collect"):
-            _collect(Path(path), config, progress)
+            for path, data in zip(paths_of(files), config.collect.data or [None], strict=True):
+                _collect(path, config if data is None else _with_data(config, data), progress)
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
-        assert path is not None  # see `check_episodes`
+        assert files is not None  # see `check_episodes`
         assert isinstance(bank, RunBank)  # the config's own check
         began = time.perf_counter()
         with ledger.phase("distill"):
-            _distill(Path(path), config, bank, progress)
+            _distill(files, config, bank, progress)
         spent["distill"] = time.perf_counter() - began
     return spent
 
 
-def _distill(path: Path, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
-    episodes = read_with_progress(path, progress, progress)
+def _with_data(config: SkillTTRLConfig, data: str) -> SkillTTRLConfig:
+    env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, "data": data}})
+    return config.model_copy(update={"env": env})
+
+
+def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
+    episodes = read_with_progress(files, progress, progress)
     try:
         found = distill_into(bank.bank, episodes, config, models_of(config), progress)
     except EndpointError as error:
@@ -105,20 +114,20 @@ def _distill(path: Path, config: SkillTTRLConfig, bank: RunBank, progress: Progr
     progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
 
 
-def episode_leaks(config: SkillTTRLConfig, path: str | Path) -> list[str]:
+def episode_leaks(config: SkillTTRLConfig, files: Files) -> list[str]:
     """Lines to report where skills would come from episodes of held-out tasks.
 
     Raises:
         DataError: they would, and that is not to be reported but refused.
     """
-    what = f"demonstrations.trajectories ({path})"
-    found = settle(config, foreign_splits(read_episodes(path), training_splits(config), what))
+    what = f"demonstrations.trajectories ({names_of(files)})"
+    found = settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
     if config.data.eval is None and config.data.train is not None:  # it is measured on its training tasks
         return found
     measured = source_tasks(
         config, resolve_env(config.env.id), config.data.eval, evaluation_split(config), config.env.eval_tasks
     )
-    seen = seen_tasks(episode.task for episode in read_episodes(path))
+    seen = seen_tasks(episode.task for episode in read_episodes(files))
     return found + settle(config, leaked(config, measured, seen, what))
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import Files, paths_of, read_episodes
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
@@ -304,11 +304,11 @@ class _NoticeCollector(SilentProgress):
         self.notices.append(text)
 
 
-def read_with_progress(path: Path, progress: Progress, notices: Progress) -> Iterator[Trajectory]:
-    """Yield the episodes of a file; its faults go to `notices`."""
-    total = _lines(path)
+def read_with_progress(files: Files, progress: Progress, notices: Progress) -> Iterator[Trajectory]:
+    """Yield the episodes of files; their faults go to `notices`."""
+    total = sum(map(_lines, paths_of(files)))
     progress.start(SOURCE, total, "episode")
-    for done, trajectory in enumerate(read_episodes(path, notices), 1):
+    for done, trajectory in enumerate(read_episodes(files, notices), 1):
         yield trajectory
         if done % 50 == 0 or done == total:
             progress.advance(SOURCE, done, {})

@@ -116,7 +116,7 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
 
     Args:
         data: the folder of the official files, the path of their file of products, `official` (that of `$WEBSHOP_DATA`), or
-            `generated`. None: `$WEBSHOP_DATA` where it is set, else `generated`.
+            `generated`, with `generated:10000` for so many products. None: `$WEBSHOP_DATA` where it is set, else `generated`.
         progress: called while a catalogue is read for the first time: with (products done, products in total) for a generated one,
             with (megabytes read, megabytes in total) for files.
 
@@ -131,19 +131,40 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
         )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
-    if asked == GENERATED:
-        from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
-
-        return _opening(f"{GENERATED}-{DEFAULT_PRODUCTS}-{_digest(_writers())}", None, [], progress)
+    tell = progress or (lambda done, total: None)
+    if (count := generated_count(asked)) is not None:
+        return _opening(f"{GENERATED}-{count}-{_digest(_writers())}", None, [], _made(count, tell))
     files = find_files(asked, said)
     states = [_state(path) for path in files.paths()]
     key = f"{files.products.stem}-{_digest(json.dumps([states, _writers()]))}"
-    return _opening(key, files, states, progress)
+    return _opening(key, files, states, _from_files(files, tell))
+
+
+def generated_count(data: object) -> int | None:
+    """The number of products that `generated` or `generated:N` names; None: `data` is something else.
+
+    Raises:
+        EnvError: there is no such number.
+    """
+    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, MAX_PRODUCTS
+
+    if data == GENERATED:
+        return DEFAULT_PRODUCTS
+    if not isinstance(data, str) or not data.startswith(f"{GENERATED}:"):
+        return None
+    number = data.partition(":")[2]
+    count = int(number[:12]) if number.isascii() and number.isdigit() else 0
+    if not 1 <= count <= MAX_PRODUCTS:
+        raise EnvError(
+            f"data={data[:60]!r} has no number of products from 1 to {MAX_PRODUCTS:,} behind the colon. Write "
+            f'"{GENERATED}:10000".'
+        )
+    return count
 
 
 def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
     """Return the unit that `open_catalogue` reports to its `progress`, in the singular."""
-    return "product" if _asked(data) == GENERATED else "megabyte"
+    return "megabyte" if generated_count(_asked(data)) is None else "product"
 
 
 def forget() -> None:
@@ -162,21 +183,19 @@ def _asked(data: Any) -> Any:
     return data if data is not None else os.environ.get(VARIABLE) or GENERATED
 
 
-def _opening(key: str, files: Files | None, states: list[list[Any]], progress: Progress | None) -> Catalogue:
+def _opening(key: str, files: Files | None, states: list[list[Any]], products: Iterator[Product]) -> Catalogue:
     with _lock:
         own = _locks.setdefault(key, threading.RLock())
     with own:  # of this catalogue: to make one takes minutes, in which others can be opened
         if key not in _opened:
             about = {"files": states}
-            store = open_store(key, lambda folder: _make(folder, files, about, progress))
+            store = open_store(key, lambda folder: _make(folder, files, about, products))
             _opened[key] = Catalogue(store, files)
         return _opened[key]
 
 
-def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Progress | None) -> None:
-    tell = progress or (lambda done, total: None)
+def _make(folder: Path, files: Files | None, about: dict[str, Any], products: Iterator[Product]) -> None:
     goals = SyntheticGoals()
-    products = _made(tell) if files is None else _from_files(files, tell)
     write_store(folder, goals.watch(products), about)
     if files is not None and _is_replaced(about):  # the store's name is of the files as they were before
         raise EnvError(
@@ -187,12 +206,12 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], progress: Pr
     forget_stores(cache_folder("webshop"), _is_replaced, DAYS_UNUSED)
 
 
-def _made(progress: Progress) -> Iterator[Product]:
-    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, make_products
+def _made(count: int, progress: Progress) -> Iterator[Product]:
+    from skill_ttrl.envs.webshop.maker.maker import make_products
 
-    for number, (fields, about) in enumerate(make_products(DEFAULT_PRODUCTS), 1):
+    for number, (fields, about) in enumerate(make_products(count), 1):
         yield read_product(fields, about)
-        progress(number, DEFAULT_PRODUCTS)
+        progress(number, count)
 
 
 def _from_files(files: Files, progress: Progress) -> Iterator[Product]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
@@ -32,7 +32,7 @@ from skill_ttrl.stages.setup.checks import (
     wrong_names,
 )
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.stages.setup.encode import imitated_file
+from skill_ttrl.stages.setup.encode import imitated_files
 from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.types import Task, derive_seed
 
@@ -153,8 +153,8 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
     elif "collect" in config.phases:  # its episodes are of training tasks
         return notes
     else:
-        path = imitated_file(config)
-        what = f"demonstrations.trajectories ({path})"
-        notes += settle(config, foreign_splits(read_episodes(path), training_splits(config), what))
-        seen = seen_tasks(episode.task for episode in read_episodes(path))
+        files = imitated_files(config)
+        what = f"demonstrations.trajectories ({names_of(files)})"
+        notes += settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
+        seen = seen_tasks(episode.task for episode in read_episodes(files))
     return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)

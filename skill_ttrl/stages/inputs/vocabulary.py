@@ -9,7 +9,7 @@ from skill_ttrl.agents.agent import Scene, task_skills
 from skill_ttrl.agents.document import read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.config import AgentConfig, SkillTTRLConfig
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import Files, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Skill, derive_seed
@@ -47,10 +47,10 @@ def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
         yield read_document(agent.document)
 
 
-def _of_episodes(path: str, agent: AgentConfig) -> Iterator[str]:
+def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:
     """Observations as prompts write them, tasks, what was done and what could have been (but for forms of actions, which say their words)."""
     form = find_observations(agent.observations)
-    for trajectory in read_episodes(path):
+    for trajectory in read_episodes(files):
         for skill in task_skills(trajectory.task) or ():
             yield from (skill.title, skill.text, skill.when_to_apply)
         if agent.memory == "window":  # whose prompts have a place for it

@@ -11,7 +11,7 @@ from typing import Any
 
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.data.episodes import Files, names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs.lookup import env_fixed_actions
@@ -105,10 +105,10 @@ def encode_episodes(
         DataError: they cannot be read, or there is nothing to imitate.
     """
     config, whole = parts.config.demonstrations, parts.config
-    path = imitated_file(whole)
-    episodes, agent = list(read_episodes(path, progress)), agent_of(parts)
+    files = imitated_files(whole)
+    episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
     tagged = whole.agent.projection != "none"
-    what = f"demonstrations.trajectories ({path})"
+    what = f"demonstrations.trajectories ({names_of(files)})"
     warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
     if agent.memory == MEMORY:
@@ -140,8 +140,8 @@ def _encode_grown(parts: TrainingComponents, episodes: Sequence[EpisodeShown]) -
     return encoded
 
 
-def imitated_file(config: SkillTTRLConfig) -> str:
-    """The file of episodes that a run imitates.
+def imitated_files(config: SkillTTRLConfig) -> Files:
+    """The episodes that a run imitates.
 
     Raises:
         ConfigError: none is named.

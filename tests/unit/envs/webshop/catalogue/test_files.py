@@ -259,6 +259,10 @@ def test_the_variable_names_the_folder_and_stands_in_the_message(
     assert open_catalogue().source == "official, 4 products"
     # Named data comes first; an empty variable is none.
     assert open_catalogue("generated").source == "generated, 1,000 products"
+    assert open_catalogue("generated:40").source == "generated, 40 products"
+    for wrong in ("generated:", "generated:0", "generated:-1", "generated:many"):
+        with pytest.raises(EnvError, match='"generated:10000"'):
+            open_catalogue(wrong)
     monkeypatch.setenv("WEBSHOP_DATA", "")
     assert open_catalogue().source == "generated, 1,000 products"
     with pytest.raises(EnvError, match="data must be a folder or 'generated', found 7"):

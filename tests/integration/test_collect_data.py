@@ -1,0 +1,45 @@
+"""`collect.data`: demonstrations of several catalogues, for a run that learns and is measured on its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from skill_ttrl.config import load_config
+from skill_ttrl.data.episodes import read_episodes
+from skill_ttrl.errors import DataError, EnvError
+from skill_ttrl.stages.train import run
+
+TINY = [
+    "env.kwargs.data=generated",
+    "collect.episodes=6",
+    "sft.steps=2",
+    "sft.checkpoint_every=2",
+    "sft.warmup_steps=1",
+]
+TINY += ["env.eval_tasks=2", "eval.controls=[]", "runtime.threads=1"]
+
+
+def test_a_run_imitates_episodes_of_each_of_its_data(tmp_path: Path) -> None:
+    run(load_config("webshop_official", [*TINY, "collect.data=[generated,'generated:1500']"]), tmp_path / "run")
+    own, further = ([*read_episodes(tmp_path / "run" / f"collected{end}.jsonl")] for end in ("", "-2"))
+    assert len(own) == len(further) == 6
+    assert {episode.task.split for episode in (*own, *further)} == {"train_both"}
+    assert not {episode.task.id for episode in own} & {episode.task.id for episode in further}
+    demonstrations = (tmp_path / "run" / "demonstrations.jsonl").read_text().splitlines()
+    assert len(demonstrations) == 12
+
+
+def test_data_that_are_not_there_are_named_before_anything_is_learnt(tmp_path: Path) -> None:
+    with pytest.raises(EnvError, match='"generated:10000"'):
+        run(load_config("webshop_official", [*TINY, "collect.data=[generated,'generated:many']"]), tmp_path / "run")
+
+
+def test_several_files_are_read_in_order_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    run(load_config("webshop_official", TINY), tmp_path / "run")
+    file = tmp_path / "run" / "collected.jsonl"
+    once = [episode.task.id for episode in read_episodes(file)]
+    assert [episode.task.id for episode in read_episodes([file, str(file)])] == [*once, *once]
+    with pytest.raises(DataError, match="There is no file of episodes at .*absent.jsonl"):
+        list(read_episodes([file, tmp_path / "absent.jsonl"]))
