@@ -15,8 +15,7 @@ import gymnasium
 import pytest
 import torch
 
-from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names, verified_note
-from skill_ttrl.config.section import section_at
+from skill_ttrl.config import load_config, recipe_names, verified_note
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
@@ -246,13 +245,10 @@ def options_in_tables() -> Iterator[tuple[str, list[str], str]]:
 
 
 def options_of(kind: str, name: str) -> dict[str, Any]:
-    """Options of an algorithm, a loss or a section, each with its default; `...` where it has to be given."""
+    """Options of an algorithm or a loss, each with its default; `...` where it has to be given."""
     registries: dict[str, Any] = {"rl.algorithm": ALGORITHMS, "rl.loss": LOSSES}
-    if kind in registries:
-        holder = registries[kind].get(name).options_type
-    else:
-        holder = section_at(SkillTTRLConfig, name.split("."))
-    return {key: ... if field.is_required() else field.default for key, field in holder.model_fields.items()}
+    fields = registries[kind].get(name).options_type.model_fields
+    return {key: ... if field.is_required() else field.default for key, field in fields.items()}
 
 
 def test_tables_of_algorithms_name_every_option_with_its_default() -> None:
@@ -265,8 +261,7 @@ def test_tables_of_algorithms_name_every_option_with_its_default() -> None:
         for name in names:
             assert stated == options_of(kind, name), f"{kind} {name}"
             seen.add((kind, name))
-    named = {kind: {name for each, name in seen if each == kind} for kind in ("rl.algorithm", "rl.loss", "section")}
-    assert named["rl.algorithm"] == {*ALGORITHMS} and named["rl.loss"] == {*LOSSES} and len(named["section"]) == 7
+    assert seen == {("rl.algorithm", name) for name in ALGORITHMS} | {("rl.loss", name) for name in LOSSES}
 
 
 def test_every_option_has_a_meaning() -> None:
