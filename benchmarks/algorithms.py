@@ -1,4 +1,4 @@
-"""Algorithms and losses side by side, with controls, at equal samples: the tables of docs/algorithms-results.md.
+"""Algorithms and losses side by side, with controls, at equal samples: the tables of benchmarks/results/algorithms.md.
 
     python benchmarks/algorithms.py --jobs 2                                 # all cells, then tables, JSON and plot
     python benchmarks/algorithms.py --recipes quickstart --seeds 0 --algorithms grpo psr

@@ -1,6 +1,6 @@
 r"""The grader beside math-verify: how often they agree, where they do not, and how long each takes.
 
-    python benchmarks/answers.py agreement                        # the first tables of docs/answers-results.md
+    python benchmarks/answers.py agreement                        # the first tables of benchmarks/results/answers.md
     python benchmarks/answers.py speed                            # the others
     python benchmarks/answers.py hostile                          # what tests/data/hostile_answers.json does to it
     python benchmarks/answers.py agreement --all --data FILE      # every disagreement, however many, on another file

@@ -1,4 +1,4 @@
-"""How often a gate lets noise in, and how often it lets a gain in: the tables and the plot of docs/gate.md, by simulation.
+"""How often a gate lets noise in, and how often it lets a gain in: the tables of benchmarks/results/gate.md, by simulation.
 
     python benchmarks/gate.py --plot docs/gate.svg        # a minute on one core
 

@@ -1,4 +1,4 @@
-"""Meaningless changes of a run's bank before the gate: how many pass, and how many a strict `>` lets in. A table of docs/gate.md.
+"""Meaningless changes of a run's bank before the gate: how many pass, and how many a strict `>` lets in. See docs/optimize-results.md.
 
     skillttrl train quickstart_skills_alfworld --set 'phases=[collect,distill,sft]' --set evolve=null -o runs/cold-0
     python benchmarks/gate_bank.py runs/cold-0 --candidates 10

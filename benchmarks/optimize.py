@@ -1,4 +1,4 @@
-"""The text optimiser on a scripted world whose best document is known, over seeds: docs/optimize-results.md.
+"""The text optimiser on a scripted world whose best document is known, over seeds: benchmarks/results/optimize.md.
 
     python benchmarks/optimize.py parts      # with and without each part of the loop (five minutes on one core)
     python benchmarks/optimize.py short-steps  # some of them on steps of 10 items (five minutes)

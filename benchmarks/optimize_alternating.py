@@ -1,4 +1,4 @@
-"""One bank, two optimizers: text edits and weight updates in turn, beside each alone. A table of docs/optimize-results.md.
+"""One bank, two optimizers: text edits and weight updates in turn, beside each alone. See benchmarks/results/optimize.md.
 
     python benchmarks/optimize_alternating.py                                    # cold starts (6 min a seed), then all runs
     python benchmarks/optimize_alternating.py --cold runs/qs_0 runs/qs_1         # runs that have a cold start of quickstart_skills

@@ -1,4 +1,4 @@
-"""Requests, rollouts and tokens of the text optimiser and of PyPI's skillrl 1.0.0 for the same schedule: docs/optimize-results.md.
+"""Requests, rollouts and tokens of the text optimiser and of PyPI's skillrl 1.0.0 for the same schedule: benchmarks/results/optimize.md.
 
     python benchmarks/optimize_cost.py              # all schedules over 100 seeds (five minutes on one core)
     python benchmarks/optimize_cost.py --seeds 4    # a look

@@ -1,4 +1,4 @@
-"""Rules found from failures alone, by a small policy that follows rules: the table of docs/optimize-results.md.
+"""Rules found from failures alone, by a small policy that follows rules: a table of benchmarks/results/optimize.md.
 
     python benchmarks/optimize_skills.py                                   # trains a policy a seed (6 min each), then the table
     python benchmarks/optimize_skills.py --policies runs/qs_0 runs/qs_1    # policies that are trained already, one a seed

@@ -1,4 +1,4 @@
-"""Quickstart over seeds with its baseline and its controls, and the collapse example: the tables of docs/quickstart-results.md.
+"""Quickstart over seeds with its baseline and its controls, and the collapse example: the tables of benchmarks/results/quickstart.md.
 
     python benchmarks/quickstart.py                      # all runs, then the tables (about an hour on one core)
     python benchmarks/quickstart.py --tables-only        # the tables again from finished runs

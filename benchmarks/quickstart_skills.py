@@ -1,4 +1,4 @@
-"""Learning to use a skill bank, over seeds and with controls: the tables of docs/quickstart-skills-results.md.
+"""Learning to use a skill bank, over seeds and with controls: the tables of benchmarks/results/quickstart-skills.md.
 
     python benchmarks/quickstart_skills.py                    # all runs, then the tables (about an hour on 2 cores)
     python benchmarks/quickstart_skills.py --tables-only      # the tables again from finished runs

@@ -1,6 +1,6 @@
 """Retrieval over a large bank: time of a whole query, build time and memory, with vectors in memory and in Chroma.
 
-    python benchmarks/retrieval.py                          # 50,000 generated skills, the table of docs/retrieval-results.md
+    python benchmarks/retrieval.py                          # 50,000 generated skills, the table of docs/speed-results.md
     python benchmarks/retrieval.py --texts problems.jsonl   # skills made of your own texts (one a line, or JSON objects)
     python benchmarks/retrieval.py --json results.json
 

@@ -99,4 +99,4 @@ def test_site_is_built_without_a_warning_and_without_optional_packages(tmp_path:
     assert of_an_attribute in pages["api/backends.html"]
     shown = re.sub(r"<!--.*?-->", "", "".join(pages.values()), flags=re.DOTALL)
     assert "not run:" not in shown and "quickstart-output" not in shown and "{toctree}" not in shown
-    assert 'src="_images/gate.svg"' in pages["gate.html"]
+    assert 'src="_images/gate.svg"' in pages["optimize-results.html"]
