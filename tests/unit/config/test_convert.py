@@ -137,7 +137,7 @@ def test_each_key_leads_somewhere_or_says_why_not(table: Any) -> None:
 
 @pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
 def test_the_page_has_a_row_for_each_key(table: Any) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "from-skill-ttrl.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
     for name, key in table.items():
         paths = ", ".join(f"`{path}`" for path in key.paths) or "-"
         assert f"| `{name}` | {paths} | {key.note} |\n" in page

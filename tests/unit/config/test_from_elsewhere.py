@@ -1,4 +1,4 @@
-"""What docs/from-trl-and-verl.md says of our settings: each is there, and takes the value that stands beside it."""
+"""Settings that docs/coming-from.md names for those of TRL and verl: each exists and takes the stated value."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.losses import LOSSES, build_loss
 
-PAGE = (Path(__file__).parents[3] / "docs" / "from-trl-and-verl.md").read_text(encoding="utf-8")
+WHOLE_PAGE = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+PAGE = WHOLE_PAGE[WHOLE_PAGE.index("## From TRL") : WHOLE_PAGE.index("## From GRPO-NSR")]
 ROWS = [line.split(" | ") for line in PAGE.splitlines() if line.startswith("| `") and line.count("|") == 4]
 NAMED = sorted(
     {name for row in ROWS for name in re.findall(r"`((?:rl|rollout|vllm|model|runtime|eval|run)\.[^`]+)`", row[1])}

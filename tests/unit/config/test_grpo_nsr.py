@@ -1,4 +1,4 @@
-"""The published verl command of GRPO-NSR on TTRL: every override is in docs/grpo-nsr.md, and the config says what the page says."""
+"""The published verl command of GRPO-NSR on TTRL: every override is in docs/coming-from.md, and the config says what the page says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from skill_ttrl.stages.setup.checks import load_checked, wrong_names
 
 ROOT = Path(__file__).parents[3]
 NAME = "grpo_nsr_ttrl_qwen2.5_math_1.5b"
-PAGE = (ROOT / "docs" / "grpo-nsr.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
 # As published, paths left out.
 COMMAND = """
 data.train_files data.val_files data.max_prompt_length=1024 data.max_response_length=3072 data.train_batch_size=32
@@ -36,7 +36,7 @@ trainer.save_freq=40 trainer.test_freq=5 trainer.default_local_dir trainer.total
 
 def rows() -> list[list[str]]:
     """Cells of the table of overrides."""
-    table = PAGE[PAGE.index("## The published command") : PAGE.index("## Expected results")]
+    table = PAGE[PAGE.index("### The published command") : PAGE.index("## From skillrl")]
     return [
         [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("| `")
     ]
