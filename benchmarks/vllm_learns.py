@@ -1,6 +1,6 @@
 """Does a run learn the same with vLLM as its sampler? The recipe quickstart_vllm with both backends, over seeds.
 
-    python benchmarks/vllm_learns.py                 # needs vLLM in this environment (docs/vllm.md); about 6 minutes a seed
+    python benchmarks/vllm_learns.py                 # needs vLLM in this environment (docs/models.md); about 6 minutes a seed
     python benchmarks/vllm_learns.py --tables-only   # the table again from finished runs
 
 The third row of each seed leaves the gap between sampler and learner uncorrected. Finished runs are not repeated.

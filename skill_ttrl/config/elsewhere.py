@@ -1,4 +1,4 @@
-"""Options of TRL and verl by name, and where they are found here; docs/from-trl-and-verl.md says what differs."""
+"""Options of TRL and verl by name, and where they are found here; docs/coming-from.md says what differs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ELSEWHERE: Mapping[str, str] = {
 """Advice, by an option's own name. A key of ours with such a name is never looked up here."""
 VERL_SECTIONS = ("actor_rollout_ref", "algorithm", "trainer")
 """Sections at the top of verl's configs that none of ours is called like."""
-PAGE = "docs/from-trl-and-verl.md"
+PAGE = "docs/coming-from.md"
 
 
 def instead_of(name: str) -> str:

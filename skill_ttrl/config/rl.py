@@ -201,7 +201,7 @@ class RLConfig(Section):
     """Commit of a hub's reward model, or digest of the files of one in a folder; recorded when it is resolved."""
     steps: int = Field(default=80, ge=0)
     """Steps of `prompts_per_step` prompts each. TTRL counts passes over the data instead: 80 of AIME 2024, 30 of AMC, 10 of MATH-500; n
-    passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/resume.md)."""
+    passes over P problems are n * (P // `prompts_per_step`) steps. On resume it may be larger (docs/operations.md)."""
     total_epochs: int | None = Field(default=None, ge=1)
     """Passes over the training tasks, in the place of `steps`: a run sets `steps` to n * (P // `prompts_per_step`), at least n, and this to None.
     None: `steps` counts."""

@@ -34,7 +34,7 @@ EPISODES = Section(
         Metric(
             "advice_not_written",
             *SHARE,
-            "share of the steps in which the policy's [form of actions](episodes.md#a-form-of-actions-of-your-own) cannot write what the expert "
+            "share of the steps in which the policy's [form of actions](imitation.md#a-form-of-actions-of-your-own) cannot write what the expert "
             "would have done; nothing is learnt there",
             "as `expert_agreement`, with such a form",
         ),

@@ -14,8 +14,8 @@ RECHECKS = "`skills.gate.recheck_every`"
 
 SKILLS = Section(
     "Skills",
-    "Operations and merging: [skill-agent.md](skill-agent.md#the-figures); evolution: [evolve.md](evolve.md); text edits: "
-    "[optimize-and-train.md](optimize-and-train.md); the gate: [gate.md](gate.md).",
+    "Operations and merging: [skill-agent.md](skill-agent.md#reading-a-run); evolution: [skills.md](skills.md#evolve); text edits: "
+    "[gate.md](gate.md#text-edits-between-weight-updates); the gate: [the same page](gate.md).",
     (
         Metric(
             "retrieve_rate",

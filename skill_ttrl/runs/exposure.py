@@ -84,5 +84,5 @@ def exposure_warning(rollouts: int, given: Given) -> str | None:
     return (
         f"One skill fills most prompts: {top} was given to {count:,} of {rollouts:,} rollouts, of which {wins / count:.2f} won; {best} to "
         f"{given[best][0]:,}, of which {better[best]:.2f} won. The embedder hash matches words, not meaning: try "
-        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by records; see docs/retrieval.md."
+        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by records; see docs/skill-agent.md."
     )

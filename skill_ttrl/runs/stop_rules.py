@@ -2,7 +2,7 @@
 
 A rule is one function from the steps done so far (lines of `metrics.jsonl`, oldest first), with options as keyword
 arguments, to whether training should end after the last of them. One of your own is `module:function`. What each rule
-costs against the best step in hindsight is measured in docs/baselines.md.
+costs against the best step in hindsight is measured in docs/evaluate.md.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ def plan(serving: Serving) -> list[Job]:
     found = ask_interpreter(serving.python)
     if found.vllm is None:
         raise MissingDependencyError(
-            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/vllm.md says which set), or name the "
+            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/models.md says which set), or name the "
             "interpreter of an environment that has it: skillttrl serve MODEL --python OTHER/bin/python."
         )
     gpus = _shares(serving, found)

@@ -41,5 +41,5 @@ def test_several_files_are_read_in_order_and_a_missing_one_is_named(tmp_path: Pa
     file = tmp_path / "run" / "collected.jsonl"
     once = [episode.task.id for episode in read_episodes(file)]
     assert [episode.task.id for episode in read_episodes([file, str(file)])] == [*once, *once]
-    with pytest.raises(DataError, match="There is no file of episodes at .*absent.jsonl"):
+    with pytest.raises(DataError, match=r"There is no file of episodes at .*absent\.jsonl"):
         list(read_episodes([file, tmp_path / "absent.jsonl"]))

@@ -30,21 +30,6 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 TEST = re.compile(r"tests/[\w/]+\.py(?:::\w+)?")
 TINY_RUN = ["runtime.threads=1", "sft.steps=30", "rl.steps=2", "rl.prompts_per_step=4", "rl.mini_batch_prompts=2"]
 TINY_RUN += ["data.eval.limit=16", "eval.samples=4"]
-PARTS = ["What you get", "Prerequisites", "Run it", "Expected results", "If you see less"]
-RESULTS = {"quickstart-results.md", "quickstart-skills-results.md"}
-"""Pages that a benchmark writes; a link to one that is not there yet is no broken one."""
-NO_GUIDE = {
-    "README.md",
-    "index.md",
-    "settings.md",
-    "algorithms.md",
-    "metrics.md",
-    "from-skill-ttrl.md",
-    "from-trl-and-verl.md",
-    "retrieval-results.md",
-    *RESULTS,
-}
-"""Pages that are no guide to one thing: an overview, a list, a table of results."""
 
 
 def blocks(page: Path, *kinds: str) -> Iterator[tuple[str, bool]]:
@@ -84,7 +69,7 @@ def as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("as_before")
 @pytest.mark.parametrize("page", [page for page in PAGES if any(blocks(page, "python"))], ids=lambda page: page.name)
 def test_python_blocks_run(page: Path, scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if page.name == "alfworld.md" and find_spec("alfworld") is None and "ALFWORLD_DATA" not in os.environ:
+    if page.name == "quickstart-alfworld.md" and find_spec("alfworld") is None and "ALFWORLD_DATA" not in os.environ:
         pytest.skip("needs games: the package alfworld (pip install --no-deps alfworld), or ALFWORLD_DATA")
     monkeypatch.chdir(scratch)
     for text, not_run in blocks(page, "python"):
@@ -194,7 +179,7 @@ def test_links_and_named_tests_are_there(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for found in LINK.finditer(text):
         target = found["target"].partition("#")[0]
-        if target and "://" not in target and Path(target).name not in RESULTS:
+        if target and "://" not in target:
             assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
     for named in TEST.findall(text):
         file, _, test = named.partition("::")
@@ -202,13 +187,6 @@ def test_links_and_named_tests_are_there(page: Path) -> None:
         assert f"def {test}" in (ROOT / file).read_text(encoding="utf-8"), (
             f"{page.name} names {named}, which is not there"
         )
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in NO_GUIDE], ids=lambda page: page.name)
-def test_guides_have_their_parts_in_order(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    places = [text.find(part) for part in PARTS]
-    assert -1 not in places and places == sorted(places), dict(zip(PARTS, places, strict=True))
 
 
 def test_index_names_every_page() -> None:

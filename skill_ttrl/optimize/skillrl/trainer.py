@@ -1,6 +1,6 @@
 """`SkillOptTrainer`: `skillrl`'s trainer over this project's loop, with the same files and the same summary.
 
-What is different is in docs/from-skillrl.md. In short: a run that was stopped continues exactly, since every finished call is in
+What is different is in docs/coming-from.md. In short: a run that was stopped continues exactly, since every finished call is in
 `journal.jsonl`; nothing fails silently; and a folder of another run is refused.
 """
 

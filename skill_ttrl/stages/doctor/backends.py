@@ -90,7 +90,7 @@ def vllm_checks(config: SkillTTRLConfig, model_config: Any | None) -> list[Check
     found = version_sets.this_environment()
     if not found.engines:
         on_gpu, on_cpu = version_sets.install_command("gpu"), version_sets.install_command("cpu")
-        advice = f"Into an environment of its own: {on_gpu}; for tests on a CPU: {on_cpu} (docs/vllm.md)"
+        advice = f"Into an environment of its own: {on_gpu}; for tests on a CPU: {on_cpu} (docs/models.md)"
         return [Check("vllm", "fail", "rollout.backend=vllm, and vLLM is not installed", advice)]
     name = found.engines[0]
     engine = version_sets.ENGINES[name]

@@ -125,7 +125,7 @@ def _versions() -> list[Check]:
     if name == "none":
         return [Check("versions", "fail", each.problem, each.command) for each in version_sets.misfits(found)]
     if name == "core":
-        advice = f"With vLLM, into an environment of its own: {version_sets.install_command('gpu')} (docs/vllm.md)"
+        advice = f"With vLLM, into an environment of its own: {version_sets.install_command('gpu')} (docs/models.md)"
         return [Check("versions", "ok", "set core: no vLLM", advice)]
     differ = version_sets.not_as_locked(found, name)
     engine = version_sets.ENGINES[name]

