@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
-from skill_ttrl.agents.action_parser import Project, Projection, answer_for, possible, whole
+from skill_ttrl.agents.action_list import AS_LISTED, ActionList, has_slot
+from skill_ttrl.agents.action_parser import ParsedAction, Project, answer_for, possible, whole
 from skill_ttrl.agents.forms import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Prompt, Window
+from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
@@ -92,7 +92,7 @@ class Agent:
         formatter: makes the first message.
         memory: `conversation`: later observations follow the model's own turns as they are. `episode`: the same, but later prompts are
             made of tokens (`next_message`). `none`: each turn is a first.
-        window: makes every prompt instead (`agent.memory: window`).
+        window: makes every prompt instead (`agent.context_mode: window`).
         skills: how prompts show skills; None: they have no place for any.
         bank: one frozen version of the skill bank. None: nobody queries a bank (the bank-off control): prompts say that it is
             empty, and questions stay unanswered.
@@ -104,11 +104,11 @@ class Agent:
 
     formatter: PromptFormatter
     memory: str = "conversation"
-    window: Window | None = None
+    window: TurnPromptBuilder | None = None
     skills: SkillsConfig | None = None
     bank: BankView | None = None
     project: Project = whole
-    listing: Listing = AS_LISTED
+    listing: ActionList = AS_LISTED
     form: Form | None = None
 
     def with_bank(self, bank: BankView | None) -> Agent:
@@ -129,10 +129,10 @@ class Agent:
         return Prompt(self._conversation(scene))
 
     def next_message(self, scene: Scene) -> Message:
-        """The message that follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
+        """The message that follows the model's last answer in a conversation that only grows (`agent.context_mode: episode`)."""
         return Message("user", self._seen(scene))
 
-    def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
+    def read(self, written: str, scene: Scene, *, constrained: bool = False) -> ParsedAction:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
         actions = self.form_actions(scene)
         if actions is not None:
@@ -140,7 +140,7 @@ class Agent:
         if self.project is whole:
             return whole(written)
         if constrained and possible(written, scene.admissible):
-            return Projection(written, "valid")
+            return ParsedAction(written, "valid")
         return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
 
     def choices(self, scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -197,7 +197,7 @@ class Agent:
             return [self.fit_to_budget(each or ()) for each in own]
         asked = [place for place, each in enumerate(own) if each is None]
         queries = [Query(said[place], self._type_of(tasks[place])) for place in asked]
-        found = dict(zip(asked, self.bank.select_for_prompts(queries, self.skills.in_prompt), strict=True))
+        found = dict(zip(asked, self.bank.select_for_prompts(queries, self.skills.prompt_top_k), strict=True))
         return [self.fit_to_budget(found[place] if each is None else each) for place, each in enumerate(own)]
 
     def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
@@ -208,11 +208,11 @@ class Agent:
     def retrieve(self, queries: Sequence[RetrievalQuery]) -> list[RetrievedSkills | None]:
         """The bank's answer to each question, all searched together; None for one that cannot be read."""
         assert self.bank is not None and self.skills is not None
-        budget = self.skills.retrieve_tokens
+        budget = self.skills.retrieval_max_tokens
         texts = [last_open_query(query.written) for query in queries]
         readable = [(query, text) for query, text in zip(queries, texts, strict=True) if text is not None]
         asked = [Query(text, self._type_of(query.task), query.notes) for query, text in readable]
-        found = iter(self.bank.find(asked, self.skills.retrieve_k))
+        found = iter(self.bank.find(asked, self.skills.retrieval_top_k))
         return [None if text is None else self._retrieved(next(found), budget) for text in texts]
 
     def _retrieved(self, found: Sequence[Skill], tokens: int) -> RetrievedSkills:
@@ -236,12 +236,14 @@ class Agent:
         steps = list(scene.steps)
         for place in range(0 if last is None else max(0, len(steps) - last), len(steps)):
             step = scene.steps[place]
-            then = replace(scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible)
+            then = replace(
+                scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible_actions
+            )
             steps[place] = replace(step, observation=self.form.observe(then))
             actions = self.form_actions(then) if self.window is not None or step.completion is None else None
             if actions is not None:
                 written = actions.write(step.action)
-                steps[place] = replace(steps[place], action=written or step.action, admissible=actions.choices)
+                steps[place] = replace(steps[place], action=written or step.action, admissible_actions=actions.choices)
         return steps
 
     def _conversation(self, scene: Scene) -> tuple[Message, ...]:

@@ -107,7 +107,9 @@ def actions(scene: Scene) -> FormActions:
         for values in _options(scene, visit).values():
             chosen = next((each for each in reversed(visit.clicked) if each in values), None)
             for value in values:
-                if value == chosen:  # a click on it changes nothing, and small policies repeat it until the steps run out
+                if (
+                    value == chosen
+                ):  # a click on it changes nothing, and small policies repeat it until the steps run out
                     continue
                 said, action = instruction.value(value), click(value)
                 if written.setdefault(said, action) != action:
@@ -122,12 +124,16 @@ def _walk(scene: Scene) -> tuple[_Page, _Visit, str]:
     """The page of a scene, the way to it, and what is new: a whole page (empty), `again`, `ok` or `fail`."""
     visit, news, last = _Visit(), "", None
     steps = scene.steps
-    page = _read(steps[0].observation, steps[0].admissible) if steps else _read(scene.observation, scene.admissible)
+    page = (
+        _read(steps[0].observation, steps[0].admissible_actions)
+        if steps
+        else _read(scene.observation, scene.admissible)
+    )
     for place, step in enumerate(steps):
         last, here = step.action, page
         then = steps[place + 1] if place + 1 < len(steps) else scene
-        page = _read(then.observation, then.admissible)
-        if last not in step.admissible and not last.startswith(_SEARCH):
+        page = _read(then.observation, then.admissible_actions)
+        if last not in step.admissible_actions and not last.startswith(_SEARCH):
             news = _FAILED
         else:
             news = _enter(visit, page, last, from_results=here.kind == "results")

@@ -20,8 +20,8 @@ from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config import EmbeddedConfig
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
+from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -99,7 +99,7 @@ def prompts() -> None:
             seen, _, _, _, info = env.step(action)
     skills = [Skill(f"s{n}", f"Rule {n}", "Look everywhere once before you go on.", "always") for n in range(6)]
     for most in (4096, 1024):
-        window = Window(
+        window = TurnPromptBuilder(
             Templates(),
             "alfworld",
             max_tokens=most,
@@ -124,7 +124,7 @@ def memories() -> None:
     for vocabulary, form in (("bytes", None), ("entities", Form(alfworld))):
         agent = Agent(PromptFormatter("plain"), "episode", form=form)
         texts = {text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible)}
-        tokenizer = build_tokenizer(sorted(texts), EmbeddedConfig(vocabulary=vocabulary))
+        tokenizer = build_tokenizer(sorted(texts), BuiltinConfig(vocabulary=vocabulary))
         later = [scene for _, scene in scenes if scene.steps]
         encode_next(tokenizer, Message("user", "once"))  # what is looked at once a tokenizer is no cost of a turn
         first, again = (_each(later, lambda agent, scene: agent.next_message(scene), agent, tokenizer) for _ in "ab")

@@ -62,7 +62,7 @@ def settings(options: argparse.Namespace) -> list[str]:
     return [
         "rollout.backend=vllm",
         "phases=[rl]",
-        f"model.embedded={{hidden_size: {options.hidden}, layers: {options.layers}, heads: 4, max_positions: 512}}",
+        f"model.builtin={{hidden_size: {options.hidden}, layers: {options.layers}, heads: 4, max_positions: 512}}",
         f"rollout.max_new_tokens={options.tokens}",
         f"data.train.limit={options.prompts}",
         f"rl.prompts_per_step={options.prompts}",

@@ -94,6 +94,6 @@ def episode_corpus(path: str | Path) -> list[str]:
     for trajectory in read_episodes(path):
         texts += [
             trajectory.goal,
-            *(text for step in trajectory.steps for text in (step.observation, *step.admissible)),
+            *(text for step in trajectory.steps for text in (step.observation, *step.admissible_actions)),
         ]
     return texts

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from skill_ttrl.agents.action_parser import Projection
+from skill_ttrl.agents.action_parser import ParsedAction
 from skill_ttrl.agents.agent import Scene
 from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
@@ -56,7 +56,7 @@ class ActiveRollout:
     skills: tuple[Skill, ...] = ()
     """Skills in its prompts."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Counts of the parts that did not fit into its present prompt; see `Step.left_out`."""
+    """Counts of the parts that did not fit into its present prompt; see `Step.truncated_parts`."""
     skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
     """The same count for the skills found for it; it holds for all of its prompts."""
     skill_tokens: int = 0
@@ -104,7 +104,7 @@ class ActiveRollout:
         prompt_ids: tuple[int, ...],
         completion: Completion,
         max_turns: int,
-        projection: Projection,
+        projection: ParsedAction,
     ) -> None:
         """Hand the action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
@@ -120,8 +120,8 @@ class ActiveRollout:
                 prompt_ids=prompt_ids,
                 completion=completion,
                 admissible=self.admissible,
-                verdict=projection.verdict,
-                complaint=projection.complaint,
+                verdict=projection.action_status,
+                complaint=projection.parse_error,
                 left_out=self.left_out,
             )
             possible = admissible_actions(answer[-1])
@@ -164,7 +164,7 @@ class ActiveRollout:
             self.envs.discard(self.env)
         who = "the environment had not answered" if still_running else "it had not ended"
         self.stop_reason = "timeout"
-        self.error = f"After {self.seconds:g} s (rollout.episode_seconds) {who}; {len(self.steps)} steps were played."
+        self.error = f"After {self.seconds:g} s (rollout.rollout_timeout_s) {who}; {len(self.steps)} steps were played."
 
     def finish(self, bank_version: int | None = None) -> Trajectory:
         """Build the trajectory. The answer is the environment's `info["answer"]` where there is one, else it is parsed from the text.
@@ -174,7 +174,7 @@ class ActiveRollout:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.written).answer
+            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.model_text).answer
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(
@@ -187,7 +187,7 @@ class ActiveRollout:
             skills_in_prompt=tuple(skill.id for skill in self.skills),
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
-            last_observation=self.observation if self.steps else "",
+            final_obs=self.observation if self.steps else "",
             source=stated(self.reset_info, "source"),
             goal=stated(self.reset_info, "task"),
             start_state=stated(self.reset_info, "state"),
@@ -206,7 +206,7 @@ class ActiveRollout:
 
 def operations(steps: Sequence[Step]) -> SkillOps:
     """Parse the operations on the skill bank of a rollout, in the order of its turns, from model-written text only."""
-    found = [PARSER.parse(step.written).skill_ops for step in steps]
+    found = [PARSER.parse(step.model_text).skill_ops for step in steps]
     return SkillOps(
         generate=tuple(text for ops in found for text in ops.generate),
         retrieve=tuple(query for ops in found for query in ops.retrieve),

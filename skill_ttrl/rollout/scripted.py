@@ -152,7 +152,7 @@ def play_episode(
         None if answered is None else str(answered),
         stop,
         error=error,
-        last_observation=observation if steps else "",
+        final_obs=observation if steps else "",
         source=stated(reset_info, "source"),
         goal=stated(reset_info, "task"),
     )

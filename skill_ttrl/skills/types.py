@@ -61,7 +61,7 @@ class TeacherResult:
 class Teacher(Protocol):
     """Learns from episodes what the next ones should know.
 
-    With an attribute `reads_listed = True` it finds the listed actions in the steps of failures (`Step.admissible`), which are left out
+    With an attribute `reads_listed = True` it finds the listed actions in the steps of failures (`Step.admissible_actions`), which are left out
     otherwise: they are many.
     """
 
@@ -89,7 +89,7 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
         task_id=trajectory.task.id,
         task=goal_of(trajectory),
         task_type=(type_names or {}).get(kind, kind),
-        won=trajectory.succeeded,
+        won=trajectory.is_success,
         steps=trajectory.steps,
-        last_observation=trajectory.last_observation,
+        last_observation=trajectory.final_obs,
     )

@@ -177,4 +177,4 @@ def _one_line(text: str, most: int) -> str:
 
 
 def _trouble(step: Step) -> str:
-    return "" if step.verdict in (None, "valid") else f" ({step.verdict})"
+    return "" if step.action_status in (None, "valid") else f" ({step.verdict})"

@@ -117,11 +117,11 @@ class RolloutWorker:
                     seed,
                     max_turns=self.config.agent.max_turns,
                     max_prompt_tokens=self.config.data.max_prompt_tokens,
-                    constrain=self.config.agent.constrain_actions,
-                    constrain_by=self.config.agent.constrain_by,
+                    constrain=self.config.agent.structured_actions,
+                    structured_by=self.config.agent.structured_by,
                     adviser=adviser,
                     schedule=schedule_of(self.config),
-                    episode_seconds=self.config.rollout.episode_seconds,
+                    rollout_timeout_s=self.config.rollout.rollout_timeout_s,
                 ),
             )
         )
@@ -217,7 +217,7 @@ def _shortest_prompt(agent: Agent, backend: Backend) -> int:
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:
-    """The order in which rollouts advance; `rollout.schedule: auto` goes by the backend and the number of turns."""
-    if config.rollout.schedule != "auto":
-        return config.rollout.schedule
-    return "lockstep" if backend_facts(config).blocking or config.agent.max_turns == 1 else "free"
+    """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
+    if config.rollout.mode != "auto":
+        return config.rollout.mode
+    return "sync" if backend_facts(config).blocking or config.agent.max_turns == 1 else "async"

@@ -53,7 +53,7 @@ def sample_both_variants(
 ) -> list[Group]:
     """Sample each task in two wordings; one group a task, in order. Every task states its question.
 
-    The second half of a group answers the paraphrase (`Trajectory.view` 1).
+    The second half of a group answers the paraphrase (`Trajectory.prompt_variant` 1).
     """
     questions = paraphrase([task.options["question"] for task in tasks])
     others = [
@@ -66,7 +66,7 @@ def sample_both_variants(
 
 def merge_variants(group: Group, paraphrased: Group) -> Group:
     """The rollouts of a task and of its paraphrase as one group."""
-    second = tuple(replace(trajectory, view=1) for trajectory in paraphrased.trajectories)
+    second = tuple(replace(trajectory, prompt_variant=1) for trajectory in paraphrased.trajectories)
     return replace(group, trajectories=group.trajectories + second)
 
 

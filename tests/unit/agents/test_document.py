@@ -111,8 +111,8 @@ def test_it_can_be_the_bank(tmp_path: Path) -> None:
     made["agent"]["document_as"] = "bank"
     with pytest.raises(ConfigError, match=r"agent\.document_as=bank needs a skills section"):
         load_config(made)
-    made["skills"] = {"embedder": "hash", "bank": "family:operators"}
-    with pytest.raises(ConfigError, match=r"skills\.bank names another one: family:operators"):
+    made["skills"] = {"embedder": "hash", "bank": "synthetic:operators"}
+    with pytest.raises(ConfigError, match=r"skills\.bank names another one: synthetic:operators"):
         load_config(made)
     made["skills"]["bank"] = None
     loaded = load_config(made)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent, Scene
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import CUT, Window
+from skill_ttrl.agents.turn_prompt import CUT, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
@@ -34,8 +34,8 @@ def step(observation: str = "A room.", action: str = "look", **more: Any) -> Ste
     return Step(observation, action, 0.0, False, False, **more)
 
 
-def window(template: str = "episode", prompts: str | None = None, **more: Any) -> Window:
-    return Window(Templates(prompts), template, **more)
+def window(template: str = "episode", prompts: str | None = None, **more: Any) -> TurnPromptBuilder:
+    return TurnPromptBuilder(Templates(prompts), template, **more)
 
 
 def text(messages: Sequence[Message]) -> str:
@@ -87,7 +87,7 @@ def count_text(words: str) -> int:
     return sum(len(word) // 4 + 1 for word in words.replace("\n", " \n ").split(" "))
 
 
-def limited(most: int, **more: Any) -> Window:
+def limited(most: int, **more: Any) -> TurnPromptBuilder:
     return window(max_tokens=most, count=count, count_text=count_text, **more)
 
 

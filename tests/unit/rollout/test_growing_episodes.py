@@ -1,4 +1,4 @@
-"""Episodes as one growing sequence of tokens (`agent.memory: episode`): nothing that was sampled is tokenised again."""
+"""Episodes as one growing sequence of tokens (`agent.context_mode: episode`): nothing that was sampled is tokenised again."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def play(
     return [found for group in wait_for(work) for found in group.trajectories]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_a_prompt_is_all_that_came_before_it_and_what_is_new(tiny_model: tuple[Any, Any], schedule: Schedule) -> None:
     model, tokenizer = tiny_model
     agent = Agent(PromptFormatter("plain"), "episode", form=Form(shouted))
@@ -78,7 +78,9 @@ def test_a_prompt_is_all_that_came_before_it_and_what_is_new(tiny_model: tuple[A
 
 def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
     ask = '<skill_ops><retrieve query="bako"></retrieve>'
-    skills = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 1, "retrieve_k": 1, "min_score": -1.0})
+    skills = SkillsConfig.model_validate(
+        {"embedder": "hash", "prompt_top_k": 1, "retrieval_top_k": 1, "min_score": -1.0}
+    )
     retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=-1.0, index="memory"))
     bank = BankView(Snapshot.of(1, [Skill("bako", "bako", "bako plus 9")]), retriever)
     agent = Agent(PromptFormatter("plain", prompts="tiny"), "episode", skills=skills, bank=bank)
@@ -136,11 +138,11 @@ def test_a_backend_that_knows_texts_alone_is_refused_before_anything_is_made(
     settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_memory(load_config({"agent": {"memory": "episode"}, **settings}))
+        check_memory(load_config({"agent": {"context_mode": "episode"}, **settings}))
 
 
 def test_a_backend_of_ones_own_must_be_able_to_continue_an_episode() -> None:
-    config = load_config({"agent": {"memory": "episode"}})
+    config = load_config({"agent": {"context_mode": "episode"}})
     check_grows(config, ScriptedBackend([]))
     older: Any = object()
     with pytest.raises(ConfigError, match=r"has no encode_next that gives tokens"):

@@ -46,7 +46,7 @@ SUMMARY = Summary(
 
 
 def test_what_the_bank_is_worth_has_signs() -> None:
-    found = replace(SUMMARY, accuracy_bank_off=0.95, intervals={"bank_worth": (-0.39, 0.39)})
+    found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
     assert "What the skill bank is worth: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
 
 
@@ -237,9 +237,9 @@ def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_interval
         }
 
     config = SkillTTRLConfig(name="t")
-    config.data.eval = SourceConfig(path="family:add")
+    config.data.eval = SourceConfig(path="synthetic:add")
     card = model_card(config, phase="rl", step=2, evaluations=[measured("before", [1, 2]), measured("after", [4, 4])])
-    assert "Measured on 2 held-out problems (`family:add`, split test), 4 samples each at T = 1" in card
+    assert "Measured on 2 held-out problems (`synthetic:add`, split test), 4 samples each at T = 1" in card
     assert "| figure | before | after |" in card
     assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
     assert "Change of avg@4: +0.625 [" in card

@@ -135,7 +135,7 @@ def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: 
         "sft.steps=60",
         "sft.learning_rate=1e-2",
         "rl.steps=3",
-        "sft.checkpoint_every=60",
+        "sft.save_steps=60",
     ]
     SkillTTRLTrainer(load_config(tiny_yaml, settings), output).train(rows)
     files = ("trajectories.jsonl", "votes.jsonl", "checkpoints/rl-000003/model.safetensors")
