@@ -43,7 +43,6 @@ ELSEWHERE: Mapping[str, str] = {
     "lr": "rl.learning_rate",
     "n": "rollout.n_samples_per_prompt and rollout.n_votes_per_prompt",
     "norm_adv_by_std_in_grpo": "rl.algorithm.scale_rewards=none",
-    "ppo_epochs": "rl.ppo_epochs",
     "ppo_max_token_len_per_gpu": "rl.micro_batch_tokens",
     "ppo_micro_batch_size_per_gpu": "rl.micro_batch_size",
     "ppo_mini_batch_size": "rl.mini_batch_size",

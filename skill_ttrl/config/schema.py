@@ -42,7 +42,7 @@ class VerifiedConfig(Section):
     peak_memory: str
     result: str
     config_digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """`settings_digest` of the config that was run; where it differs, the config counts as never verified."""
+    """`settings_digest` of the config that was run; where it differs, the config counts as untested."""
 
 
 class RunConfig(Section):
@@ -183,12 +183,12 @@ def settings_digest(config: SkillTTRLConfig) -> str:
 
 
 def verified_note(config: SkillTTRLConfig) -> str:
-    """Verification status of a config: its `verified`, "never", or a note that its settings differ from those that were run."""
+    """Verification status of a config: its `verified`, "untested", or a note that its settings differ from those that were run."""
     found = config.verified
     if found is None:
-        return "never"
+        return "untested"
     if found.config_digest != settings_digest(config):
-        return "never with these settings (changed since they were verified)"
+        return "untested with these settings (changed since they were verified)"
     rows = found.model_dump(exclude={"config_digest"}, exclude_none=True)
     return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in rows.items())
 

@@ -25,7 +25,7 @@ class SkillsConfig(Section):
     max_skills: int = Field(default=200, ge=1)
     """Capacity; the least useful skills go first."""
     stale_after_steps: int | None = Field(default=None, ge=1)
-    """A skill that was not used for so many steps is retired, unless its source is `seeded`; None: never."""
+    """A skill that was not used for so many steps is evicted, unless its source is `seeded`; None: never."""
     max_skills_per_problem: int | None = Field(default=3, ge=1)
     """New skills that one step adds for a problem, the best supported first (Skill-TTRL: 3); None: no limit."""
     retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"

@@ -285,7 +285,7 @@ def phase(**changes: Any) -> SkillTTRLConfig:
 def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path) -> None:
     """Of ten training tasks, six episodes; the same file when it is called again."""
     out = tmp_path / "collected.jsonl"
-    asked = {"agent": "tests.doors:Opener", "episodes": 6, "explore": 0.25}
+    asked = {"agent": "tests.doors:Opener", "episodes": 6, "epsilon": 0.25}
     config = phase(env={"id": DOORS, "train_tasks": 10}, collect=asked)
     found = collect_into(out, config, SilentProgress())
     assert found.played == 6 and found.seed == 3 and found.explore == 0.25
@@ -298,7 +298,7 @@ def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path
 
 
 def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_own(tmp_path: Path) -> None:
-    asked = {"agent": "openai:opener", "episodes": 4, "tries": 2}
+    asked = {"agent": "openai:opener", "episodes": 4, "rollouts_per_task": 2}
     with FaultyServer(answer=opens, faults=()) as server:
         endpoints = {"policy": {"base_url": server.url, "model": "another", "max_retry_wait": 0.05}}
         config = phase(collect=asked, endpoints=endpoints)

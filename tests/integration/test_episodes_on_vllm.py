@@ -52,7 +52,7 @@ SHOP: dict[str, Any] = {
         "history_length": 3,
         "max_observation_tokens": 1,
     }
-    | {"actions": "numbered", "order": "words", "projection": "action", "max_turns": TURNS},
+    | {"actions": "numbered", "action_order": "words", "action_parser": "action", "max_turns": TURNS},
     "data": {"max_prompt_tokens": 600},
     "model": {
         "path": "builtin",
@@ -325,7 +325,7 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     ).json()["data"]
     path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
     endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
-    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"dialect": "vllm"}})
+    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"server_type": "vllm"}})
     path.write_text(config.to_yaml(sparse=True))
     words = ["collect", "--env", "webshop", "--data", "generated", "--agent", f"openai:{model['id']}", "-o", out]
     words += ["--episodes", 24, "--tries", 2, "--config", path, "--json"]

@@ -56,7 +56,7 @@ RUN["agent"]["structured_actions"] = True
 @pytest.fixture(scope="module")
 def policy() -> tuple[Any, Any]:
     """(model, tokenizer): untrained."""
-    shape = BuiltinConfig.model_validate(RUN["model"]["embedded"])
+    shape = BuiltinConfig.model_validate(RUN["model"]["builtin"])
     tokenizer = build_tokenizer(["<task>", *FORM.vocabulary], shape)
     model: Any = build_model(shape, tokenizer, seed=0)
     return model.eval(), tokenizer

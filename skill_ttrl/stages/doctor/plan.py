@@ -127,7 +127,7 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
         *_too_large(config, model_config, 0 if device is None and _too_many(found) else memory.on_device, available),
     ]
     assumptions += [*_about_ranks(memory), *beside_learner(config)]
-    if config.verified is not None and not (note := verified_note(config)).startswith("never"):
+    if config.verified is not None and not (note := verified_note(config)).startswith("untested"):
         assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
         assumptions.append(

@@ -71,7 +71,7 @@ class Evaluation:
     pass_at_k: dict[str, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
-    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
+    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `majority_ratio`."""
     majority_interval: Interval | None
     greedy: float | None
     greedy_interval: Interval | None

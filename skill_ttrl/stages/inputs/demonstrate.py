@@ -181,7 +181,7 @@ def show_steps(
     prompts: bool = True,
 ) -> Iterator[StepShown]:
     """The steps of `chosen_steps`, with the skills of each episode (`skills_of_episodes`); without `prompts` they have no messages."""
-    aims = Aims(trajectories, config) if config.rationale == "aim" else None
+    aims = Aims(trajectories, config) if config.rationale == "next_subgoal" else None
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         scene = scene_at(trajectory, place, skills)

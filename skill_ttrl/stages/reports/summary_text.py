@@ -119,7 +119,7 @@ def skill_lines(summary: Summary) -> list[str]:
     """Lines on the votes without the bank, and on the skills that the rollouts were given."""
     lines, votes = [], summary.bank_votes
     if votes:
-        text = f"Votes with the skill bank (without it): agreement {votes['agreement']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
+        text = f"Votes with the skill bank (without it): agreement {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
         if "majority" in votes:
             text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
         lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")

@@ -114,7 +114,7 @@ def bank_votes(after: Evaluation | None, off: Evaluation | None) -> dict[str, fl
     pairs = [
         (one.majority_answer, other.majority_answer) for one, other in zip(after.results, off.results, strict=True)
     ]
-    if all(one is None for one, _ in pairs) or after.majority_ratio is None or off.agreement is None:
+    if all(one is None for one, _ in pairs) or after.majority_ratio is None or off.majority_ratio is None:
         return {}
     differ = [(None if one is None else canonical(one)) != (None if other is None else canonical(other)) for one, other in pairs]  # fmt: skip
     found = {
@@ -136,7 +136,7 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
     """
     if not votes or votes["majority_ratio"] <= votes["majority_ratio_no_skills"]:
         return None
-    more = f"agreement is {votes['agreement']:.2f} with it and {votes['majority_ratio_no_skills']:.2f} without it"
+    more = f"agreement is {votes['majority_ratio']:.2f} with it and {votes['majority_ratio_no_skills']:.2f} without it"
     if change is not None:
         if change[1] >= 0:
             return None

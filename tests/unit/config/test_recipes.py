@@ -47,10 +47,10 @@ def test_a_changed_copy_is_not_verified_and_a_run_s_own_config_is(tmp_path: Path
     kept = tmp_path / "config.yaml"
     kept.write_text(config.to_yaml().replace("revision: null", "revision: abc"))
     for same in (load_config(kept), load_config("quickstart", ["seed=3", "name=mine", "run.report_to=tensorboard"])):
-        assert verified_note(same) == verified_note(config) != "never"
+        assert verified_note(same) == verified_note(config) != "untested"
     changed = load_config("quickstart", ["rl.steps=21"])
-    assert verified_note(changed).startswith("never with these settings (changed")
-    assert verified_note(load_config({})) == "never"
+    assert verified_note(changed).startswith("untested with these settings (changed")
+    assert verified_note(load_config({})) == "untested"
 
 
 def test_a_run_goes_on_whatever_is_said_of_its_verification() -> None:
@@ -131,4 +131,4 @@ def test_the_variant_for_one_gpu_differs_in_adapters_rates_and_engine_alone(name
     assert {key for key in whole["rollout"] if whole["rollout"][key] != few["rollout"][key]} == {"backend"}
     assert {key for key in whole["rl"] if whole["rl"][key] != few["rl"][key]} == {"learning_rate"}
     assert {key for key in whole["sft"] if whole["sft"][key] != few["sft"][key]} == {"learning_rate"}
-    assert few["model"]["lora"] is not None and few["vllm"]["sleep"]
+    assert few["model"]["lora"] is not None and few["vllm"]["enable_sleep_mode"]

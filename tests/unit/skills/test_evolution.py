@@ -39,7 +39,9 @@ def played(kind: str, won: int, lost: int) -> list[Group]:
 
 
 def tracker(state: object = None, **settings: object) -> SuccessTracker:
-    config = EvolveConfig(**{"min_episodes": 4, "deep": 3, "shallow": 1, **settings})  # type: ignore[arg-type]
+    config = EvolveConfig(
+        **{"min_episodes": 4, "max_failures_below_threshold": 3, "max_failures_above_threshold": 1, **settings}
+    )  # type: ignore[arg-type]
     return SuccessTracker(config, splits=["train"], seed=5, state=state)  # type: ignore[arg-type]
 
 
@@ -122,6 +124,6 @@ def test_the_sample_is_drawn_anew_with_another_seed() -> None:
 
 @pytest.mark.parametrize("shallow", [0, 1])
 def test_a_perfect_type_or_none_asked_for_gives_no_failures(shallow: int) -> None:
-    watch = tracker(shallow=shallow)
+    watch = tracker(max_failures_above_threshold=shallow)
     watch.add([*played("clean", 0, 4), *played("look", 4, 0), *played("cool", 3, 1)], 0)
     assert kinds(watch.judge()) == ["clean", "cool", "clean", "clean"] if shallow else ["clean"] * 3
