@@ -164,7 +164,7 @@ class TurnPromptBuilder:
         return messages if self.document is None else self.document.placed(messages)
 
     def _turn(self, number: int, step: Step) -> str:
-        refused = bool(step.admissible_actions) and not possible(step.action, step.admissible)
+        refused = bool(step.admissible_actions) and not possible(step.action, step.admissible_actions)
         return self.templates.render(
             "turn",
             number=str(number),

@@ -292,7 +292,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
     began = time.process_time()
     groups = worker.generate_rollouts(tasks, 1, sampling, 0)
     played = [group.trajectories[0] for group in groups]
-    won = sum(each.succeeded for each in played)
+    won = sum(each.is_success for each in played)
     interval = wilson_interval(won, len(played))
     verb = TRUE_RULES[kind].verb
     return {
@@ -305,7 +305,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
         "treated": sum(any(action.startswith(f"{verb} ") for action in actions(each)) for each in played) / len(played),
         "cpu_s": round(time.process_time() - began, 1),
         "failed": sum(each.error is not None for each in played),
-        "lost": [each.task.id for each in played if not each.succeeded],
+        "lost": [each.task.id for each in played if not each.is_success],
     }
 
 

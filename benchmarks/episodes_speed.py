@@ -117,13 +117,15 @@ def memories() -> None:
     env, expert = ALFWorldEnv(data="generated"), make_player("expert", ALFWORLD_ENV_ID)
     played = [play_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
     scenes = [
-        (step, Scene(step.observation, each.steps[:place], each.goal, step.admissible))
+        (step, Scene(step.observation, each.steps[:place], each.goal, step.admissible_actions))
         for each in played
         for place, step in enumerate(each.steps)
     ]
     for vocabulary, form in (("bytes", None), ("entities", Form(alfworld))):
         agent = Agent(PromptFormatter("plain"), "episode", form=form)
-        texts = {text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible)}
+        texts = {
+            text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible_actions)
+        }
         tokenizer = build_tokenizer(sorted(texts), BuiltinConfig(vocabulary=vocabulary))
         later = [scene for _, scene in scenes if scene.steps]
         encode_next(tokenizer, Message("user", "once"))  # what is looked at once a tokenizer is no cost of a turn

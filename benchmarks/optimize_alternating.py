@@ -108,7 +108,7 @@ def problems(seed: int, output: Path) -> dict[str, Path]:
         own = every[start : start + MODULUS]
         random.Random(derive_seed(seed, "digits", own[0].id)).shuffle(own)
         for place, task in enumerate(own):
-            row = {"id": task.id, "question": task.options["question"], "answer": task.reference}
+            row = {"id": task.id, "question": task.options["question"], "answer": task.ground_truth}
             rows["train" if place < TRAINED_DIGITS else "eval"].append(json.dumps(row))
             if place < GATE_DIGITS:
                 rows["gate"].append(json.dumps(row))

@@ -150,7 +150,7 @@ class FormRule:
         assert possible is not None
         written = self._write(WEBSHOP.observe(scene), possible.choices)
         action = possible.read(written) or ""
-        self._steps.append(Step(observation, action, 0.0, False, False, admissible=admissible))
+        self._steps.append(Step(observation, action, 0.0, False, False, admissible_actions=admissible))
         return action
 
     def _write(self, text: str, choices: Sequence[str]) -> str:

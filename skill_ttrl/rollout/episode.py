@@ -119,10 +119,10 @@ class ActiveRollout:
                 self.reset_info,
                 prompt_ids=prompt_ids,
                 completion=completion,
-                admissible=self.admissible,
-                verdict=projection.action_status,
-                complaint=projection.parse_error,
-                left_out=self.left_out,
+                admissible_actions=self.admissible,
+                action_status=projection.action_status,
+                parse_error=projection.parse_error,
+                truncated_parts=self.left_out,
             )
             possible = admissible_actions(answer[-1])
             if self.adviser is not None:

@@ -89,7 +89,7 @@ def exploit_count(trajectory: Trajectory) -> int | None:
 
 def episode_result(trajectory: Trajectory) -> EpisodeResult:
     """Count one episode."""
-    verdicts = [step.action_status for step in trajectory.steps if step.verdict is not None]
+    verdicts = [step.action_status for step in trajectory.steps if step.action_status is not None]
     return EpisodeResult(
         trajectory.task.id,
         trajectory.task.task_type,

@@ -21,11 +21,11 @@ class Case:
     """As the bank calls it (`skills.type_names`)."""
     won: bool
     steps: tuple[Step, ...]
-    last_observation: str = ""
+    final_obs: str = ""
 
     def outcomes(self) -> list[tuple[str, str]]:
         """(action, observation that followed) of each step."""
-        after = [*(step.observation for step in self.steps[1:]), self.last_observation]
+        after = [*(step.observation for step in self.steps[1:]), self.final_obs]
         return [(step.action, seen) for step, seen in zip(self.steps, after, strict=False)]
 
 
@@ -91,5 +91,5 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
         task_type=(type_names or {}).get(kind, kind),
         won=trajectory.is_success,
         steps=trajectory.steps,
-        last_observation=trajectory.final_obs,
+        final_obs=trajectory.final_obs,
     )

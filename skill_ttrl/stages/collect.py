@@ -202,7 +202,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
     listed = isinstance(asked.epsilon, list)
-    chances = asked.epsilon if isinstance(asked.explore, list) else [asked.explore]
+    chances = asked.epsilon if isinstance(asked.epsilon, list) else [asked.epsilon]
     moves, never = tuple(asked.explore_moves_like), tuple(asked.explore_never)
     return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed, moves, never)
 

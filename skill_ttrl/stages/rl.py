@@ -147,7 +147,7 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
         run.progress.notice(stopped)
     last = state.step == config.steps or stopped is not None
     failed = watch_updates(run, state, state.step - 1)
-    if config.eval_steps and state.step % config.validate_every == 0 and not last and failed is None:
+    if config.eval_steps and state.step % config.eval_steps == 0 and not last and failed is None:
         with checkpoint_on_error(run, state):
             run.evaluate(f"step {state.step}")
     save_if_due(run, state, due=last or state.step % config.save_steps == 0, failed=failed)

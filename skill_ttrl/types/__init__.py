@@ -105,12 +105,12 @@ class Completion:
     @property
     def num_sampled_tokens(self) -> int:
         """Number of sampled tokens; 0 if the inference engine returns neither ids nor log-probs."""
-        return sum(self.completion_mask) if self.mask else max(len(self.token_ids), len(self.logprobs))
+        return sum(self.completion_mask) if self.completion_mask else max(len(self.token_ids), len(self.logprobs))
 
     @property
     def num_inserted_tokens(self) -> int:
         """Number of inserted tokens."""
-        return 0 if self.completion_mask is None else self.mask.count(False)
+        return 0 if self.completion_mask is None else self.completion_mask.count(False)
 
     @property
     def model_text(self) -> str:

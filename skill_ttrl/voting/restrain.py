@@ -66,5 +66,5 @@ def restrain(
     total = math.fsum(shaped.values())
     scores = {key: value / total for key, value in shaped.items()}
     return counted.result(
-        scores, membership=counted.class_ids, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
+        scores, class_ids=counted.class_ids, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
     )

@@ -118,7 +118,7 @@ def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) 
     selection = TaskSelection(DOORS, episodes=17, tries=3)
 
     def collect(path: Path, **more: Any) -> int:
-        found = run_policy("embedded", selection, config=str(recipe), chunk=6, output=path, **more)
+        found = run_policy("builtin", selection, config=str(recipe), chunk=6, output=path, **more)
         return found.played
 
     whole = tmp_path / "whole.jsonl"
@@ -250,17 +250,17 @@ def at_nowhere() -> list[str]:
 def test_a_greedy_policy_plays_the_same_with_every_seed(tmp_path: Path, recipe: Path) -> None:
     selection = TaskSelection(DOORS, "test", episodes=2)
     for seed in (1, 2):
-        run_policy("embedded", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
+        run_policy("builtin", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
     one, other = ([each.text for each in lines(tmp_path / f"{seed}.jsonl")] for seed in (1, 2))
     assert one == other
     with pytest.raises(RunFolderError, match="sampling"):
-        run_policy("embedded", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
+        run_policy("builtin", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
 
 
 def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
     short = ["data.max_prompt_tokens=2"]
     with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):
-        run_policy("embedded", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
+        run_policy("builtin", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
@@ -274,7 +274,7 @@ def test_without_the_bank_no_embedder_is_looked_for(
     monkeypatch.setattr("skill_ttrl.stages.inputs.pin.hub_commit", no_hub)
     monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
     overrides = ["skills={}", "model.builtin.max_positions=2048", *more]
-    found = run_policy("embedded", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
+    found = run_policy("builtin", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6
 
 
@@ -305,7 +305,7 @@ def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_ow
         found = collect_into(tmp_path / "collected.jsonl", config, SilentProgress())
     assert found.played == 4 and found.overall.success == 1 and found.overall.tasks == 2 and found.tokens > 0
     assert {request["body"]["model"] for request in server.asked} == {"opener"}
-    found = collect_into(tmp_path / "own.jsonl", phase(collect={"agent": "embedded", "episodes": 2}), SilentProgress())
+    found = collect_into(tmp_path / "own.jsonl", phase(collect={"agent": "builtin", "episodes": 2}), SilentProgress())
     assert found.played == 2 and {len(each.steps) for each in lines(tmp_path / "own.jsonl")} <= {1, 2, 3}
 
 

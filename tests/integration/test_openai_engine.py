@@ -120,7 +120,7 @@ def test_greedy_texts_and_their_log_probs_are_those_of_the_same_weights_here(eng
         # Random weights write bytes that are no text; those are shown in two ways.
         assert readable(far) == readable(near)
         assert far.completions[0].finish_reason == near.completions[0].finish_reason
-        assert far.completions[0].num_sampled_tokens == near.completions[0].sampled
+        assert far.completions[0].num_sampled_tokens == near.completions[0].num_sampled_tokens
         assert far.completions[0].logprobs == pytest.approx(near.completions[0].logprobs, abs=1e-4)
 
 

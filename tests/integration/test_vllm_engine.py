@@ -245,7 +245,7 @@ def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel)
     assert len(told) == len(asked) > 3 and backend.cached_tokens - cached >= BLOCK * len(told)
     control = loaded.tokenizer.convert_tokens_to_ids("<|im_end|>")
     for done in told:
-        assert done.completion_mask is not None and sum(done.mask) <= 40
+        assert done.completion_mask is not None and sum(done.completion_mask) <= 40
         inserted = [token for token, own in zip(done.token_ids, done.completion_mask, strict=True) if not own]
         assert loaded.tokenizer.decode(inserted) == " <|im_end|> told: 12 " and control not in inserted
         scored = learners(loaded, found.prompt_ids, done)

@@ -217,7 +217,7 @@ def test_adapters_that_were_not_swapped_end_the_run(
     assert len(list(Path(backend._folder.name).iterdir())) == 1  # from the disk as well
     move(loaded)
     monkeypatch.setattr(type(backend), "_swap_adapters", lambda *_: None)
-    with pytest.raises(WeightSyncError, match=r"vllm\.updates=lora"):
+    with pytest.raises(WeightSyncError, match=r"vllm\.weight_sync=lora"):
         backend.sync(3)
     assert backend.policy_version == 2
 
@@ -259,7 +259,7 @@ def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> N
 def test_what_cannot_be_trained_with_is_said_before_anything_starts(trained: Path) -> None:
     for wrong, says in (
         (["rollout.top_p=0.9"], r"rollout\.top_p=0\.9"),
-        (["model.builtin.hidden_size=96", "model.path=builtin"], r"model\.embedded\.hidden_size"),
+        (["model.builtin.hidden_size=96", "model.path=builtin"], r"model\.builtin\.hidden_size"),
         (["vllm.max_model_len=4000"], "128 positions"),
         (["vllm.weight_sync=lora"], r"model\.lora"),
         (["vllm.max_model_len=16"], r"vllm\.max_model_len"),

@@ -136,7 +136,7 @@ def lean(case: Case, *, with_listed: bool = True) -> Case:
         )
         for step in case.steps
     )
-    return replace(case, steps=steps, last_observation=case.last_observation[:OBSERVATION_CHARS])
+    return replace(case, steps=steps, final_obs=case.final_obs[:OBSERVATION_CHARS])
 
 
 def round_robin(lists: Iterable[Sequence[T]]) -> list[T]:

@@ -196,7 +196,7 @@ def _names(action: str, task: str) -> bool:
 def _is_invalid(step: Step) -> bool:
     if step.action_status == "invalid":
         return True
-    if not step.admissible_actions or step.action in step.admissible:
+    if not step.admissible_actions or step.action in step.admissible_actions:
         return False
     verb = step.action.partition("[")[0]
     return not any(

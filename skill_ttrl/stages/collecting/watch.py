@@ -78,7 +78,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         """See `gymnasium.Env.step`."""
         answer = self.env.step(action)
         possible = admissible_actions(self._info)
-        observation, step = make_step(self._observation, action, answer, self._reset_info, admissible=possible)
+        observation, step = make_step(self._observation, action, answer, self._reset_info, admissible_actions=possible)
         self._steps.append(step)
         self._tell(action, observation, answer[-1], over=step.terminated or step.truncated)
         return answer

@@ -132,7 +132,7 @@ def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
                     logprobs=_whole([sample.logprob for sample in row.samples]),
                     lengths=_whole([sample.tokens for sample in row.samples]),
                     views=tuple(sample.prompt_variant for sample in row.samples)
-                    if any(s.view for s in row.samples)
+                    if any(s.prompt_variant for s in row.samples)
                     else None,
                     base_majority_ratio=share,
                     seed=derive_seed(seed, "ballot", step),

@@ -91,7 +91,7 @@ def build(
         progress.notice(unshown, warning=True)
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
     answered = any(task.ground_truth is not None for task in evaluated)
-    known = {task.id: task.ground_truth for task in train if task.reference is not None}
+    known = {task.id: task.ground_truth for task in train if task.ground_truth is not None}
     meter = Meter(known, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
     tested = GateTasks(gate, make_envs(config, gate)) if gate else None

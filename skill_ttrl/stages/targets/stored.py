@@ -141,7 +141,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     except (ConfigError, DataError, EnvError, TrustError) as error:
         notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
         return {}
-    return {task.id: task.ground_truth for task in tasks if task.reference is not None}
+    return {task.id: task.ground_truth for task in tasks if task.ground_truth is not None}
 
 
 def _from_records(path: Path) -> SampleSet:

@@ -133,7 +133,7 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     rollouts = trajectories_of(groups)
     metrics = success_metrics(rollouts, by_type=by_type)
     steps = [step for trajectory in rollouts for step in trajectory.steps]
-    read = [step.action_status for step in steps if step.verdict is not None]
+    read = [step.action_status for step in steps if step.action_status is not None]
     if read:
         metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
         metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])

@@ -56,7 +56,7 @@ def test_what_is_meant_is_played_and_the_verdict_says_how_it_was_found(
 ) -> None:
     found = project(written, listed)
     assert (found.action, found.action_status) == (action, verdict)
-    assert complaint in found.parse_error and bool(complaint) == bool(found.complaint)
+    assert complaint in found.parse_error and bool(complaint) == bool(found.parse_error)
 
 
 def test_an_action_in_a_skill_that_the_model_writes_is_none() -> None:

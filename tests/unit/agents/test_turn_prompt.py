@@ -73,7 +73,7 @@ def test_what_there_is_nothing_of_leaves_no_heading() -> None:
 
 
 def test_an_action_that_was_not_possible_is_marked_in_the_history() -> None:
-    past = [step(action="fly", admissible=ACTIONS), step(action="look", admissible=ACTIONS)]
+    past = [step(action="fly", admissible_actions=ACTIONS), step(action="look", admissible_actions=ACTIONS)]
     shown = text(window().prompt("Dark.", past, "", ACTIONS).messages)
     assert "You did: fly (this was not possible)\n" in shown and "You did: look\n" in shown
 
@@ -218,7 +218,7 @@ def test_a_listed_action_takes_one_line_and_what_is_read_back_is_the_action() ->
 def test_each_text_is_replaced_by_a_file_of_its_name(tmp_path: Path, name: str) -> None:
     shipped = Templates().get(name).template
     (tmp_path / f"{name}.md").write_text(f"MINE {shipped}\n", encoding="utf-8")
-    past = [step(action="fly", admissible=ACTIONS)]
+    past = [step(action="fly", admissible_actions=ACTIONS)]
     shown = text(window(prompts=str(tmp_path), asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)
     assert "MINE" in shown
     assert "MINE" not in text(window(asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)

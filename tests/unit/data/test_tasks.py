@@ -45,7 +45,7 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
     assert (first.ground_truth, first.task_type) == ("2", "counting_probability")
     assert (second.ground_truth, second.task_type) == ("142", "geometry")
     assert (third.ground_truth, third.task_type) == (None, "odd")
-    assert (fourth.ground_truth, fourth.task_type, fifth.reference) == ("72", "word_problem", "0.5")
+    assert (fourth.ground_truth, fourth.task_type, fifth.ground_truth) == ("72", "word_problem", "0.5")
 
 
 @pytest.mark.parametrize("name", ["prompt", "question", "problem"])

@@ -47,7 +47,7 @@ def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
     ((done,),) = (generation.completions for generation in run(backend, answer))
     assert done.text == "one <ask>a</ask>[A] then two" and done.model_text == "one <ask>a</ask> then two"
     assert bytes(done.token_ids).decode() == done.text
-    assert done.completion_mask is not None and len(done.mask) == len(done.logprobs) == len(done.token_ids)
+    assert done.completion_mask is not None and len(done.completion_mask) == len(done.logprobs) == len(done.token_ids)
     assert bytes(t for t, own in zip(done.token_ids, done.completion_mask, strict=True) if not own) == b"[A]"
     assert asked == [InsertionPoint(0, 0, "one <ask>a</ask>", MARK)]
 
@@ -159,7 +159,7 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     )
     first, *others = found.completions
     assert all(other == first for other in others)  # greedy: a group that pauses together is one request again
-    assert first.completion_mask is not None and sum(first.mask) <= 12
+    assert first.completion_mask is not None and sum(first.completion_mask) <= 12
     stop = first.completion_mask.index(False)
     told = backend.encode_text(" 7")
     assert first.token_ids[stop : stop + len(told)] == told

@@ -350,5 +350,5 @@ def test_an_optimizer_without_a_model_has_the_loop_without_these_features() -> N
     found = optimize(TASK, "red", OptimizeConfig(epochs=3, batch_size=6), calls, Own())
     assert found.state.best == "red" and "comparison" not in calls.counts
     config = OptimizeConfig.model_validate({"slow_update": {"enabled": True}})
-    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.use asks a language model"):
+    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.enabled asks a language model"):
         optimize(TASK, "red", config, Calls(None, world), Own())

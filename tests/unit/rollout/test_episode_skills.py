@@ -113,7 +113,7 @@ def test_a_question_in_a_thought_is_answered_and_what_is_inserted_is_never_playe
         asked is not None
         and len(asked.inserted_spans) == 1
         and asked.completion_mask is not None
-        and not all(asked.mask)
+        and not all(asked.completion_mask)
     )
     (start, end), told = asked.inserted_spans[0], asked.text
     assert "Apples stand on tables" in told[start:end] and "<action>" not in told[start:end]

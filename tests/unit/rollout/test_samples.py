@@ -36,11 +36,13 @@ def trajectory(task: Task = TASK, answer: str | None = "42", reward: float = 1.0
 
 
 def test_what_is_kept_of_a_try() -> None:
-    found = sample_of(trajectory(view=1))
+    found = sample_of(trajectory(prompt_variant=1))
     assert found == Sample(
         "ab\nab", "42", -1.5, 4, truncated=True, prompt_variant=1
     )  # inserted tokens are not the model's own
-    assert sample_of(trajectory(OPEN)).is_correct is True and sample_of(trajectory(OPEN, reward=0.0)).right is False
+    assert (
+        sample_of(trajectory(OPEN)).is_correct is True and sample_of(trajectory(OPEN, reward=0.0)).is_correct is False
+    )
     failed = Trajectory(OPEN, (), None, "error", error="broken")
     assert sample_of(failed) == Sample("", None, is_correct=False, error="broken")
     told = sample_of(trajectory(ops=SkillOps(retrieve=("q",), errors=("e",)), retrieved=("parity",)))

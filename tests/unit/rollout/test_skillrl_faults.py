@@ -101,7 +101,7 @@ def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
         assert all(skill.text in prompt for skill in BANK), f"step {place} lost its skills"
         bare = len(prompt.encode()) - len(agent(backend, "webshop").window.experience(BANK).encode())  # type: ignore[union-attr]
         assert bare <= 6000 and (step in long) == ("observation_tokens" in step.truncated_parts)
-        assert (step in long) == ("turns" in step.truncated_parts) == ("actions" in step.left_out) or place == 0
+        assert (step in long) == ("turns" in step.truncated_parts) == ("actions" in step.truncated_parts) or place == 0
 
 
 def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:

@@ -76,8 +76,8 @@ def test_metrics_are_deterministic_lines_and_reach_the_tracker(folder: RunFolder
 
 def test_a_whole_run_reads_back(folder: RunFolder) -> None:
     log = MetricsLog(folder)
-    log.log("rl", 1, {"agreement": 0.5})
-    log.log("rl", 2, {"agreement": 0.75})
+    log.log("rl", 1, {"majority_ratio": 0.5})
+    log.log("rl", 2, {"majority_ratio": 0.75})
     folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", 1, group()))
     vote = VoteResult("2", 0.5, (True, False), (("2", 1),), abstained=1)
     folder.append_jsonl("votes.jsonl", [vote_line("rl", 1, "p1", vote, correct=True)])
@@ -86,9 +86,9 @@ def test_a_whole_run_reads_back(folder: RunFolder) -> None:
 
     run = read_run(folder.path)
     assert run.config == SkillTTRLConfig(name="t") and run.summary == SUMMARY == read_summary(folder.path)
-    assert list(run.metrics["agreement"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
+    assert list(run.metrics["majority_ratio"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
     assert list(run.trajectories["sample"]) == [0, 1]
-    assert run.votes.loc[0, "agreement"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
+    assert run.votes.loc[0, "majority_ratio"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
     assert run.evaluations.loc[0, "accuracy"] == 0.5
     assert run.timings.empty and run.notes == ["timings.jsonl is missing: no step has ended yet."]
     text = (folder.path / "trajectories.jsonl").read_text().splitlines()[0]
@@ -121,7 +121,7 @@ def test_summary_has_the_documented_keys_and_names_what_is_missing(folder: RunFo
     write_summary(folder, SUMMARY)
     data = json.loads((folder.path / "summary.json").read_text())
     pairs = {f"{name}_{when}" for name in ("accuracy", "majority", "greedy") for when in ("before", "after")}
-    assert pairs | {"label_accuracy", "agreement", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
+    assert pairs | {"label_accuracy", "majority_ratio", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
     (folder.path / "summary.json").write_text('{"name": 1}')
     with pytest.raises(RunFolderError, match=r"Cannot read .*summary.json"):
         read_summary(folder.path)
@@ -139,7 +139,7 @@ def test_markdown_shows_what_was_measured_only() -> None:
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     log = MetricsLog(folder)
     for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
-        log.log("rl", step, {"agreement": value, "constant": 1, "<b>": value + 1, "again": value})
+        log.log("rl", step, {"majority_ratio": value, "constant": 1, "<b>": value + 1, "again": value})
     log.log("rl", 5, {"once": 1.0})
     write_summary(folder, SUMMARY)
     text = write_report_html(folder).read_text()
@@ -180,7 +180,7 @@ def test_model_card(folder: RunFolder) -> None:
     assert "ttrl" in front["tags"]
     assert "no labels were used" in card and "## Figures" not in card
     assert "apply_chat_template(" in card and '"content": "Say \\"x\\""' in card
-    config.rl.reward, config.model.path, config.model.lora = "label", "embedded", LoraConfig()
+    config.rl.reward, config.model.path, config.model.lora = "label", "builtin", LoraConfig()
     card = model_card(config, phase="rl", step=20)
     assert "AutoPeftModelForCausalLM" in card and "it has no chat template" in card
     front = yaml.safe_load(card.split("---")[1])

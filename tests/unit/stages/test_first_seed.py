@@ -288,7 +288,7 @@ def test_rollout_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sampling_settings_of_one_call_and_log_probs() -> None:
-    engine = RolloutEngine("embedded", max_new_tokens=3)
+    engine = RolloutEngine("builtin", max_new_tokens=3)
     greedy = partial(engine.generate, ["a"], n_samples=2, temperature=0.0)
     assert greedy()[0] == greedy()[0] and len({*greedy()[0]}) == 1 and engine.sampling.temperature == 1.0
     assert len(greedy(max_tokens=1)[0][0]) <= len(greedy()[0][0])

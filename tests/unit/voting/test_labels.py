@@ -10,7 +10,7 @@ from skill_ttrl.voting import apply_pseudo_labels, batch_majority_vote, restore_
 TASKS = [
     Task("a", "Env-v0", {"question": "?"}, ground_truth="1"),
     Task("b", "Env-v0"),
-    Task("c", "Env-v0", reference="3"),
+    Task("c", "Env-v0", ground_truth="3"),
 ]
 VOTES = batch_majority_vote([["7", "7", "8"], ["5"], ["", None]])
 

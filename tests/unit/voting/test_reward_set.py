@@ -44,6 +44,6 @@ def test_a_late_answer_is_rewarded_as_the_samples_that_gave_the_same(late: str |
 
 def test_a_late_answer_has_the_soft_reward_of_its_class() -> None:
     held = vote("soft", Ballot(tuple(ANSWERS)))
-    assert late_vote(held, ANSWERS, "3").sample_rewards == held.earned[3:]
-    assert 0 < late_vote(held, ANSWERS, "3").sample_rewards[0] < late_vote(held, ANSWERS, "1/2").earned[0]
+    assert late_vote(held, ANSWERS, "3").sample_rewards == held.sample_rewards[3:]
+    assert 0 < late_vote(held, ANSWERS, "3").sample_rewards[0] < late_vote(held, ANSWERS, "1/2").sample_rewards[0]
     assert late_vote(held, ANSWERS, "7").sample_rewards == (0.0,)

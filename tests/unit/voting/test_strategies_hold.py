@@ -94,8 +94,8 @@ def test_the_order_of_the_samples_decides_nothing_but_ties(
     if found.tie:
         return
     assert canonical(shuffled.answer) == canonical(found.answer)
-    assert shuffled.majority_ratio == found.agreement
-    for name_of in ("matches", "earned", "bonus"):
+    assert shuffled.majority_ratio == found.majority_ratio
+    for name_of in ("matches", "sample_rewards", "bonus"):
         given_one, given_other = getattr(found, name_of), getattr(shuffled, name_of)
         assert given_other == tuple(given_one[place] for place in order if given_one)
     for name_of in ("weight", "penalty", "skipped", "flags"):

@@ -67,7 +67,7 @@ def test_what_votes_together_is_rewarded_together(name: str) -> None:
     """There 1/2 and 0.5 split their votes, so 3 won; and a reward by value was given to samples that had not voted for it."""
     found = vote(name, ballot("1/2", "0.5", r"\frac{1}{2}", "0.50", "3", "3", "3.0", None))
     assert found.answer == "1/2" and found.majority_ratio == 0.5
-    assert sum(found.sample_rewards) / len(found.earned) == found.majority_ratio, (
+    assert sum(found.sample_rewards) / len(found.sample_rewards) == found.majority_ratio, (
         "the mean reward is the majority's share"
     )
     assert [earned > 0 for earned in found.sample_rewards] == list(found.matches) == [True] * 4 + [False] * 4

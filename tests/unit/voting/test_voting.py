@@ -78,7 +78,7 @@ def test_the_order_of_the_samples_decides_nothing_but_ties(answers: list[str | N
     order = list(range(len(answers)))
     random.shuffle(order)  # type: ignore[attr-defined]
     shuffled = majority_vote([answers[place] for place in order])
-    assert shuffled.majority_ratio == vote.agreement and shuffled.tie == vote.tie
+    assert shuffled.majority_ratio == vote.majority_ratio and shuffled.tie == vote.tie
     if not vote.tie:
         assert canonical(shuffled.answer) == canonical(vote.answer)
         assert shuffled.matches == tuple(vote.matches[place] for place in order)

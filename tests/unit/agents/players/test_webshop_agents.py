@@ -224,7 +224,7 @@ def test_the_expert_buys_what_is_wanted_in_the_generated_shop() -> None:
     assert fmean(score == 1.0 for score in earned(episodes)) > 0.95
     assert {episode.stop_reason for episode in episodes} == {"terminated"}
     assert all(
-        step.action in step.admissible_actions or SEARCH_SLOT in step.admissible
+        step.action in step.admissible_actions or SEARCH_SLOT in step.admissible_actions
         for each in episodes
         for step in each.steps
     )

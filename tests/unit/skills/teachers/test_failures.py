@@ -124,7 +124,7 @@ def test_a_skill_that_names_what_failures_never_came_to_gets_a_better_text() -> 
 
 
 def test_the_most_frequent_faults_come_first_and_no_more_than_asked_for() -> None:
-    both = [replace(STUCK, task="find a mug", last_observation="a mug") for _ in range(3)] + [PASSING] * 2
+    both = [replace(STUCK, task="find a mug", final_obs="a mug") for _ in range(3)] + [PASSING] * 2
     titles = drafted(both)
     assert titles[:2] == ["Pass by what the task names", "Repeat an action that changed nothing"]
     assert drafted(both, config=EvolveConfig(max_new_skills=1)) == titles[:1]

@@ -30,7 +30,9 @@ def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> N
 
 
 def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
-    (text,) = early_signs(course(frac_reward_zero_std=[1.0], reward=[0.0], cut_off=[0.9])).values()
+    (text,) = early_signs(
+        course(frac_reward_zero_std=[1.0], reward=[0.0], **{"completions/clipped_ratio": [0.9]})
+    ).values()
     assert "in 1 step (" in text and "90% of the completions were cut off" in text and "max_new_tokens" in text
 
 
