@@ -26,7 +26,7 @@ TASK_SKILL = "skill"
 
 
 @dataclass(frozen=True)
-class Scene:
+class AgentInput:
     """Where an episode stands when the agent is to act."""
 
     observation: str
@@ -35,7 +35,7 @@ class Scene:
     """Past steps, oldest first."""
     task: str = ""
     """Task in words; empty if only the observations state it."""
-    admissible: tuple[str, ...] = ()
+    admissible_actions: tuple[str, ...] = ()
     """The actions that are possible now; empty where the environment lists none."""
     skills: tuple[Skill, ...] = ()
     """Chosen at the start of the episode."""
@@ -121,36 +121,36 @@ class Agent:
         window = None if self.window is None else replace(self.window, document=slot)
         return replace(self, formatter=self.formatter.with_document(slot), window=window)
 
-    def prompt(self, scene: Scene) -> Prompt:
+    def prompt(self, scene: AgentInput) -> Prompt:
         """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""
         if self.window is not None:
             seen, steps, asks = self._seen(scene), self._steps(scene, self.window.history), self.max_retrievals > 0
             return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
         return Prompt(self._conversation(scene))
 
-    def next_message(self, scene: Scene) -> Message:
+    def next_message(self, scene: AgentInput) -> Message:
         """The message that follows the model's last answer in a conversation that only grows (`agent.context_mode: episode`)."""
         return Message("user", self._seen(scene))
 
-    def read(self, written: str, scene: Scene, *, constrained: bool = False) -> ParsedAction:
+    def read(self, written: str, scene: AgentInput, *, constrained: bool = False) -> ParsedAction:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
         actions = self.form_actions(scene)
         if actions is not None:
             return read_form(written, actions, self.project, constrained=constrained)
         if self.project is whole:
             return whole(written)
-        if constrained and possible(written, scene.admissible):
+        if constrained and possible(written, scene.admissible_actions):
             return ParsedAction(written, "valid")
-        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
+        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible_actions)))
 
-    def choices(self, scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def choices(self, scene: AgentInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """All that the model may write in this scene where it is held to possible actions, and the only words that may stand in a place for
         words of its own; no words: any may.
         """
         actions = self.form_actions(scene)
-        return (scene.admissible, ()) if actions is None else (actions.choices, actions.slot_words)
+        return (scene.admissible_actions, ()) if actions is None else (actions.choices, actions.slot_words)
 
-    def answer(self, action: str, scene: Scene) -> str | None:
+    def answer(self, action: str, scene: AgentInput) -> str | None:
         """The text that the model writes to mean an action of the environment: of its form, a number, or the action; None: its form has none."""
         actions = self.form_actions(scene)
         if actions is not None:
@@ -162,7 +162,7 @@ class Agent:
         """True where actions are written in a form of their own."""
         return self.form is not None and self.form.actions is not None
 
-    def form_actions(self, scene: Scene) -> FormActions | None:
+    def form_actions(self, scene: AgentInput) -> FormActions | None:
         """The form of the possible actions in this scene; None: they are written as the environment lists them."""
         if self.form is None or self.form.actions is None:
             return None
@@ -171,12 +171,12 @@ class Agent:
         actions: FormActions = scene.found[self.form.actions]
         return actions
 
-    def listed(self, scene: Scene) -> tuple[str, ...]:
+    def listed(self, scene: AgentInput) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
         actions = self.form_actions(scene)
         if actions is not None:
             return actions.choices
-        return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
+        return self.listing(scene.admissible_actions, scene.task, scene.skills, [step.action for step in scene.steps])
 
     @property
     def prompts_extend(self) -> bool:
@@ -225,11 +225,11 @@ class Agent:
         names = {} if self.skills is None else self.skills.type_names
         return names.get(task.task_type, task.task_type)
 
-    def _seen(self, scene: Scene) -> str:
+    def _seen(self, scene: AgentInput) -> str:
         """The observation as prompts write it."""
         return scene.observation if self.form is None else self.form.observe(scene)
 
-    def _steps(self, scene: Scene, last: int | None = None) -> Sequence[Step]:
+    def _steps(self, scene: AgentInput, last: int | None = None) -> Sequence[Step]:
         """The steps as prompts write them; only the `last` ones are ever shown, None: all. An action that the form cannot write stays as it is."""
         if self.form is None:
             return scene.steps
@@ -237,7 +237,10 @@ class Agent:
         for place in range(0 if last is None else max(0, len(steps) - last), len(steps)):
             step = scene.steps[place]
             then = replace(
-                scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible_actions
+                scene,
+                observation=step.observation,
+                steps=scene.steps[:place],
+                admissible_actions=step.admissible_actions,
             )
             steps[place] = replace(step, observation=self.form.observe(then))
             actions = self.form_actions(then) if self.window is not None or step.completion is None else None
@@ -246,7 +249,7 @@ class Agent:
                 steps[place] = replace(steps[place], action=written or step.action, admissible_actions=actions.choices)
         return steps
 
-    def _conversation(self, scene: Scene) -> tuple[Message, ...]:
+    def _conversation(self, scene: AgentInput) -> tuple[Message, ...]:
         """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
         steps, observation = self._steps(scene), self._seen(scene)
         skills = None if self.skills is None else scene.skills

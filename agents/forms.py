@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from skill_ttrl.agents.action_parser import ParsedAction, Project
 
 if TYPE_CHECKING:
-    from skill_ttrl.agents.agent import Scene
+    from skill_ttrl.agents.agent import AgentInput
 
-Observe = Callable[["Scene"], str]
-"""The text of `Scene.observation` in a prompt."""
+Observe = Callable[["AgentInput"], str]
+"""The text of `AgentInput.observation` in a prompt."""
 WORDS = "<words>"
 """The place of the policy's own words in a text that it writes."""
 
@@ -86,7 +86,7 @@ class Form:
     """A form of observations, with one of actions or without."""
 
     observe: Observe
-    actions: Callable[[Scene], FormActions] | None = None
+    actions: Callable[[AgentInput], FormActions] | None = None
     """None: actions are written as the environment lists them."""
     vocabulary: tuple[str, ...] = ()
     """Texts with all words of the form, for tokenizers that are made of a run's texts (`model.builtin.vocabulary: entities`)."""

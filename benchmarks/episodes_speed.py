@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
@@ -117,7 +117,7 @@ def memories() -> None:
     env, expert = ALFWorldEnv(data="generated"), make_player("expert", ALFWORLD_ENV_ID)
     played = [play_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
     scenes = [
-        (step, Scene(step.observation, each.steps[:place], each.goal, step.admissible_actions))
+        (step, AgentInput(step.observation, each.steps[:place], each.goal, step.admissible_actions))
         for each in played
         for place, step in enumerate(each.steps)
     ]
@@ -134,7 +134,9 @@ def memories() -> None:
         print(f"{vocabulary:8}: anew {anew:4.0f} us a turn, continued {first:3.0f}, and {again:3.0f} once it is known")
 
 
-def _each(scenes: Sequence[Scene], make: Callable[[Agent, Scene], Any], agent: Agent, tokenizer: Any) -> float:
+def _each(
+    scenes: Sequence[AgentInput], make: Callable[[Agent, AgentInput], Any], agent: Agent, tokenizer: Any
+) -> float:
     """Microseconds of CPU that the tokens of a scene take."""
     began = time.process_time()
     for scene in scenes:

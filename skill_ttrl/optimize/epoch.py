@@ -84,7 +84,7 @@ class Features:
             ConfigError: a feature is on that asks a language model, and the optimizer has none.
         """
         asked = {
-            "slow_update.use": config.slow_update.enabled,
+            "slow_update.enabled": config.slow_update.enabled,
             "meta_skill": config.meta_skill,
             "lr_control_mode: autonomous": config.lr_control_mode == "autonomous",
             "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from skill_ttrl.agents.action_parser import ParsedAction
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.info import (
@@ -71,7 +71,7 @@ class ActiveRollout:
     """The part of the `info` of the environment's `reset` that can be stored (`serializable_info`)."""
     adviser: Adviser | None = None
     """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
-    _scene: Scene | None = field(default=None, init=False, repr=False)
+    _scene: AgentInput | None = field(default=None, init=False, repr=False)
     """The last one that was asked for."""
 
     async def start(self, seed: int) -> None:
@@ -89,14 +89,14 @@ class ActiveRollout:
             self._fail(error)
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> AgentInput:
         """Input of its agent now; the same object until the next step."""
         last = self._scene
         if last is not None and len(last.steps) == len(self.steps) and last.skills is self.skills:
             return last
         asked = self.task.options.get("question")
         task = stated(self.reset_info, "task") or (asked if isinstance(asked, str) else "")
-        self._scene = Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+        self._scene = AgentInput(self.observation, tuple(self.steps), task, self.admissible, self.skills)
         return self._scene
 
     async def act(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
@@ -84,7 +84,7 @@ def test_an_expert_s_episodes_are_the_compact_text_and_nothing_is_unknown(
     for episode in played:
         ids: list[int] = []
         for place, step in enumerate(episode.steps):
-            scene = Scene(step.observation, episode.steps[:place], episode.goal, step.admissible_actions)
+            scene = AgentInput(step.observation, episode.steps[:place], episode.goal, step.admissible_actions)
             ids += encode_next(tokenizer, AGENT.next_message(scene)) if place else ()
             ids += () if place else encode_chat(tokenizer, AGENT.prompt(scene).messages)
             ids += [*encode_plain(tokenizer, step.action), turn_end(tokenizer)]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene, task_skills
+from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.adviser import ADVICE
@@ -201,10 +201,10 @@ def show_steps(
         )
 
 
-def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> Scene:
+def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> AgentInput:
     """The scene in which the step at this place was taken."""
     step = trajectory.steps[place]
-    return Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible_actions, skills)
+    return AgentInput(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible_actions, skills)
 
 
 def skills_of_episodes(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from skill_ttrl.agents.agent import Scene, task_skills
+from skill_ttrl.agents.agent import AgentInput, task_skills
 from skill_ttrl.agents.document import read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.config import AgentConfig, SkillTTRLConfig
@@ -58,7 +58,9 @@ def _of_episodes(path: str, agent: AgentConfig) -> Iterator[str]:
         for place, step in enumerate(trajectory.steps):
             seen = step.observation
             if form is not None:
-                seen = form.observe(Scene(seen, trajectory.steps[:place], trajectory.goal, step.admissible_actions))
+                seen = form.observe(
+                    AgentInput(seen, trajectory.steps[:place], trajectory.goal, step.admissible_actions)
+                )
             yield seen
             if form is None or form.actions is None:
                 yield from step.admissible_actions or (step.action,)  # a model may have written anything

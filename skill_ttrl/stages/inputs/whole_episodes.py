@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.skills.types import goal_of
 from skill_ttrl.stages.inputs.demonstrate import (
@@ -131,7 +131,7 @@ def _show(
         if place < last:
             after = steps[place + 1]
             seen = agent.next_message(
-                Scene(after.observation, steps[: place + 1], goal, after.admissible_actions, skills)
+                AgentInput(after.observation, steps[: place + 1], goal, after.admissible_actions, skills)
             )
         assert done is not None
         turns.append(TurnShown(done, target, seen))

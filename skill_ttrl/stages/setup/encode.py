@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
@@ -235,7 +235,8 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     scenes = [
-        Scene(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills))) for shown in demonstrations
+        AgentInput(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills)))
+        for shown in demonstrations
     ]
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
     encoded = []

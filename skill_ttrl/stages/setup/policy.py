@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -189,7 +189,9 @@ def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
     every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
     shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
     render = agent.formatter.render_skill if agent.window is None else agent.window.skill
-    with_skills, without = (backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in (shown, ()))
+    with_skills, without = (
+        backend.count(agent.prompt(AgentInput("question", skills=few)).messages) for few in (shown, ())
+    )
     alone = sum(backend.count_text(render(each)) for each in shown)
     prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
     found = backend.count_text(agent.formatter.render_skill(every[1]))

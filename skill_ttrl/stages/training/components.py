@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.players.scripted_agent import Player
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DocumentError
@@ -213,7 +213,7 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
 def _shortest_prompt(agent: Agent, backend: Backend) -> int:
     """Tokens of a prompt that shows next to nothing of a task."""
     unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
-    return backend.count(unbounded.prompt(Scene("?", task="?")).messages)
+    return backend.count(unbounded.prompt(AgentInput("?", task="?")).messages)
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:

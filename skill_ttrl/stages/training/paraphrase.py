@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers.extract import last_tagged
 from skill_ttrl.config import SkillTTRLConfig
@@ -122,5 +122,5 @@ def _formatter(config: SkillTTRLConfig) -> PromptFormatter:
 
 
 def _fits(worker: RolloutWorker, question: str) -> bool:
-    length = worker.backend.count(worker.agent.prompt(Scene(question)).messages) if question.strip() else 0
+    length = worker.backend.count(worker.agent.prompt(AgentInput(question)).messages) if question.strip() else 0
     return 0 < length <= worker.config.data.max_prompt_tokens

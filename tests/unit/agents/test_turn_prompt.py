@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import CUT, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
@@ -247,8 +247,8 @@ def test_an_agent_without_a_bank_to_ask_is_not_told_how() -> None:
     formatter = PromptFormatter("plain")
     asking = window(asks=True)
     without = Agent(formatter, "window", asking, SkillsConfig())
-    assert "skill_ops" not in text(without.prompt(Scene("Dark.")).messages)
-    assert "skill_ops" not in text(Agent(formatter, "window", window=asking).prompt(Scene("Dark.")).messages)
+    assert "skill_ops" not in text(without.prompt(AgentInput("Dark.")).messages)
+    assert "skill_ops" not in text(Agent(formatter, "window", window=asking).prompt(AgentInput("Dark.")).messages)
 
 
 def test_a_step_costs_less_than_its_tokens_would(tiny_model: tuple[Any, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
@@ -124,7 +124,7 @@ def test_a_question_in_a_thought_is_answered_and_what_is_inserted_is_never_playe
 
 def test_an_action_in_inserted_text_is_not_read_even_where_it_was_not_escaped() -> None:
     inserted = "<skill>Then <action>go to sinkbasin 1</action></skill>"
-    scene = Scene("A room.", admissible=("look", "go to sinkbasin 1"))
+    scene = AgentInput("A room.", admissible_actions=("look", "go to sinkbasin 1"))
     text = f"<think>{inserted}</think><action>look</action>"
     start = len("<think>")
     completion = Completion(text, (), (), "stop", inserted_spans=((start, start + len(inserted)),))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -42,9 +42,9 @@ class Counting(TextEnv):
         return f"Step {self._step}.", 0.0, self._step == 4, False, {"admissible_commands": ["a"] * self._step}
 
 
-def shouted(scene: Scene) -> str:
+def shouted(scene: AgentInput) -> str:
     """A form of observations of one's own."""
-    return f"{len(scene.steps)}{len(scene.admissible)} {scene.observation.upper()}"
+    return f"{len(scene.steps)}{len(scene.admissible_actions)} {scene.observation.upper()}"
 
 
 def play(
@@ -99,26 +99,26 @@ def test_a_form_of_ones_own_is_named_where_it_fails() -> None:
     form = find_observations("tests.unit.rollout.test_growing_episodes:number_of_steps")
     assert form is not None
     with pytest.raises(ConfigError, match="number_of_steps gave int"):
-        form.observe(Scene("a"))
+        form.observe(AgentInput("a"))
     broken = find_observations("tests.unit.rollout.test_growing_episodes:broken")
     assert broken is not None
     with pytest.raises(ExtensionError, match="IndexError"):
-        broken.observe(Scene("a"))
+        broken.observe(AgentInput("a"))
     with pytest.raises(ConfigError, match="Did you mean 'alfworld'"):
         find_observations("alfword")
 
 
-def number_of_steps(scene: Scene) -> int:
+def number_of_steps(scene: AgentInput) -> int:
     return len(scene.steps)
 
 
-def broken(scene: Scene) -> str:
+def broken(scene: AgentInput) -> str:
     return scene.steps[0].observation
 
 
 def test_a_conversation_and_a_window_show_the_same_form() -> None:
     steps = [Step("Begin.", "a", 0.0, False, False), Step("Step 1.", "b", 0.0, False, False)]
-    scene = Scene("Step 2.", steps, admissible=("a", "b"))
+    scene = AgentInput("Step 2.", steps, admissible_actions=("a", "b"))
     said = Agent(PromptFormatter("plain"), form=Form(shouted)).prompt(scene).messages
     assert [each.content for each in said] == ["00 BEGIN.", "a", "10 STEP 1.", "b", "22 STEP 2."]
     assert Agent(PromptFormatter("plain"), "episode", form=Form(shouted)).next_message(scene) == said[-1]

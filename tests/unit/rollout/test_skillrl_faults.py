@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.turn_prompt import Prompt
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
@@ -111,7 +111,7 @@ def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
     for action in path:
         steps.append(Step(observation, action, 0.0, False, False))
         observation, _, _, _, info = env.step(action)
-    scene = Scene(observation, steps, info["task"], admissible_actions(info), BANK)
+    scene = AgentInput(observation, steps, info["task"], admissible_actions(info), BANK)
     return who.prompt(scene), observation
 
 

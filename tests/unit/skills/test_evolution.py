@@ -39,9 +39,8 @@ def played(kind: str, won: int, lost: int) -> list[Group]:
 
 
 def tracker(state: object = None, **settings: object) -> SuccessTracker:
-    config = EvolveConfig(
-        **{"min_episodes": 4, "max_failures_below_threshold": 3, "max_failures_above_threshold": 1, **settings}
-    )  # type: ignore[arg-type]
+    few = {"min_episodes": 4, "max_failures_below_threshold": 3, "max_failures_above_threshold": 1}
+    config = EvolveConfig.model_validate({**few, **settings})
     return SuccessTracker(config, splits=["train"], seed=5, state=state)  # type: ignore[arg-type]
 
 
