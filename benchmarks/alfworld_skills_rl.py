@@ -29,7 +29,7 @@ REINFORCEMENT = {
     "learning_rate": 3e-4,
     "betas": [0.9, 0.95],
     "weight_decay": 0.0,
-    "schedule": "constant",
+    "lr_scheduler": "constant",
     "warmup_steps": 3,
     "mini_batch_size": None,
     "kl_coef": 0.0,

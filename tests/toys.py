@@ -33,7 +33,7 @@ PLAIN: dict[str, Any] = {
     "betas": [0.9, 0.95],
     "weight_decay": 0.0,
     "warmup_steps": 0,
-    "schedule": "constant",
+    "lr_scheduler": "constant",
     "kl_coef": 0.0,
     "mini_batch_size": None,
     "micro_batch_size": 256,

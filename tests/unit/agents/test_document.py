@@ -20,7 +20,7 @@ from skill_ttrl.types import Message, Step
 from tests.scripted_backend import ScriptedBackend
 
 RULES = "# Rules\n\n- Write $answer between <answer> tags.\n"
-WINDOW: dict[str, Any] = {"memory": "window", "template": "episode"}
+WINDOW: dict[str, Any] = {"context_mode": "window", "template": "episode"}
 
 
 def config(tmp_path: Path, tokens: int = 2000, **agent: Any) -> SkillTTRLConfig:

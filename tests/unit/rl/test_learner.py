@@ -35,7 +35,7 @@ def config(**changes: Any) -> RLConfig:
         "micro_batch_size": 4,
         "kl_coef": 0.0,
         "weight_decay": 0.0,
-        "schedule": "constant",
+        "lr_scheduler": "constant",
         "grad_clip": 1e9,
     }
     return RLConfig(**(defaults | changes))

@@ -53,7 +53,7 @@ def sft_config(optimizer: str) -> SFTConfig:
             "learning_rate": 0.002,
             "muon_learning_rate": 0.01,
             "grad_clip": 0.5,
-            "schedule": "constant",
+            "lr_scheduler": "constant",
             "warmup_steps": 0,
         }
     )

@@ -31,7 +31,7 @@ def config(**changes: Any) -> RLConfig:
         "prompts_per_step": 3,
         "mini_batch_size": None,
         "kl_coef": 0.0,
-        "schedule": "constant",
+        "lr_scheduler": "constant",
     }
     return RLConfig(**(defaults | changes))
 

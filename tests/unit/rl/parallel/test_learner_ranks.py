@@ -105,7 +105,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
             "kl_coef": 0.05,
             "ref_model_sync_steps": 2,
             "entropy_coef": 0.01,
-            "schedule": "constant",
+            "lr_scheduler": "constant",
         }
         | how.get("rl", {})
     )
