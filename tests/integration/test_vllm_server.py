@@ -262,7 +262,7 @@ def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, m
 
 def test_adapters_are_swapped(served: Served) -> None:
     loaded = learner(served, lora=True)
-    config = config_for(served, updates="lora")
+    config = config_for(served, weight_sync="lora")
     config.model.lora = LoraConfig(r=4, alpha=8)
     backend = backend_for(served, learner(served))
     backend.sync(0)  # the server's base is the learner's again
@@ -298,7 +298,7 @@ def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
 
 def test_a_server_that_slept_samples_with_the_new_weights(served: Served) -> None:
     loaded = learner(served, 0.02)
-    backend = backend_for(served, loaded, config=config_for(served, sleep=True))
+    backend = backend_for(served, loaded, config=config_for(served, enable_sleep_mode=True))
     backend.sync(1)
     backend.rest()
     move(loaded.model, 0.03)

@@ -90,7 +90,7 @@ OWN = f"{__name__}:Unaware"
         (
             {"invalid_action_penalty_coef": 0.1},
             {"action_parser": "none"},
-            "projection=none no action is ever found invalid",
+            "action_parser=none no action is ever found invalid",
         ),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),

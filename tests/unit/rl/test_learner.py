@@ -191,7 +191,7 @@ def test_mini_batches_are_whole_prompts_in_an_order_that_depends_on_the_step(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(prompts=7, tries=3)
-    settings_ = config(mini_batch_size=2, epochs=2, prompts_per_step=7)
+    settings_ = config(mini_batch_size=2, ppo_epochs=2, prompts_per_step=7)
     learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=1)
     orders = [
         [torch.unique(batch.prompt_index_N[part]).tolist() for part in learner._mini_batches(batch, s)] for s in (0, 1)
@@ -268,7 +268,7 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     accelerator: Accelerator,
     tmp_path: Any,
 ) -> None:
-    settings_ = config(kl_coef=0.1, mini_batch_size=2, ref_model_sync_steps=2, schedule="cosine", epochs=2)
+    settings_ = config(kl_coef=0.1, mini_batch_size=2, ref_model_sync_steps=2, lr_scheduler="cosine", ppo_epochs=2)
     make = make_lora_policy if adapters else make_policy
 
     def run(learner: LocalLearner, steps: range) -> list[dict[str, float]]:

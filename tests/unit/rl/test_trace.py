@@ -52,7 +52,7 @@ def test_clipped_tokens_carry_nothing_and_are_counted(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(advantages=[1.0] * 12)
-    learner = LocalLearner(make_policy(), settings(epochs=2), accelerator, total_steps=1)
+    learner = LocalLearner(make_policy(), settings(ppo_epochs=2), accelerator, total_steps=1)
     batch = learner.score(batch, temperature=1.0, own=True, reference=False)
     first = batch.item_F == 0
     # The policy has moved past the clip at the first item's tokens.
