@@ -145,8 +145,8 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     text = write_report_html(folder).read_text()
     document = ElementTree.fromstring(re.sub(r'<!doctype html>|<meta charset="utf-8">', "", text))
     charts = {chart.get("aria-label"): chart for chart in document.iter("svg")}
-    assert set(charts) == {"rl: again = agreement", "rl: <b>"}, "a flat figure has no chart, equal ones have one"
-    line = charts["rl: again = agreement"].find("polyline")
+    assert set(charts) == {"rl: majority_ratio = again", "rl: <b>"}, "a flat figure has no chart, equal ones have one"
+    line = charts["rl: majority_ratio = again"].find("polyline")
     assert line is not None
     heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"

@@ -73,5 +73,5 @@ def test_a_linear_schedule_stays_at_the_peak_until_it_decays() -> None:
 
 
 def test_a_decay_that_the_schedule_does_not_have_is_refused() -> None:
-    with pytest.raises(ValidationError, match="decay_from is of schedule linear, found schedule cosine"):
+    with pytest.raises(ValidationError, match="decay_from is of lr_scheduler linear, found lr_scheduler cosine"):
         SFTConfig(decay_from=0.5)
