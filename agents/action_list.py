@@ -16,7 +16,7 @@ _SIGNS = re.compile(r"[\[\]<>\s]+")
 
 
 @dataclass(frozen=True)
-class Listing:
+class ActionList:
     """How a prompt lists what is possible.
 
     Args:
@@ -31,11 +31,11 @@ class Listing:
     filled: bool = False
 
     @classmethod
-    def of(cls, config: AgentConfig | None) -> Listing:
-        """The listing that a config asks for (`agent.order`, `unlisted`, `actions`); None: as the environment lists them."""
+    def of(cls, config: AgentConfig | None) -> ActionList:
+        """The listing that a config asks for (`agent.action_order`, `unlisted`, `actions`); None: as the environment lists them."""
         if config is None:
             return AS_LISTED
-        return cls(config.order == "words", frozenset(config.unlisted), config.actions == "numbered")
+        return cls(config.action_order == "words", frozenset(config.hidden_verbs), config.actions == "numbered")
 
     def __call__(
         self, admissible: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()
@@ -58,5 +58,5 @@ def has_slot(action: str) -> bool:
     return "<" in action and PLACE.search(action) is not None
 
 
-AS_LISTED = Listing()
+AS_LISTED = ActionList()
 """As the environment lists them."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.agents.action_list import PLACE, has_slot
-from skill_ttrl.types import Verdict
+from skill_ttrl.types import ActionStatus
 
 LONGEST = 400
 """Characters of an action that is played; a model that never closes its tag wrote no action of this length."""
@@ -27,26 +27,26 @@ UPSTREAM_TAIL = {"SkillTTRL/ALFWorld-v0": 30, "SkillTTRL/WebShop-v0": 20}
 
 
 @dataclass(frozen=True, slots=True)
-class Projection:
+class ParsedAction:
     """Action to execute, and how it was parsed."""
 
     action: str
-    verdict: Verdict | None
+    action_status: ActionStatus | None
     """None: all that was written is the action."""
-    complaint: str = ""
+    parse_error: str = ""
     """Why it is not `valid`; empty where it is."""
 
 
-Project = Callable[[str, Sequence[str]], Projection]
+Project = Callable[[str, Sequence[str]], ParsedAction]
 """(what the model wrote, the actions that the environment lists) → what is played."""
 
 
-def whole(written: str, admissible: Sequence[str] = ()) -> Projection:
+def whole(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
     """All of it is the action."""
-    return Projection(written, None)
+    return ParsedAction(written, None)
 
 
-def project(written: str, admissible: Sequence[str] = ()) -> Projection:
+def project(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
     """The first `<action>` outside of `<think>` and `<skill_ops>`, held against the list.
 
     `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, it stands in the thoughts, another case,
@@ -59,15 +59,15 @@ def project(written: str, admissible: Sequence[str] = ()) -> Projection:
     """
     candidates = _candidates(written, listed=bool(admissible))
     if not candidates:
-        return Projection("", "invalid", "there is no action")
+        return ParsedAction("", "invalid", "there is no action")
     for found, fault in candidates:
         if not admissible or possible(found, admissible):
-            return Projection(found, *(("repaired", fault) if fault else ("valid", "")))
+            return ParsedAction(found, *(("repaired", fault) if fault else ("valid", "")))
         meant = _meant(found, admissible)
         if meant is not None:
-            return Projection(meant, "repaired", fault or "it was not written as it is listed")
+            return ParsedAction(meant, "repaired", fault or "it was not written as it is listed")
     found, fault = candidates[0]
-    return Projection(found, "invalid", fault or "it is not among the possible actions")
+    return ParsedAction(found, "invalid", fault or "it is not among the possible actions")
 
 
 def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
@@ -111,10 +111,10 @@ def _tagged(text: str) -> tuple[str, str]:
     return "", text[first.end() :].strip().split("\n", 1)[0] if first else ""
 
 
-def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection:
+def parse_numbered_action(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
     """As `project`, where the actions are listed with numbers: `[7]` or `7` is the seventh."""
     found = project(written, admissible)
-    if found.verdict != "invalid":
+    if found.action_status != "invalid":
         return found
     for text, fault in _candidates(written, listed=True):
         number = _NUMBER.fullmatch(text)
@@ -122,8 +122,8 @@ def project_numbered(written: str, admissible: Sequence[str] = ()) -> Projection
             continue
         place = int(number[1]) - 1
         if not 0 <= place < len(admissible) or has_slot(admissible[place]):
-            return Projection(text, "invalid", f"there is no action number {number[1]}")
-        return Projection(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
+            return ParsedAction(text, "invalid", f"there is no action number {number[1]}")
+        return ParsedAction(admissible[place], *(("repaired", fault) if fault else ("valid", "")))
     return found
 
 
@@ -142,25 +142,25 @@ def project_as_skillrl(tail: int = 30) -> Project:
     `</think>` is missing or a Chinese character was written. Whether the action is possible does not matter, nor how long it is.
     """
 
-    def projected(written: str, admissible: Sequence[str] = ()) -> Projection:
+    def projected(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
         lowered = written.lower()
         start, end = lowered.find("<action>"), lowered.find("</action>")
         if start < 0 or end < 0:
-            return Projection(lowered[-tail:], "invalid", "there is no <action>…</action>")
+            return ParsedAction(lowered[-tail:], "invalid", "there is no <action>…</action>")
         action = lowered[start + len("<action>") : end].strip()
         if "<think>" not in written or "</think>" not in written:
-            return Projection(action, "invalid", "there is no <think>…</think>")
+            return ParsedAction(action, "invalid", "there is no <think>…</think>")
         if _CHINESE.search(written):
-            return Projection(action, "invalid", "there is a Chinese character")
-        return Projection(action, "valid")
+            return ParsedAction(action, "invalid", "there is a Chinese character")
+        return ParsedAction(action, "valid")
 
     return projected
 
 
 def projection(name: str, env_id: str = "", *, numbered: bool = False) -> Project:
-    """The rule of `agent.projection`: `none`, `action` or `skillrl`; `numbered` as `agent.actions` says."""
+    """The rule of `agent.action_parser`: `none`, `action` or `skillrl`; `numbered` as `agent.actions` says."""
     if name == "action" and numbered:
-        return project_numbered
+        return parse_numbered_action
     if name == "skillrl":
         return project_as_skillrl(UPSTREAM_TAIL.get(env_id, 30))
     return project if name == "action" else whole

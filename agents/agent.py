@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, has_slot
-from skill_ttrl.agents.action_parser import Project, Projection, answer_for, possible, whole
+from skill_ttrl.agents.action_list import AS_LISTED, ActionList, has_slot
+from skill_ttrl.agents.action_parser import ParsedAction, Project, answer_for, possible, whole
 from skill_ttrl.agents.forms import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Prompt, Window
+from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.ops import last_open_query
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
@@ -26,7 +26,7 @@ TASK_SKILL = "skill"
 
 
 @dataclass(frozen=True)
-class Scene:
+class AgentInput:
     """Where an episode stands when the agent is to act."""
 
     observation: str
@@ -35,7 +35,7 @@ class Scene:
     """Past steps, oldest first."""
     task: str = ""
     """Task in words; empty if only the observations state it."""
-    admissible: tuple[str, ...] = ()
+    admissible_actions: tuple[str, ...] = ()
     """The actions that are possible now; empty where the environment lists none."""
     skills: tuple[Skill, ...] = ()
     """Chosen at the start of the episode."""
@@ -92,7 +92,7 @@ class Agent:
         formatter: makes the first message.
         memory: `conversation`: later observations follow the model's own turns as they are. `episode`: the same, but later prompts are
             made of tokens (`next_message`). `none`: each turn is a first.
-        window: makes every prompt instead (`agent.memory: window`).
+        window: makes every prompt instead (`agent.context_mode: window`).
         skills: how prompts show skills; None: they have no place for any.
         bank: one frozen version of the skill bank. None: nobody queries a bank (the bank-off control): prompts say that it is
             empty, and questions stay unanswered.
@@ -104,11 +104,11 @@ class Agent:
 
     formatter: PromptFormatter
     memory: str = "conversation"
-    window: Window | None = None
+    window: TurnPromptBuilder | None = None
     skills: SkillsConfig | None = None
     bank: BankView | None = None
     project: Project = whole
-    listing: Listing = AS_LISTED
+    listing: ActionList = AS_LISTED
     form: Form | None = None
 
     def with_bank(self, bank: BankView | None) -> Agent:
@@ -121,36 +121,36 @@ class Agent:
         window = None if self.window is None else replace(self.window, document=slot)
         return replace(self, formatter=self.formatter.with_document(slot), window=window)
 
-    def prompt(self, scene: Scene) -> Prompt:
+    def prompt(self, scene: AgentInput) -> Prompt:
         """The model's prompt in this scene, whose skills are those that `select_skills` gave at the start."""
         if self.window is not None:
             seen, steps, asks = self._seen(scene), self._steps(scene, self.window.history), self.max_retrievals > 0
             return self.window.prompt(seen, steps, scene.task, self.listed(scene), scene.skills, asks=asks)
         return Prompt(self._conversation(scene))
 
-    def next_message(self, scene: Scene) -> Message:
-        """The message that follows the model's last answer in a conversation that only grows (`agent.memory: episode`)."""
+    def next_message(self, scene: AgentInput) -> Message:
+        """The message that follows the model's last answer in a conversation that only grows (`agent.context_mode: episode`)."""
         return Message("user", self._seen(scene))
 
-    def read(self, written: str, scene: Scene, *, constrained: bool = False) -> Projection:
+    def read(self, written: str, scene: AgentInput, *, constrained: bool = False) -> ParsedAction:
         """The action that the model's own words mean in this scene; `constrained`: it could write nothing but a possible one."""
         actions = self.form_actions(scene)
         if actions is not None:
             return read_form(written, actions, self.project, constrained=constrained)
         if self.project is whole:
             return whole(written)
-        if constrained and possible(written, scene.admissible):
-            return Projection(written, "valid")
-        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible)))
+        if constrained and possible(written, scene.admissible_actions):
+            return ParsedAction(written, "valid")
+        return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible_actions)))
 
-    def choices(self, scene: Scene) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def choices(self, scene: AgentInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """All that the model may write in this scene where it is held to possible actions, and the only words that may stand in a place for
         words of its own; no words: any may.
         """
         actions = self.form_actions(scene)
-        return (scene.admissible, ()) if actions is None else (actions.choices, actions.slot_words)
+        return (scene.admissible_actions, ()) if actions is None else (actions.choices, actions.slot_words)
 
-    def answer(self, action: str, scene: Scene) -> str | None:
+    def answer(self, action: str, scene: AgentInput) -> str | None:
         """The text that the model writes to mean an action of the environment: of its form, a number, or the action; None: its form has none."""
         actions = self.form_actions(scene)
         if actions is not None:
@@ -162,7 +162,7 @@ class Agent:
         """True where actions are written in a form of their own."""
         return self.form is not None and self.form.actions is not None
 
-    def form_actions(self, scene: Scene) -> FormActions | None:
+    def form_actions(self, scene: AgentInput) -> FormActions | None:
         """The form of the possible actions in this scene; None: they are written as the environment lists them."""
         if self.form is None or self.form.actions is None:
             return None
@@ -171,12 +171,12 @@ class Agent:
         actions: FormActions = scene.found[self.form.actions]
         return actions
 
-    def listed(self, scene: Scene) -> tuple[str, ...]:
+    def listed(self, scene: AgentInput) -> tuple[str, ...]:
         """The possible actions in the order in which the prompt lists them."""
         actions = self.form_actions(scene)
         if actions is not None:
             return actions.choices
-        return self.listing(scene.admissible, scene.task, scene.skills, [step.action for step in scene.steps])
+        return self.listing(scene.admissible_actions, scene.task, scene.skills, [step.action for step in scene.steps])
 
     @property
     def prompts_extend(self) -> bool:
@@ -197,7 +197,7 @@ class Agent:
             return [self.fit_to_budget(each or ()) for each in own]
         asked = [place for place, each in enumerate(own) if each is None]
         queries = [Query(said[place], self._type_of(tasks[place])) for place in asked]
-        found = dict(zip(asked, self.bank.select_for_prompts(queries, self.skills.in_prompt), strict=True))
+        found = dict(zip(asked, self.bank.select_for_prompts(queries, self.skills.prompt_top_k), strict=True))
         return [self.fit_to_budget(found[place] if each is None else each) for place, each in enumerate(own)]
 
     def fit_to_budget(self, skills: Sequence[Skill]) -> PromptSkills:
@@ -208,11 +208,11 @@ class Agent:
     def retrieve(self, queries: Sequence[RetrievalQuery]) -> list[RetrievedSkills | None]:
         """The bank's answer to each question, all searched together; None for one that cannot be read."""
         assert self.bank is not None and self.skills is not None
-        budget = self.skills.retrieve_tokens
+        budget = self.skills.retrieval_max_tokens
         texts = [last_open_query(query.written) for query in queries]
         readable = [(query, text) for query, text in zip(queries, texts, strict=True) if text is not None]
         asked = [Query(text, self._type_of(query.task), query.notes) for query, text in readable]
-        found = iter(self.bank.find(asked, self.skills.retrieve_k))
+        found = iter(self.bank.find(asked, self.skills.retrieval_top_k))
         return [None if text is None else self._retrieved(next(found), budget) for text in texts]
 
     def _retrieved(self, found: Sequence[Skill], tokens: int) -> RetrievedSkills:
@@ -225,26 +225,31 @@ class Agent:
         names = {} if self.skills is None else self.skills.type_names
         return names.get(task.task_type, task.task_type)
 
-    def _seen(self, scene: Scene) -> str:
+    def _seen(self, scene: AgentInput) -> str:
         """The observation as prompts write it."""
         return scene.observation if self.form is None else self.form.observe(scene)
 
-    def _steps(self, scene: Scene, last: int | None = None) -> Sequence[Step]:
+    def _steps(self, scene: AgentInput, last: int | None = None) -> Sequence[Step]:
         """The steps as prompts write them; only the `last` ones are ever shown, None: all. An action that the form cannot write stays as it is."""
         if self.form is None:
             return scene.steps
         steps = list(scene.steps)
         for place in range(0 if last is None else max(0, len(steps) - last), len(steps)):
             step = scene.steps[place]
-            then = replace(scene, observation=step.observation, steps=scene.steps[:place], admissible=step.admissible)
+            then = replace(
+                scene,
+                observation=step.observation,
+                steps=scene.steps[:place],
+                admissible_actions=step.admissible_actions,
+            )
             steps[place] = replace(step, observation=self.form.observe(then))
             actions = self.form_actions(then) if self.window is not None or step.completion is None else None
             if actions is not None:
                 written = actions.write(step.action)
-                steps[place] = replace(steps[place], action=written or step.action, admissible=actions.choices)
+                steps[place] = replace(steps[place], action=written or step.action, admissible_actions=actions.choices)
         return steps
 
-    def _conversation(self, scene: Scene) -> tuple[Message, ...]:
+    def _conversation(self, scene: AgentInput) -> tuple[Message, ...]:
         """The messages of an episode: the first observation in its template, then the turns, as far as `memory` reaches."""
         steps, observation = self._steps(scene), self._seen(scene)
         skills = None if self.skills is None else scene.skills

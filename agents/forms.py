@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.action_parser import Project, Projection
+from skill_ttrl.agents.action_parser import ParsedAction, Project
 
 if TYPE_CHECKING:
-    from skill_ttrl.agents.agent import Scene
+    from skill_ttrl.agents.agent import AgentInput
 
-Observe = Callable[["Scene"], str]
-"""The text of `Scene.observation` in a prompt."""
+Observe = Callable[["AgentInput"], str]
+"""The text of `AgentInput.observation` in a prompt."""
 WORDS = "<words>"
 """The place of the policy's own words in a text that it writes."""
 
@@ -86,13 +86,13 @@ class Form:
     """A form of observations, with one of actions or without."""
 
     observe: Observe
-    actions: Callable[[Scene], FormActions] | None = None
+    actions: Callable[[AgentInput], FormActions] | None = None
     """None: actions are written as the environment lists them."""
     vocabulary: tuple[str, ...] = ()
-    """Texts with all words of the form, for tokenizers that are made of a run's texts (`model.embedded.vocabulary: entities`)."""
+    """Texts with all words of the form, for tokenizers that are made of a run's texts (`model.builtin.vocabulary: entities`)."""
 
 
-def read_form(written: str, actions: FormActions, project: Project, *, constrained: bool = False) -> Projection:
+def read_form(written: str, actions: FormActions, project: Project, *, constrained: bool = False) -> ParsedAction:
     """The environment's action that was written in a form. What is none is `invalid`, and played as it is: the environment answers it.
 
     Args:
@@ -102,12 +102,12 @@ def read_form(written: str, actions: FormActions, project: Project, *, constrain
         constrained: it could write nothing but one of them, whatever `project` says of tags.
     """
     if constrained and (action := actions.read(written)) is not None:
-        return Projection(action, "valid")
+        return ParsedAction(action, "valid")
     found = project(written, actions.choices)
-    meant = None if found.verdict == "invalid" else actions.read(found.action)
+    meant = None if found.action_status == "invalid" else actions.read(found.action)
     if meant is None:
-        return Projection(found.action, "invalid", found.complaint or "it is none of what can be written now")
-    return Projection(meant, found.verdict or "valid", found.complaint)
+        return ParsedAction(found.action, "invalid", found.parse_error or "it is none of what can be written now")
+    return ParsedAction(meant, found.action_status or "valid", found.parse_error)
 
 
 def _split(said: str, words: Mapping[str, str]) -> list[str] | None:

@@ -2,7 +2,7 @@
 
 Environments, episodes, experts and teachers go by what an environment says. A prompt may hold a form of it that is easier to
 learn from: a pure function of the scene, the same for what is seen now and for what stands in the history. To add one, write a function
-from a `Scene` to a text, or a `Form` (`agents.forms`), and name it as `module:attribute`.
+from a `AgentInput` to a text, or a `Form` (`agents.forms`), and name it as `module:attribute`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from skill_ttrl.registry import Registry, naming
 from skill_ttrl.sanitize import replace_surrogates
 
 if TYPE_CHECKING:
-    from skill_ttrl.agents.agent import Scene
+    from skill_ttrl.agents.agent import AgentInput
 
 FULL = "full"
 OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations", functions=True, key="agent.observations")
@@ -52,8 +52,8 @@ def find_observations(name: str) -> Form | None:
         if isinstance(made, type) or not (callable(made) or (part == "actions" and made is None)):
             where = f"{name} is" if form is not found else f"{name}.{part} is"
             raise ConfigError(
-                f"agent.observations={where} {made!r:.80}. Name a function from a Scene to a text, or a Form of such a function and one "
-                "from a Scene to FormActions (skill_ttrl.agents.forms)."
+                f"agent.observations={where} {made!r:.80}. Name a function from a AgentInput to a text, or a Form of such a function and one "
+                "from a AgentInput to FormActions (skill_ttrl.agents.forms)."
             )
     if not (isinstance(form.vocabulary, tuple) and all(isinstance(text, str) for text in form.vocabulary)):
         raise ConfigError(
@@ -66,7 +66,7 @@ def _checked(name: str, form: Form) -> Form:
     """The same form; what it gives is looked at, and code of a user's own that fails is named."""
     own, actions_of = ":" in name, form.actions
 
-    def observe(scene: Scene) -> str:
+    def observe(scene: AgentInput) -> str:
         with naming(f"The form of observations {name!r}") if own else nullcontext():
             text = form.observe(scene)
         if not isinstance(text, str):
@@ -75,7 +75,7 @@ def _checked(name: str, form: Form) -> Form:
             )
         return replace_surrogates(text)
 
-    def actions(scene: Scene) -> FormActions:
+    def actions(scene: AgentInput) -> FormActions:
         assert actions_of is not None
         with naming(f"The form of actions {name!r}") if own else nullcontext():
             found = actions_of(scene)
@@ -101,12 +101,12 @@ def _check_slots(name: str, found: FormActions) -> None:
         )
 
 
-def full(scene: Scene) -> str:
+def full(scene: AgentInput) -> str:
     """As the environment says it."""
     return scene.observation
 
 
-def alfworld(scene: Scene) -> str:
+def alfworld(scene: AgentInput) -> str:
     """An observation of ALFWorld as the things that it names.
 
     The first is `<task> put keychain in armchair <room> armchair 1 drawer 2`: the task without articles, and the receptacles. A later one
@@ -129,7 +129,7 @@ def alfworld(scene: Scene) -> str:
     return "closed" if said.rstrip().endswith("is closed.") else "ok"
 
 
-def alfworld_reach(scene: Scene) -> str:
+def alfworld_reach(scene: AgentInput) -> str:
     """As `alfworld`; where a receptacle was gone to, also the others within reach from there, each with `closed` or what can be taken from it.
 
     Several may stand at one spot, and the engine describes the one that was named alone; the others are in the possible actions.
@@ -138,7 +138,7 @@ def alfworld_reach(scene: Scene) -> str:
     done = scene.steps[-1].action.strip() if scene.steps else ""
     if not done.startswith(_GO) or seen == "fail":
         return seen
-    possible, named = frozenset(scene.admissible), done.removeprefix(_GO).strip()
+    possible, named = frozenset(scene.admissible_actions), done.removeprefix(_GO).strip()
     words = [seen]
     for place in _room(scene.steps[0].observation):
         if place != named and f"examine {place}" in possible:

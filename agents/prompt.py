@@ -179,6 +179,6 @@ class PromptFormatter:
 
 def sample_messages(agent: AgentConfig) -> tuple[Message, ...]:
     """A question as the policy is asked it, for usage snippets; empty for prompts of episodes, which hold more than a question."""
-    if agent.memory == "window" or agent.observations != "full":
+    if agent.context_mode == "window" or agent.observations != "full":
         return ()
     return PromptFormatter.from_config(agent).messages("YOUR QUESTION", ())

@@ -34,7 +34,7 @@ class Prompt:
 
     messages: tuple[Message, ...]
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Parts that did not fit, counted; see `Step.left_out`."""
+    """Parts that did not fit, counted; see `Step.truncated_parts`."""
     fits: bool | None = None
     """True if it is within its limit, skills not counted; None: not checked."""
 
@@ -53,8 +53,8 @@ class _Parts:
 
 
 @dataclass(frozen=True)
-class Window:
-    """Makes the prompts of `agent.memory: window`.
+class TurnPromptBuilder:
+    """Makes the prompts of `agent.context_mode: window`.
 
     Args:
         templates: where they are taken from.
@@ -106,7 +106,7 @@ class Window:
             task: what is to be done.
             admissible: what is possible now.
             skills: shown in the order given, by tier.
-            asks: False: the bank is not to be asked now, whatever `Window.asks` says.
+            asks: False: the bank is not to be asked now, whatever `TurnPromptBuilder.asks` says.
         """
         first = 0 if self.history is None else max(0, len(steps) - self.history)
         turns = tuple(self._turn(number, step) for number, step in enumerate(steps[first:], start=first + 1))
@@ -164,7 +164,7 @@ class Window:
         return messages if self.document is None else self.document.placed(messages)
 
     def _turn(self, number: int, step: Step) -> str:
-        refused = bool(step.admissible) and not possible(step.action, step.admissible)
+        refused = bool(step.admissible_actions) and not possible(step.action, step.admissible_actions)
         return self.templates.render(
             "turn",
             number=str(number),

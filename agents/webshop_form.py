@@ -37,7 +37,7 @@ from skill_ttrl.agents.players.webshop_reading import (
 from skill_ttrl.agents.webshop_words import CEILING, POINTERS, STRUCTURE, Instruction, pointer_names, read_instruction
 
 if TYPE_CHECKING:
-    from skill_ttrl.agents.agent import Scene
+    from skill_ttrl.agents.agent import AgentInput
 
 RESULTS = 50
 """Results that have a name of their own; the site finds no more."""
@@ -81,7 +81,7 @@ class _Visit:
     """Clicks on the page of the product that is open, in order: of the values of an option the last one is chosen."""
 
 
-def observe(scene: Scene) -> str:
+def observe(scene: AgentInput) -> str:
     """The page of a scene; the first one is the instruction."""
     instruction = read_instruction(scene.task)
     if not scene.steps:
@@ -96,7 +96,7 @@ def observe(scene: Scene) -> str:
     return " ".join([page.kind, *(instruction.find(read_text(scene.observation)) if page.kind == "text" else ())])
 
 
-def actions(scene: Scene) -> FormActions:
+def actions(scene: AgentInput) -> FormActions:
     """Return what a policy may write: buttons, results and option values by name, and a search for words of the instruction."""
     page, visit, _ = _walk(scene)
     instruction = read_instruction(scene.task)
@@ -114,22 +114,26 @@ def actions(scene: Scene) -> FormActions:
                 said, action = instruction.value(value), click(value)
                 if written.setdefault(said, action) != action:
                     alike[action] = said
-    if SEARCH_SLOT not in scene.admissible:
+    if SEARCH_SLOT not in scene.admissible_actions:
         return FormActions(written, alike=alike)
     words = dict(zip(pointer_names(len(instruction.words)), instruction.words, strict=True))
     return FormActions(written, Slot(f"search {WORDS}", f"{_SEARCH}{WORDS}]", words))
 
 
-def _walk(scene: Scene) -> tuple[_Page, _Visit, str]:
+def _walk(scene: AgentInput) -> tuple[_Page, _Visit, str]:
     """The page of a scene, the way to it, and what is new: a whole page (empty), `again`, `ok` or `fail`."""
     visit, news, last = _Visit(), "", None
     steps = scene.steps
-    page = _read(steps[0].observation, steps[0].admissible) if steps else _read(scene.observation, scene.admissible)
+    page = (
+        _read(steps[0].observation, steps[0].admissible_actions)
+        if steps
+        else _read(scene.observation, scene.admissible_actions)
+    )
     for place, step in enumerate(steps):
         last, here = step.action, page
         then = steps[place + 1] if place + 1 < len(steps) else scene
-        page = _read(then.observation, then.admissible)
-        if last not in step.admissible and not last.startswith(_SEARCH):
+        page = _read(then.observation, then.admissible_actions)
+        if last not in step.admissible_actions and not last.startswith(_SEARCH):
             news = _FAILED
         else:
             news = _enter(visit, page, last, from_results=here.kind == "results")
@@ -175,8 +179,8 @@ def _read(observation: str, admissible: tuple[str, ...]) -> _Page:
     return _Page("item" if BUY in clicks else "text" if clicks else "home", buttons)
 
 
-def _options(scene: Scene, visit: _Visit) -> Mapping[str, list[str]]:
-    return _values(scene.observation, scene.admissible, visit.titles.get(visit.at or "", ""))
+def _options(scene: AgentInput, visit: _Visit) -> Mapping[str, list[str]]:
+    return _values(scene.observation, scene.admissible_actions, visit.titles.get(visit.at or "", ""))
 
 
 @lru_cache(maxsize=4096)

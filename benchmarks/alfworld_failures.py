@@ -118,7 +118,7 @@ def classify(trajectory: Mapping[str, Any]) -> Loss:
     shown = _ROOM.search(first)
     play = Play(set(_THING.findall(shown[1])) if shown else set())
     commands = [" ".join(str(step["action"] or "").split()) for step in steps]
-    said = [*(step["observation"] for step in steps[1:]), trajectory.get("last_observation") or ""]
+    said = [*(step["observation"] for step in steps[1:]), trajectory.get("final_obs") or ""]
     news = [play.take(command, text) for command, text in zip(commands, said, strict=False)]
     goal = read_goal(first)
     missing = _missing(goal, play)

@@ -61,7 +61,7 @@ def expert(tasks: Sequence[Task], data: str) -> dict[str, Any]:
     env = make_env("alfworld", data=data)
     player = make_player("expert", env.unwrapped.spec.id if env.unwrapped.spec else "SkillTTRL/ALFWorld-v0")
     played = [play_episode(env, task, player, seed=0) for task in tasks]
-    return counted([each.succeeded for each in played], sum(len(each.steps) for each in played))
+    return counted([each.is_success for each in played], sum(len(each.steps) for each in played))
 
 
 def measure(run: str, tasks: Sequence[Task], data: str, temperatures: Sequence[float]) -> list[dict[str, Any]]:
@@ -74,9 +74,9 @@ def measure(run: str, tasks: Sequence[Task], data: str, temperatures: Sequence[f
     for temperature in temperatures:
         sampling = Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens)
         played = [group.trajectories[0] for group in worker.generate_rollouts(tasks, 1, sampling, 0)]
-        lost = [each.task.id for each in played if not each.succeeded]
+        lost = [each.task.id for each in played if not each.is_success]
         steps = sum(len(each.steps) for each in played)
-        rows.append({"temperature": temperature, **counted([each.succeeded for each in played], steps), "lost": lost})
+        rows.append({"temperature": temperature, **counted([each.is_success for each in played], steps), "lost": lost})
     worker.close()
     return rows
 

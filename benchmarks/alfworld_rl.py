@@ -33,7 +33,14 @@ QUICK = ("env.eval_tasks=6", "eval.samples=1", "eval.greedy=false", "eval.extra_
 """Of a run's own evaluations, which nothing here reads."""
 GAMES = "env.kwargs.moved=0"
 """The training games as they are."""
-IMITATION = (GAMES, "phases=[collect,sft]", "collect.tries=1", "collect.explore=[0.1]", *QUICK, "runtime.threads=1")
+IMITATION = (
+    GAMES,
+    "phases=[collect,sft]",
+    "collect.rollouts_per_task=1",
+    "collect.epsilon=[0.1]",
+    *QUICK,
+    "runtime.threads=1",
+)
 REINFORCEMENT = (
     GAMES,
     "rl.reward=env",
@@ -45,12 +52,12 @@ REINFORCEMENT = (
     "rl.learning_rate=3e-4",
     "rl.betas=[0.9,0.95]",
     "rl.weight_decay=0",
-    "rl.schedule=constant",
+    "rl.lr_scheduler=constant",
     "rl.warmup_steps=3",
-    "rl.mini_batch_prompts=null",
+    "rl.mini_batch_size=null",
     "rl.kl_coef=0",
-    "rl.checkpoint_every=20",
-    "run.keep_checkpoints=null",
+    "rl.save_steps=20",
+    "run.save_total_limit=null",
     "run.save_trajectories=false",
     *QUICK,
     "runtime.threads=1",

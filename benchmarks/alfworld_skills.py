@@ -141,17 +141,17 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
         },
         "agent": {
             "template": "plain",
-            "memory": "episode",
+            "context_mode": "episode",
             "observations": "alfworld_reach",
-            "projection": "none",
+            "action_parser": "none",
             "prompts": "entities",
-            "constrain_actions": True,
+            "structured_actions": True,
             "max_turns": 50,
         },
         "data": {"max_prompt_tokens": 900},
         "model": {
-            "path": "embedded",
-            "embedded": {
+            "path": "builtin",
+            "builtin": {
                 "hidden_size": 96,
                 "layers": 3,
                 "heads": 6,
@@ -167,17 +167,17 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
             "embedder": "hash",
             "index": "memory",
             "min_score": None,
-            "in_prompt": 1,
-            "prompt_tokens": 192,
+            "prompt_top_k": 1,
+            "prompt_max_tokens": 192,
             "max_retrievals": 0,
             "update": "none",
         },
         "demonstrations": {
             "trajectories": str(data / "episodes.jsonl"),
-            "label": "advice",
+            "label": "expert",
             "examples": None,
-            "without_skills": 0.5,
-            "other_skills": 0.15,
+            "no_skill_fraction": 0.5,
+            "random_skill_fraction": 0.15,
         },
         "sft": {
             "steps": steps,
@@ -187,7 +187,7 @@ def recipe(kind: str, seed: int, steps: int, data: Path) -> dict[str, Any]:
             "muon_learning_rate": 0.01,
             "betas": [0.9, 0.95],
             "warmup_steps": 30,
-            "schedule": "linear",
+            "lr_scheduler": "linear",
             "decay_from": 0.5,
             "min_lr_ratio": 0.02,
         },
@@ -292,7 +292,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
     began = time.process_time()
     groups = worker.generate_rollouts(tasks, 1, sampling, 0)
     played = [group.trajectories[0] for group in groups]
-    won = sum(each.succeeded for each in played)
+    won = sum(each.is_success for each in played)
     interval = wilson_interval(won, len(played))
     verb = TRUE_RULES[kind].verb
     return {
@@ -305,7 +305,7 @@ def play(worker: RolloutWorker, tasks: Sequence[Task], kind: str) -> dict[str, A
         "treated": sum(any(action.startswith(f"{verb} ") for action in actions(each)) for each in played) / len(played),
         "cpu_s": round(time.process_time() - began, 1),
         "failed": sum(each.error is not None for each in played),
-        "lost": [each.task.id for each in played if not each.succeeded],
+        "lost": [each.task.id for each in played if not each.is_success],
     }
 
 

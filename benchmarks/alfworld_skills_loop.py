@@ -213,11 +213,13 @@ def guess(bench: Bench, temperatures: Sequence[float], folder: Path) -> Iterator
         view = bench.run_bank.view_of(bank.snapshot())
         groups = bench.worker.with_bank(view).generate_rollouts(bench.failures, 1, sampling, bench.seed + place)
         played = [group.trajectories[0] for group in groups]
-        cases = [case_of(each) for each in played if not each.succeeded]
+        cases = [case_of(each) for each in played if not each.is_success]
         drafts = make_teacher("analogy").evolve(cases, list(bank.snapshot()), EvolveConfig()).drafts
         admitted = admit(drafts, bank.snapshot(), AdmissionRules("evolve"))
         form = f"{TRUE_RULES[bench.kind].verb} "
-        offered = sum(any(act.startswith(form) for step in each.steps for act in step.admissible) for each in played)
+        offered = sum(
+            any(act.startswith(form) for step in each.steps for act in step.admissible_actions) for each in played
+        )
         done = sum(any(step.action.startswith(form) for step in each.steps) for each in played)
         if not guesses:
             guesses = [*admitted.changes]

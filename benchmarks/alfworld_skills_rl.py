@@ -29,13 +29,20 @@ REINFORCEMENT = {
     "learning_rate": 3e-4,
     "betas": [0.9, 0.95],
     "weight_decay": 0.0,
-    "schedule": "constant",
+    "lr_scheduler": "constant",
     "warmup_steps": 3,
-    "mini_batch_prompts": None,
+    "mini_batch_size": None,
     "kl_coef": 0.0,
 }
 EVOLUTION = {
-    "evolve": {"every": 1, "teacher": "analogy", "max_new_skills": 1, "min_episodes": 8, "deep": 60, "threshold": 0.1},
+    "evolve": {
+        "every": 1,
+        "teacher": "analogy",
+        "max_new_skills": 1,
+        "min_episodes": 8,
+        "max_failures_below_threshold": 60,
+        "threshold": 0.1,
+    },
     "skills.gate": {"tasks": 40, "rollouts_per_task": 1, "temperature": 0.4},
 }
 ARMS = ("skill", "none", "evolve")

@@ -15,9 +15,9 @@ VOTED = (QUICK, SKILLS)
 EVERYWHERE = (*VOTED, EPISODES, WEAK)
 RECIPES: dict[str, tuple[str, ...]] = {
     QUICK: (
-        "rl.mini_batch_prompts=4",
+        "rl.mini_batch_size=4",
         "rl.mini_batch_by=samples",
-        "rl.schedule=cosine",
+        "rl.lr_scheduler=cosine",
         "rl.min_lr_ratio=0.1",
         "rl.steps=12",
         "eval.samples=16",
@@ -99,13 +99,13 @@ ARMS: dict[str, Arm] = {
     "scrl": Arm(_algorithm("scrl"), (QUICK, WEAK)),
     "evol_rl": Arm(_algorithm("evol_rl", *_DAPO), (QUICK, WEAK)),
     "sapo": Arm(_algorithm("sapo", *_loss("sapo")), (QUICK,)),
-    "grpo, one update a step": Arm(("rl.mini_batch_prompts=null", "rl.schedule=constant"), (QUICK,)),
-    "grpo, 4 updates a step": Arm(("rl.mini_batch_prompts=8",), (QUICK,)),
+    "grpo, one update a step": Arm(("rl.mini_batch_size=null", "rl.lr_scheduler=constant"), (QUICK,)),
+    "grpo, 4 updates a step": Arm(("rl.mini_batch_size=8",), (QUICK,)),
     "ttpo, 4 updates a step": Arm(
-        ("rl.algorithm=ttpo", "rl.mini_batch_prompts=8"), (QUICK,), coin=(QUICK,), coin_settings=COIN_TTPO
+        ("rl.algorithm=ttpo", "rl.mini_batch_size=8"), (QUICK,), coin=(QUICK,), coin_settings=COIN_TTPO
     ),
     "grpo_nsr, wrong x 0.3, 4 updates a step": Arm(
-        _algorithm("{type: grpo_nsr, negative_weight: 0.3}", "rl.mini_batch_prompts=8"), (QUICK,), coin=(QUICK,)
+        _algorithm("{type: grpo_nsr, negative_weight: 0.3}", "rl.mini_batch_size=8"), (QUICK,), coin=(QUICK,)
     ),
     "grpo, whole prompts": Arm(("rl.mini_batch_by=prompts",), (QUICK,)),
     "grpo, KL 1": Arm(("rl.kl_coef=1.0",), (WEAK,), coin=(WEAK,)),

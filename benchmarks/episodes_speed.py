@@ -15,13 +15,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config import EmbeddedConfig
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
+from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -99,7 +99,7 @@ def prompts() -> None:
             seen, _, _, _, info = env.step(action)
     skills = [Skill(f"s{n}", f"Rule {n}", "Look everywhere once before you go on.", "always") for n in range(6)]
     for most in (4096, 1024):
-        window = Window(
+        window = TurnPromptBuilder(
             Templates(),
             "alfworld",
             max_tokens=most,
@@ -117,14 +117,16 @@ def memories() -> None:
     env, expert = ALFWorldEnv(data="generated"), make_player("expert", ALFWORLD_ENV_ID)
     played = [play_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
     scenes = [
-        (step, Scene(step.observation, each.steps[:place], each.goal, step.admissible))
+        (step, AgentInput(step.observation, each.steps[:place], each.goal, step.admissible_actions))
         for each in played
         for place, step in enumerate(each.steps)
     ]
     for vocabulary, form in (("bytes", None), ("entities", Form(alfworld))):
         agent = Agent(PromptFormatter("plain"), "episode", form=form)
-        texts = {text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible)}
-        tokenizer = build_tokenizer(sorted(texts), EmbeddedConfig(vocabulary=vocabulary))
+        texts = {
+            text for step, scene in scenes for text in (agent.next_message(scene).content, *step.admissible_actions)
+        }
+        tokenizer = build_tokenizer(sorted(texts), BuiltinConfig(vocabulary=vocabulary))
         later = [scene for _, scene in scenes if scene.steps]
         encode_next(tokenizer, Message("user", "once"))  # what is looked at once a tokenizer is no cost of a turn
         first, again = (_each(later, lambda agent, scene: agent.next_message(scene), agent, tokenizer) for _ in "ab")
@@ -132,7 +134,9 @@ def memories() -> None:
         print(f"{vocabulary:8}: anew {anew:4.0f} us a turn, continued {first:3.0f}, and {again:3.0f} once it is known")
 
 
-def _each(scenes: Sequence[Scene], make: Callable[[Agent, Scene], Any], agent: Agent, tokenizer: Any) -> float:
+def _each(
+    scenes: Sequence[AgentInput], make: Callable[[Agent, AgentInput], Any], agent: Agent, tokenizer: Any
+) -> float:
     """Microseconds of CPU that the tokens of a scene take."""
     began = time.process_time()
     for scene in scenes:

@@ -103,7 +103,7 @@ def make_learner(shape: Shape, packing: Packing) -> LocalLearner:
     config = RLConfig(
         learning_rate=1e-12,
         kl_coef=0.0,
-        mini_batch_prompts=None,
+        mini_batch_size=None,
         micro_batch_tokens=8192,
         prompts_per_step=shape.groups,
     )

@@ -32,7 +32,7 @@ COLUMNS = (
     "resident", "avg@k before", "avg@k after", "change (95 %)", "over the control (95 %)",
 )  # fmt: skip
 TINY = [
-    "data.train={path: 'family:add', split: train, limit: 8}",
+    "data.train={path: 'synthetic:add', split: train, limit: 8}",
     "data.max_prompt_tokens=64",
     "agent.template=plain",
     "rollout.n_votes_per_prompt=4",
@@ -41,7 +41,7 @@ TINY = [
     "vllm.max_num_seqs=32",
     "rl.steps=2",
     "rl.prompts_per_step=4",
-    "rl.validate_every=null",
+    "rl.eval_steps=null",
     "eval.samples=2",
     "runtime={device: cpu, threads: 1}",
 ]
@@ -80,13 +80,13 @@ def main() -> None:
 
 def toy_model(folder: Path) -> Path:
     """A folder with a random Qwen2 whose heads are as wide as vLLM's attention on a CPU has them."""
-    from skill_ttrl.config import EmbeddedConfig
+    from skill_ttrl.config import BuiltinConfig
     from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
     from skill_ttrl.llm.models.load import save_model
 
     if not (folder / "config.json").exists():
         tokenizer = build_tokenizer(["Compute 12+34.", "<answer>46</answer>"] * 20)
-        shape = EmbeddedConfig(hidden_size=128, layers=2, heads=4, max_positions=256)
+        shape = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=256)
         folder.mkdir(parents=True, exist_ok=True)
         save_model(build_model(shape, tokenizer, seed=0), tokenizer, folder)
     return folder.resolve()

@@ -217,7 +217,7 @@ def steps_ours(case: Case) -> tuple[list[tuple[float, float]], Row]:
     policy = Policy(model, None, case.device, packing="off" if case.kind == "padded" else "on", sharding=sharding)
     config = RLConfig(
         kl_coef=0.0,
-        mini_batch_prompts=None,
+        mini_batch_size=None,
         prompts_per_step=case.prompts,
         micro_batch_size=case.micro_batch,
         learning_rate=1e-6,

@@ -4,7 +4,7 @@
     python benchmarks/learning_curves.py 'true reward=RUN,RUN' random=RUN --measure --figure score
 
 A line is a name and its runs, which differ in their seed: thick the mean, thin each run. Points are the evaluations of a run, and with
---measure those of every checkpoint that it kept (`--set run.keep_checkpoints=null` keeps all), each measured once and kept beside the run.
+--measure those of every checkpoint that it kept (`--set run.save_total_limit=null` keeps all), each measured once and kept beside the run.
 Time is `cpu_seconds` of the steps in timings.jsonl, without demonstrations and evaluations; of runs that lack it, wall time, which the axis says.
 """
 

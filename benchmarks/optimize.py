@@ -33,13 +33,13 @@ from tests.rule_runs import RuleRun, Trace
 SIZES = (160, 40, 0)
 """Training, selection and test items."""
 UNSEEN = make_items(400, "unseen", seed=-1)
-LOOP_ALONE: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+LOOP_ALONE: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 PARTS: dict[str, dict[str, Any]] = {
     "everything": {},
     "no edit budget": {"lr_control_mode": "none"},
-    "no gate": {"gate": {"use": False}},
+    "no gate": {"gate": {"enabled": False}},
     "no rejected buffer": {"step_buffer": False},
-    "no slow update": {"slow_update": {"use": False}},
+    "no slow update": {"slow_update": {"enabled": False}},
     "slow update outside of the gate": {"slow_update": {"gate": False}},
     "no meta-skill": {"meta_skill": False},
     "the loop alone (skillrl 1.0.0's)": LOOP_ALONE,
@@ -47,15 +47,15 @@ PARTS: dict[str, dict[str, Any]] = {
     "failures alone": {"failure_only": True},
     "whole documents in place of edits": {"update_mode": "full_rewrite_minibatch"},
     "random edits": {},
-    "random edits, no gate": {"gate": {"use": False}},
+    "random edits, no gate": {"gate": {"enabled": False}},
 }
 SHORT: dict[str, Any] = {"batch_size": 10, "minibatch_size": 5}
 SHORT_PARTS: dict[str, dict[str, Any]] = {
     "everything": SHORT,
     "no edit budget": {**SHORT, "lr_control_mode": "none"},
     "no rejected buffer": {**SHORT, "step_buffer": False},
-    "no gate": {**SHORT, "gate": {"use": False}},
-    "no gate, no edit budget": {**SHORT, "gate": {"use": False}, "lr_control_mode": "none"},
+    "no gate": {**SHORT, "gate": {"enabled": False}},
+    "no gate, no edit budget": {**SHORT, "gate": {"enabled": False}, "lr_control_mode": "none"},
 }
 """64 steps on 10 items each in place of 16 on 40: noisier evidence, and 16 steps an epoch."""
 FIRST_SEED = {"parts": 1000, "short-steps": 1000, "engines": 3000}

@@ -49,7 +49,7 @@ ARMS: dict[str, tuple[str, ...]] = {
         "skills.gate={data: {path: GATE}, tasks: 80, rollouts_per_task: 2, every: 2, min_effect: 0.0}",
     ),
     "alternating, coin as reward": (*EDITS, "rl.reward=random"),
-    "weights only, true bank (ceiling)": ("skills.bank=family:operators", "skills.type_names={other: operator}"),
+    "weights only, true bank (ceiling)": ("skills.bank=synthetic:operators", "skills.type_names={other: operator}"),
 }
 
 
@@ -108,7 +108,7 @@ def problems(seed: int, output: Path) -> dict[str, Path]:
         own = every[start : start + MODULUS]
         random.Random(derive_seed(seed, "digits", own[0].id)).shuffle(own)
         for place, task in enumerate(own):
-            row = {"id": task.id, "question": task.options["question"], "answer": task.reference}
+            row = {"id": task.id, "question": task.options["question"], "answer": task.ground_truth}
             rows["train" if place < TRAINED_DIGITS else "eval"].append(json.dumps(row))
             if place < GATE_DIGITS:
                 rows["gate"].append(json.dumps(row))
@@ -177,7 +177,7 @@ def _cells(summary: Summary, folder: Path) -> str:
         f"{gain:+.3f} [{low:+.3f}, {high:+.3f}]",
         " → ".join(asks),
         f"{right}/{len(texts)}",
-        "-" if summary.accuracy_bank_off is None else f"{summary.accuracy_bank_off:.3f}",
+        "-" if summary.accuracy_no_skills is None else f"{summary.accuracy_no_skills:.3f}",
     ]
     return " | ".join(cells)
 

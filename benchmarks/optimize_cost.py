@@ -37,7 +37,7 @@ from tests.rule_runs import SPLITS, RuleRun
 
 SCHEDULES = {"40 / 20 / 40": (40, 20, 40), "80 / 40 / 40": (80, 40, 40), "160 / 40 / 40": (160, 40, 40)}
 """Training, selection and test items: 4, 8 and 16 steps."""
-SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+SAME: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 """1.0.0 has none of these."""
 JOINT: dict[str, Any] = {**SAME, "reuse_rollouts": True, "merge": "joint", "minibatches_per_request": 4}
 OURS: dict[str, dict[str, Any]] = {

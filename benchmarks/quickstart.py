@@ -26,8 +26,8 @@ PAIR = ("majority", "vote_sft")
 """The reinforcement as the recipe has it, and its baseline at equal samples: SFT on the majority answers."""
 CONTROLS: dict[str, dict[str, tuple[str, ...]]] = {
     "quickstart": {
-        "updates-1": ("phases=[rl]", "rl.mini_batch_prompts=null", "rl.schedule=constant"),
-        "updates-8": ("phases=[rl]", "rl.mini_batch_prompts=4"),
+        "updates-1": ("phases=[rl]", "rl.mini_batch_size=null", "rl.lr_scheduler=constant"),
+        "updates-8": ("phases=[rl]", "rl.mini_batch_size=4"),
         "psr": ("phases=[rl]", "rl.algorithm=psr"),
         "psr-random": ("phases=[rl]", "rl.algorithm=psr", "rl.reward=random"),
         "random": ("phases=[rl]", "rl.reward=random"),
@@ -52,7 +52,7 @@ COLUMNS = (
     "seed", "run", "avg@32 before", "avg@32 after", "change (95 %)", "maj@32", "greedy",
     "votes true, last step", "flip rate", "warned",
 )  # fmt: skip
-CURVES = {"uniform_groups": "share of groups of one reward", "answer_entropy": "entropy of the answers"}
+CURVES = {"frac_reward_zero_std": "share of groups of one reward", "answer_entropy": "entropy of the answers"}
 STEPS = (0, 4, 9, 14, 19)
 Runs = Mapping[str, Mapping[int, Path]]
 """Folders of the finished runs, by name and seed."""

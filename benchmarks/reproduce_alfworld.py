@@ -21,7 +21,7 @@ BENCHMARK = Benchmark(
     get_data="`alfworld-download` of the package alfworld gets them; the folder is the one that holds json_2.1.1/.",
     tasks=UNSEEN,
     further={
-        FREE: ("--set", "agent.constrain_actions=false"),
+        FREE: ("--set", "agent.structured_actions=false"),
         SEEN: ("--env", "alfworld", "--split", "valid_seen"),
     },
     decides=(f"{UNSEEN}: greedy",),

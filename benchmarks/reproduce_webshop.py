@@ -21,7 +21,7 @@ BENCHMARK = Benchmark(
     get_data="docs/environments.md says where the files of the 1,000 products are.",
     tasks=PRODUCT,
     further={
-        FREE: ("--set", "agent.constrain_actions=false"),
+        FREE: ("--set", "agent.structured_actions=false"),
         GOAL: ("--set", "env.kwargs.split_by=goal"),
     },
     decides=(f"{PRODUCT}: greedy", f"{PRODUCT}: greedy, score"),

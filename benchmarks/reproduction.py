@@ -231,7 +231,7 @@ def refuse_other_run(folder: Path, expected: SkillTTRLConfig, seed: int) -> None
 
 def differing_keys(found: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     """Dotted names of settings that differ, but for those that are none (the run's name, seed, folder)."""
-    for key in {*found, *expected} - ({"name", "seed", "run", "verified", "waits_for"} if not prefix else set()):
+    for key in {*found, *expected} - ({"name", "seed", "run", "verified", "requires"} if not prefix else set()):
         one, other = found.get(key), expected.get(key)
         if isinstance(one, Mapping) and isinstance(other, Mapping):
             yield from differing_keys(one, other, f"{prefix}{key}.")

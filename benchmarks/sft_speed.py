@@ -86,7 +86,7 @@ def bare_loop() -> Step:
 def learner(packing: Packing) -> Step:
     """The project's learner."""
     policy = Policy(make_model(), SimpleNamespace(pad_token_id=0), "cpu", packing=packing)
-    rates: dict[str, Any] = {"learning_rate": 3e-3, "betas": (0.9, 0.95), "warmup_steps": 0, "schedule": "constant"}
+    rates: dict[str, Any] = {"learning_rate": 3e-3, "betas": (0.9, 0.95), "warmup_steps": 0, "lr_scheduler": "constant"}
     config = SFTConfig(optimizer="muon", **rates)
     made = SFTLearner(policy, config, make_accelerator(RuntimeConfig(device="cpu")))
     return lambda batch: made.step(batch, 0)["loss"]

@@ -95,7 +95,7 @@ def tables(recipe: str, env: str, seeds: Sequence[int], output: Path) -> str:
         if not (folder / "summary.json").exists():
             continue
         found = {each.label: each for each in read_evaluations(folder)}
-        before, after, off = found["before"], found["after"], found["after, bank off"]
+        before, after, off = found["before"], found["after"], found["after_no_skills"]
         change = difference(before, after)
         changes.append(change[0])
         without, worth = "not run", "not run"

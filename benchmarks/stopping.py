@@ -33,7 +33,7 @@ SWEEP = {
         )
     ],
     "rl": [
-        (f"rl.mini_batch_prompts={prompts}", f"rl.schedule={schedule}", f"rl.learning_rate={rate}")
+        (f"rl.mini_batch_size={prompts}", f"rl.lr_scheduler={schedule}", f"rl.learning_rate={rate}")
         for prompts, schedule, rate in (
             ("null", "constant", "3e-4"), ("8", "cosine", "3e-4"), ("4", "cosine", "3e-4"), ("4", "cosine", "2e-4"),
             ("4", "cosine", "1e-4"),
@@ -104,7 +104,7 @@ def run_seed(recipe: str, seed: int, output: Path, validate_every: int) -> None:
     baseline = output / f"{folder.name}-vote_sft"
     start = cold_start(recipe, seed, output)
     if not (folder / "summary.json").exists():
-        skillttrl("rl", recipe, seed, folder, [start, f"rl.validate_every={validate_every}"])
+        skillttrl("rl", recipe, seed, folder, [start, f"rl.eval_steps={validate_every}"])
     if not (baseline / "summary.json").exists():
         skillttrl("train", recipe, seed, baseline, [start, "phases=[vote_sft]"])
 

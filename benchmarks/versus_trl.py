@@ -118,8 +118,8 @@ def our_config(model: str, options: argparse.Namespace) -> SkillTTRLConfig:
         "eval.samples=1",
         "eval.greedy=false",
     ]
-    settings += ["eval.extra_temperatures=[]", f"runtime.threads={options.threads}", "rl.checkpoint_every=1000"]
-    settings += ["rl.mini_batch_by=samples", f"rl.mini_batch_prompts={PROMPTS // options.updates}", *options.overrides]
+    settings += ["eval.extra_temperatures=[]", f"runtime.threads={options.threads}", "rl.save_steps=1000"]
+    settings += ["rl.mini_batch_by=samples", f"rl.mini_batch_size={PROMPTS // options.updates}", *options.overrides]
     return load_config("quickstart", settings)
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.config import load_config
 from skill_ttrl.llm.backend import Request
 from skill_ttrl.llm.vllm.backend import VLLMBackend
@@ -62,7 +62,7 @@ def settings(options: argparse.Namespace) -> list[str]:
     return [
         "rollout.backend=vllm",
         "phases=[rl]",
-        f"model.embedded={{hidden_size: {options.hidden}, layers: {options.layers}, heads: 4, max_positions: 512}}",
+        f"model.builtin={{hidden_size: {options.hidden}, layers: {options.layers}, heads: 4, max_positions: 512}}",
         f"rollout.max_new_tokens={options.tokens}",
         f"data.train.limit={options.prompts}",
         f"rl.prompts_per_step={options.prompts}",
@@ -96,7 +96,7 @@ def take_pairs(parts: TrainingComponents, options: argparse.Namespace) -> list[f
 def bare_work(worker: RolloutWorker, backend: VLLMBackend, tasks: list[Task], samples: int, seed: int) -> list[Work]:
     """What `through_loop` will ask the engine for."""
     agent = worker.agent
-    prompts = [backend.encode(agent.prompt(Scene(str(task.options["question"]))).messages) for task in tasks]
+    prompts = [backend.encode(agent.prompt(AgentInput(str(task.options["question"]))).messages) for task in tasks]
     requests = [Request(token_ids=ids, n=samples) for ids in prompts]
     return backend.work(requests, worker.sampling, derive_seed(seed, "turn", 0))
 

@@ -82,7 +82,7 @@ def _class(shop: Shop, goal: Goal, episode: Trajectory, is_best: bool) -> str:
         return "option missed"
     if any(step.action == own for step in episode.steps):
         return "opened"
-    if any(own in step.admissible for step in episode.steps):
+    if any(own in step.admissible_actions for step in episode.steps):
         return "listed"
     number = shop.store.number_of(goal.asin)
     queries = [step.action for step in episode.steps if step.action.startswith("search[")]
@@ -95,7 +95,9 @@ def bought_by(episode: Trajectory) -> str | None:
     if not episode.steps or episode.steps[-1].action != click(BUY) or episode.stop_reason != "terminated":
         return None
     opened = [
-        step.action for step in episode.steps if step.action in step.admissible and click("next >") in step.admissible
+        step.action
+        for step in episode.steps
+        if step.action in step.admissible_actions and click("next >") in step.admissible_actions
     ]
     return next((action for action in reversed(opened) if action[6:-1] not in BUTTONS), None)
 
@@ -133,7 +135,7 @@ def story(shop: Shop, loss: Loss) -> str:
             shown = [
                 place + 1
                 for step in steps[1:2]
-                for place, action in enumerate(step.admissible[2:])
+                for place, action in enumerate(step.admissible_actions[2:])
                 if action == click(asin.lower())
             ]
             options = {key: len(values) for key, values in product.options.items()}

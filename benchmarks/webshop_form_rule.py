@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.players.webshop_expert import STEPS
 from skill_ttrl.agents.players.webshop_reading import read_task
 from skill_ttrl.agents.players.webshop_weighing import WEIGHTS
@@ -145,12 +145,12 @@ class FormRule:
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `Player.act`."""
         admissible = tuple(info["admissible_commands"])
-        scene = Scene(observation, tuple(self._steps), read_task(info), admissible)
+        scene = AgentInput(observation, tuple(self._steps), read_task(info), admissible)
         possible = WEBSHOP.actions(scene) if WEBSHOP.actions is not None else None
         assert possible is not None
         written = self._write(WEBSHOP.observe(scene), possible.choices)
         action = possible.read(written) or ""
-        self._steps.append(Step(observation, action, 0.0, False, False, admissible=admissible))
+        self._steps.append(Step(observation, action, 0.0, False, False, admissible_actions=admissible))
         return action
 
     def _write(self, text: str, choices: Sequence[str]) -> str:

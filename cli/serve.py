@@ -64,11 +64,13 @@ def serve(
         float | None, typer.Option(min=0.01, max=1.0, help="Share of a GPU's memory that a server takes.")
     ] = None,
     lora: Annotated[int | None, typer.Option(min=1, metavar="RANK", help="Take adapters of up to this rank.")] = None,
-    sleep: Annotated[bool, typer.Option("--sleep", help="Can give its GPU memory back (vllm.sleep).")] = False,
+    sleep: Annotated[
+        bool, typer.Option("--sleep", help="Can give its GPU memory back (vllm.enable_sleep_mode).")
+    ] = False,
     gpu: Gpus = None,
     log_dir: Annotated[Path, typer.Option(help="Folder of the logs and of servers.json.")] = Path("runs/serve"),
-    transfer_folder: Annotated[
-        Path | None, typer.Option(help="Where weights pass (vllm.transfer_folder). Default: shared memory.")
+    weight_transfer_dir: Annotated[
+        Path | None, typer.Option(help="Where weights pass (vllm.weight_transfer_dir). Default: shared memory.")
     ] = None,
     start_timeout: StartTimeout = None,
     config: Recipe = None,
@@ -96,7 +98,7 @@ def serve(
         sleep=sleep or None,
         start_timeout=start_timeout,
         gpus=tuple(gpu or ()) or None,
-        transfer=None if transfer_folder is None else str(transfer_folder),
+        transfer=None if weight_transfer_dir is None else str(weight_transfer_dir),
     )
     view = ServeView(Console(stderr=True), as_json=as_json, state=log_dir / STATE_FILE)
     with keyed(plan(serving)) as jobs, view:

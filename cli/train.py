@@ -259,7 +259,7 @@ def _run_here(
 
     screen, resume = Console(stderr=as_json), found.options.resume
     folder = found.folder(config)
-    if (note := verified_note(config)).startswith("never"):
+    if (note := verified_note(config)).startswith("untested"):
         screen.print(
             f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
         )

@@ -95,8 +95,8 @@ class TextEnv(gymnasium.Env[str, str]):
     splits: tuple[str, ...] = ()
     """Names of the parts that `tasks` knows, for an environment whose ids do not begin with them."""
     config_defaults: ClassVar[Mapping[str, Any]] = {}
-    """Defaults for config keys that are not set in this environment: `{"agent.template": "episode", "agent.memory": "window",
-    "agent.projection": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
+    """Defaults for config keys that are not set in this environment: `{"agent.template": "episode", "agent.context_mode": "window",
+    "agent.action_parser": "action", "agent.max_turns": 20}`. Read from the class, before an instance exists."""
     fixed_actions: ClassVar[Collection[str]] = ()
     """Actions with an argument that is part of their name, as `click[buy now]`: reports count each of them by itself."""
     question_option: ClassVar[str | None] = None

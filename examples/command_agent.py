@@ -1,6 +1,6 @@
 """A command-line agent: it reads a prompt on stdin, follows the rules that stand in it, and writes its answer on stdout.
 
-It is no language model: it knows the eight kinds of questions of family:formats, and of each the rule that it has to find in the prompt.
+It is no language model: it knows the eight kinds of questions of synthetic:formats, and of each the rule that it has to find in the prompt.
 So it shows what a document is worth, in a second and without a key:
 
     skillttrl evaluate 'command:python examples/command_agent.py' --env qa --split val

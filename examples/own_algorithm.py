@@ -75,19 +75,19 @@ def sevens(group: Group) -> list[float]:
 
 def last_step(folder: Path, **rl: Any) -> float:
     """Train with these settings; gives the share of sevens in the last step."""
-    rl = {"steps": 10, "prompts_per_step": 8, "learning_rate": 0.015, "schedule": "constant", "kl_coef": 0.0} | rl
+    rl = {"steps": 10, "prompts_per_step": 8, "learning_rate": 0.015, "lr_scheduler": "constant", "kl_coef": 0.0} | rl
     config = load_config(
         {
             "name": "own_algorithm",
             "phases": ["rl"],
-            "data": {"train": {"path": "family:add", "limit": 8}, "max_prompt_tokens": 64},
+            "data": {"train": {"path": "synthetic:add", "limit": 8}, "max_prompt_tokens": 64},
             "agent": {"template": "plain"},
             "model": {
-                "path": "embedded",
-                "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 80},
+                "path": "builtin",
+                "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 80},
             },
             "rollout": {"n_votes_per_prompt": 16, "n_samples_per_prompt": 16, "max_new_tokens": 4},
-            "rl": {"mini_batch_prompts": None, "micro_batch_size": 128, "warmup_steps": 0, "epochs": 2} | rl,
+            "rl": {"mini_batch_size": None, "micro_batch_size": 128, "warmup_steps": 0, "ppo_epochs": 2} | rl,
             "eval": {"samples": 1, "greedy": False},
             "runtime": {"device": "cpu", "threads": 1},
         }

@@ -25,13 +25,13 @@ class Timed(HFBackend):
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         began = time.perf_counter()
         found = await super().generate(requests, sampling, seed=seed)
-        tokens = sum(done.sampled for each in found for done in each.completions)
+        tokens = sum(done.num_sampled_tokens for each in found for done in each.completions)
         print(f"{len(requests)} prompts, {tokens} tokens, {tokens / (time.perf_counter() - began):,.0f} tokens/s")
         return found
 
 
 if __name__ == "__main__":
-    model = sys.argv[1] if len(sys.argv) > 1 else "embedded"  # untrained: what it writes is noise
+    model = sys.argv[1] if len(sys.argv) > 1 else "builtin"  # untrained: what it writes is noise
     engine = RolloutEngine(model, "own_backend:Timed", max_new_tokens=8)
     texts = engine.generate(["Compute 12+34.", "Compute 5+6."], n_samples=3)
     print([len(row) for row in texts])

@@ -62,8 +62,8 @@ def main(folder: Path) -> None:
             },
             "agent": {"template": "plain"},
             "model": {
-                "path": "embedded",
-                "embedded": {"hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 64},
+                "path": "builtin",
+                "builtin": {"hidden_size": 64, "layers": 2, "heads": 4, "max_positions": 64},
             },
             "sft": {
                 "data": {"path": str(folder / "demos.jsonl")},
@@ -79,8 +79,8 @@ def main(folder: Path) -> None:
                 "prompts_per_step": 16,
                 "learning_rate": 3e-4,
                 "warmup_steps": 3,
-                "schedule": "constant",
-                "mini_batch_prompts": None,
+                "lr_scheduler": "constant",
+                "mini_batch_size": None,
                 "micro_batch_size": 64,
                 "kl_coef": 0.0,
             },

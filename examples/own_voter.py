@@ -23,4 +23,4 @@ def careful(ballot: Ballot, *, lead: int = 2) -> VoteResult:
 if __name__ == "__main__":
     for answers in (("1", "1.0", "2"), ("1", "1.0", "\\frac{2}{2}", "2")):
         result = careful(Ballot(answers))
-        print(answers, "->", result.answer, result.earned, "skipped" if result.skipped else "")
+        print(answers, "->", result.answer, result.sample_rewards, "skipped" if result.skipped else "")

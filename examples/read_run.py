@@ -26,7 +26,7 @@ def main(path: str) -> None:
 
     votes = run.votes  # one row a vote; `classes` has every answer with its count
     last = votes[votes["step"] == votes["step"].max()]
-    print(last[["task_id", "answer", "agreement", "tie"]].head(3).to_string(index=False))
+    print(last[["task_id", "answer", "majority_ratio", "tie"]].head(3).to_string(index=False))
 
     if not run.trajectories.empty:  # one row a try, with token ids and log-probs inside `steps`
         first = run.trajectories.iloc[0]

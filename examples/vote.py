@@ -12,10 +12,10 @@ from skill_ttrl.answers import extract
 def main() -> None:
     # Answers vote for the same thing when they are the same number, or the same text apart from case and spacing.
     vote = majority_vote(["1/2", "0.5", "7", None, r"\frac{1}{2}"])
-    print("winner:", vote.answer, "| agreement:", vote.agreement, "| without an answer:", vote.abstained)
+    print("winner:", vote.answer, "| majority ratio:", vote.majority_ratio, "| without an answer:", vote.abstained)
     print("who agrees:", vote.matches)
-    answer, agreement, matches = vote  # a result unpacks as these three
-    assert (answer, agreement, sum(matches)) == ("1/2", 0.6, 3)
+    answer, majority_ratio, matches = vote  # a result unpacks as these three
+    assert (answer, majority_ratio, sum(matches)) == ("1/2", 0.6, 3)
 
     # A tie goes to the answer that came first, and says so. An empty answer cannot win.
     for result in batch_majority_vote([["a", "b"], ["", None, " "]]):

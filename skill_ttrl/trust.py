@@ -31,7 +31,7 @@ DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 _UNSIGNED = "unsigned: "
 _IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.\-/]*")
 _ADDRESS = re.compile(r"https?:", re.IGNORECASE)
-_FREE_TEXT = ("name", "waits_for", "agent.system")
+_FREE_TEXT = ("name", "requires", "agent.system")
 _SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
 _NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
@@ -74,7 +74,7 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
         elif key == "skills.chroma_server":
             found[key] = f"send the vectors of skills to {value}"
-        elif key == "vllm.transfer_folder":
+        elif key == "vllm.weight_transfer_dir":
             found[key] = f"write weights to the folder {value}"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = (
@@ -82,7 +82,7 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             )
         elif key == "collect.agent" and str(value).startswith("command:"):
             found[key] = f"run the program {value[8:].strip()}"
-        elif key == "run.tracker" and value in _SENDING_TRACKERS:
+        elif key == "run.report_to" and value in _SENDING_TRACKERS:
             found[key] = f"send metrics to {value}, with your login"
         elif isinstance(value, str) and key not in _FREE_TEXT and not name.endswith("revision"):
             found |= _of_text(key, value)
@@ -179,7 +179,7 @@ def _loads_files(skills: Mapping[str, Any]) -> bool:
 def _of_text(key: str, value: str) -> dict[str, str]:
     # A path may hold a colon; a family of problems may be imported.
     if key.endswith(".path") or key in ("skills.bank", "agent.document"):
-        value = value.removeprefix("family:") if value.startswith("family:") and key.endswith(".path") else ""
+        value = value.removeprefix("synthetic:") if value.startswith("synthetic:") and key.endswith(".path") else ""
     elif (key, value.partition(":")[0]) in _NOT_IMPORTED:
         return {}
     if _IMPORT.fullmatch(value):

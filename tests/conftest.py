@@ -32,44 +32,44 @@ name: tiny
 phases: [sft, rl]
 env: {id: math}
 data:
-  train: {path: "family:add", split: train, limit: 6}
-  eval: {path: "family:add", split: test, limit: 4}
+  train: {path: "synthetic:add", split: train, limit: 6}
+  eval: {path: "synthetic:add", split: test, limit: 4}
   max_prompt_tokens: 48
 agent: {template: plain}
 model:
-  path: embedded
-  embedded: {hidden_size: 32, layers: 1, heads: 2, max_positions: 64}
+  path: builtin
+  builtin: {hidden_size: 32, layers: 1, heads: 2, max_positions: 64}
 sft:
-  data: {path: "family:add", split: demos, limit: 64}
+  data: {path: "synthetic:add", split: demos, limit: 64}
   steps: 12
   batch_size: 8
   micro_batch_size: 8
   optimizer: muon
   learning_rate: 3.0e-3
-  checkpoint_every: 4
+  save_steps: 4
 rollout: {n_votes_per_prompt: 4, n_samples_per_prompt: 4, max_new_tokens: 10}
 rl:
   steps: 2
   prompts_per_step: 3
   learning_rate: 1.0e-3
-  mini_batch_prompts: null
+  mini_batch_size: null
   kl_coef: 0.0
-  checkpoint_every: 1
+  save_steps: 1
 eval: {samples: 2}
 runtime: {device: cpu, threads: 1}
 """
 
-TINY_SKILLS = TINY.replace("name: tiny", "name: tiny-skills").replace("family:add", "family:operators")
+TINY_SKILLS = TINY.replace("name: tiny", "name: tiny-skills").replace("synthetic:add", "synthetic:operators")
 TINY_SKILLS = TINY_SKILLS.replace("split: demos, ", "").replace("max_positions: 64", "max_positions: 160")
 TINY_SKILLS = TINY_SKILLS.replace("agent: {template: plain}", "agent: {template: plain, prompts: tiny}")
 TINY_SKILLS += """\
 skills:
-  bank: "family:operators"
+  bank: "synthetic:operators"
   embedder: hash
-  in_prompt: 1
-  prompt_tokens: 24
-  retrieve_k: 1
-  retrieve_tokens: 24
+  prompt_top_k: 1
+  prompt_max_tokens: 24
+  retrieval_top_k: 1
+  retrieval_max_tokens: 24
 """
 
 
@@ -135,11 +135,11 @@ def tiny_yaml(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_model() -> tuple[Any, Any]:
     """(model, tokenizer): a random Qwen2 whose distributions are far from flat. Not to be trained."""
-    from skill_ttrl.config import EmbeddedConfig
+    from skill_ttrl.config import BuiltinConfig
     from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 
     tokenizer = build_tokenizer(["Compute 12+34.", "8;12;<answer>128</answer>"] * 20)
-    model: Any = build_model(EmbeddedConfig(hidden_size=32, layers=2, heads=4, max_positions=128), tokenizer, seed=3)
+    model: Any = build_model(BuiltinConfig(hidden_size=32, layers=2, heads=4, max_positions=128), tokenizer, seed=3)
     for parameter in model.parameters():
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
     return model.eval(), tokenizer

@@ -1,7 +1,7 @@
 """Two scripted models behind one server, for tests of `skillttrl optimize` only: a reader that follows the rules of a document, and an
 optimizer that finds the rules in what failed.
 
-The reader answers the questions of `family:formats`; its document is the system message. The optimizer knows every convention. It proposes
+The reader answers the questions of `synthetic:formats`; its document is the system message. The optimizer knows every convention. It proposes
 the rules of the types of task that it is shown and that the document lacks; asked to rank it answers prose, and shown successes half a
 JSON. Both are functions of the request alone.
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.types import Task
@@ -74,7 +74,7 @@ def words(welcome: str) -> list[str]:
     return [] if asked is None else [*asked.groups()]
 
 
-def observe(scene: Scene) -> str:
+def observe(scene: AgentInput) -> str:
     first = scene.steps[0].observation if scene.steps else scene.observation
     own = {word: f"word {place}" for place, word in enumerate(words(first), start=1)}
     if not scene.steps:
@@ -84,12 +84,12 @@ def observe(scene: Scene) -> str:
     return " ".join(text for place, said in enumerate(told, start=1) for text in (f"result {place}", *said))
 
 
-def actions(scene: Scene) -> FormActions:
+def actions(scene: AgentInput) -> FormActions:
     """Results by number, and a query in the task's words; help cannot be asked for."""
     first = scene.steps[0].observation if scene.steps else scene.observation
     own = {f"word {place}": word for place, word in enumerate(words(first), start=1)}
-    found = [action for action in scene.admissible if action in ITEMS]
-    slot = Slot(f"search {WORDS}", f"search[{WORDS}]", own) if SEARCH in scene.admissible else None
+    found = [action for action in scene.admissible_actions if action in ITEMS]
+    slot = Slot(f"search {WORDS}", f"search[{WORDS}]", own) if SEARCH in scene.admissible_actions else None
     return FormActions({f"result {place}": action for place, action in enumerate(found, start=1)}, slot)
 
 

@@ -14,7 +14,7 @@ from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 def one_step(trained: Sequence[bool], *, observation: str = "", reward: float = 0.0) -> Step:
     """A step whose completion has one token for each entry; a token whose entry is False is not trained on."""
     length = len(trained)
-    completion = Completion("", tuple(range(1, length + 1)), (-1.0,) * length, "stop", mask=tuple(trained))
+    completion = Completion("", tuple(range(1, length + 1)), (-1.0,) * length, "stop", completion_mask=tuple(trained))
     info = {"state": "end"}
     return Step(observation, "", reward, True, False, prompt_ids=(1, 2), completion=completion, info=info)
 

@@ -33,9 +33,9 @@ PLAIN: dict[str, Any] = {
     "betas": [0.9, 0.95],
     "weight_decay": 0.0,
     "warmup_steps": 0,
-    "schedule": "constant",
+    "lr_scheduler": "constant",
     "kl_coef": 0.0,
-    "mini_batch_prompts": None,
+    "mini_batch_size": None,
     "micro_batch_size": 256,
     "grad_clip": 10.0,
 }
@@ -111,7 +111,9 @@ class Toy:
                 last = turn + 1 == len(self.paths[0])
                 info = {"state": str(after), "won": earned == 1.0}
                 steps[place].append(
-                    Step(str(before), str(action), earned * last, last, False, before, done, info, verdict="valid")
+                    Step(
+                        str(before), str(action), earned * last, last, False, before, done, info, action_status="valid"
+                    )
                 )
                 rows[place] = after
         groups = []
@@ -187,7 +189,7 @@ def train(
         groups = toy.rollouts(policy, generator)
         votes = [vote("majority", ballot_of(group)) for group in groups]
         if config.reward == VOTED:
-            groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
+            groups = [group.with_rewards([*held.sample_rewards]) for group, held in zip(groups, votes, strict=True)]
         elif rewards is not None:
             groups = [group.with_rewards(rewards(group, draw)) for group in groups]
         if config.extra_rewards:

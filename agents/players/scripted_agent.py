@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from skill_ttrl.agents.action_list import AS_LISTED, Listing, fill_slot, has_slot
+from skill_ttrl.agents.action_list import AS_LISTED, ActionList, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.config import AgentConfig
@@ -70,10 +70,10 @@ def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Pla
     if kind == CONSTANT:
         if not text:
             raise ConfigError("The agent constant always writes the same text: constant:TEXT, such as constant:look.")
-        read = whole if agent is None else projection(agent.projection, env_id, numbered=agent.actions == "numbered")
-        return ConstantPlayer(text, read, Listing.of(agent))
+        read = whole if agent is None else projection(agent.action_parser, env_id, numbered=agent.actions == "numbered")
+        return ConstantPlayer(text, read, ActionList.of(agent))
     if name == FIRST:
-        return FirstPlayer(Listing.of(agent))
+        return FirstPlayer(ActionList.of(agent))
     if name not in player_names() and ":" not in name:
         raise ConfigError(
             f"Unknown agent {name!r}.{did_you_mean(name, player_names())} One of your own is written 'module:attribute'."
@@ -134,7 +134,7 @@ class ListedPlayer:
     """
 
     def __init__(
-        self, listing: Listing = AS_LISTED, skills: Callable[[str], Sequence[Skill]] = lambda said: ()
+        self, listing: ActionList = AS_LISTED, skills: Callable[[str], Sequence[Skill]] = lambda said: ()
     ) -> None:
         self._listing, self._find = listing, skills
 
@@ -181,7 +181,7 @@ class FirstPlayer(ListedPlayer):
 class ConstantPlayer(ListedPlayer):
     """Writes the same text at every step, of which `read` makes an action as of a policy's."""
 
-    def __init__(self, text: str, read: Project = whole, listing: Listing = AS_LISTED) -> None:
+    def __init__(self, text: str, read: Project = whole, listing: ActionList = AS_LISTED) -> None:
         super().__init__(listing)
         self._text, self._read = text, read
 

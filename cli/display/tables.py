@@ -44,13 +44,13 @@ def evaluation_table(found: Evaluation) -> FittedTable:
         _row(f"{avg}, {heat}", found.accuracy, found.accuracy_interval),
         *(
             [_row(f"maj@{found.samples}", found.majority, found.majority_interval)]
-            if found.agreement is not None
+            if found.majority_ratio is not None
             else []
         ),
         _row("greedy", found.greedy, found.greedy_interval),
         *(_row(f"pass@{k}", value, found.pass_at_k_intervals.get(k)) for k, value in found.pass_at_k.items()),
         *(_row(f"{avg}, T = {other}", value, bounds.get(other)) for other, value in found.by_temperature.items()),
-        *_known("agreement", found.agreement),
+        *_known("agreement", found.majority_ratio),
         *_known("entropy of the answers (nats)", found.entropy),
         *_known("failed tries, counted as wrong", found.failed or None),
         *_known("tries that sought a way around the task", found.exploit_rate or None),
@@ -93,7 +93,7 @@ def reply_view(reply: Reply) -> RenderableType:
     if len(reply.texts) > 1:
         vote = reply.vote
         counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
-        said = f"Vote: {vote.answer} (agreement {vote.agreement:.2f}; {counts})"
+        said = f"Vote: {vote.answer} (agreement {vote.majority_ratio:.2f}; {counts})"
         lines.append(Text(escape_terminal(said), "bold"))
     return Group(*lines)
 

@@ -199,9 +199,9 @@ def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
     from skill_ttrl.stages.reports.summary_text import algorithm_lines, change_lines, skill_lines, vote_line
 
     lines = [*algorithm_lines(summary), *change_lines(summary)]
-    worth = summary.intervals.get("bank_worth")
-    if worth and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
-        difference = summary.accuracy_after - summary.accuracy_bank_off
+    worth = summary.intervals.get("skill_gain")
+    if worth and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
+        difference = summary.accuracy_after - summary.accuracy_no_skills
         lines.append(f"What the skill bank is worth: {signed(difference, worth)}, paired over problems.")
     lines += [text for text in (vote_line(summary),) if text is not None]
     lines += skill_lines(summary)

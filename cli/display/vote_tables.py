@@ -40,8 +40,8 @@ def lab_view(lab: VoteLab) -> RenderableType:
     if len(judged) > 1:
         parts += [Text(), differences_table(judged, lab.settings.confidence)]
     parts += [Text(), types_table(judged)]
-    if lab.answers_given_up.count:
-        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
+    if lab.undecided_answers.count:
+        parts += [Text(), Text(escape_terminal(str(lab.undecided_answers)), "yellow")]
     return Group(*parts)
 
 

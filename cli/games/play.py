@@ -114,7 +114,7 @@ def play(
         if player is None:
             from skill_ttrl.stages.targets.play import find_policy, play_policy
 
-            settings = [*given, *(["agent.constrain_actions=true"] if constrain else [])]
+            settings = [*given, *(["agent.structured_actions=true"] if constrain else [])]
             policy = find_policy(name or "", env_id, settings, config=config, use_bank=not no_bank)
         else:
             heat = temperature or None

@@ -68,8 +68,8 @@ class ALFWorldEnv(TextEnv):
     metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "alfworld",
-        "agent.memory": "window",
-        "agent.projection": "action",
+        "agent.context_mode": "window",
+        "agent.action_parser": "action",
         "agent.max_turns": MAX_STEPS,
         "data.max_prompt_tokens": 4096,
         "rl.reward": "env",

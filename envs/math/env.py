@@ -54,7 +54,7 @@ class MathEnv(TextEnv):
         self.render_mode = render_mode
         self._split = split
         self._parser = OutputParser(last_number=last_number)
-        self._source = _source_config(f"family:{family}" if source is None else source)
+        self._source = _source_config(f"synthetic:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
         self._reference: str | None = None
@@ -77,7 +77,7 @@ class MathEnv(TextEnv):
         else:
             self._tasks = self._tasks or self.tasks()
             task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
-            question, reference = task.options["question"], task.reference
+            question, reference = task.options["question"], task.ground_truth
         if not isinstance(question, str) or not isinstance(reference, str | None):
             raise EnvError(
                 f"{MATH_ENV_ID} needs a str as question and a str or None as reference, found "

@@ -64,7 +64,7 @@ class QAEnv(TextEnv):
         check_choice("match", match, MATCHES)
         self.render_mode = render_mode
         self._split, self._whole = split, match == "exact"
-        self._sources = _by_split(f"family:{family}" if data is None else data)
+        self._sources = _by_split(f"synthetic:{family}" if data is None else data)
         self.splits = tuple(name for name in self._sources if name)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None

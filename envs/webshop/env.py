@@ -74,8 +74,8 @@ class WebShopEnv(TextEnv):
     metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
     config_defaults: ClassVar[Mapping[str, Any]] = {
         "agent.template": "webshop",
-        "agent.memory": "window",
-        "agent.projection": "action",
+        "agent.context_mode": "window",
+        "agent.action_parser": "action",
         "agent.max_turns": MAX_STEPS,
         "data.max_prompt_tokens": 6000,
         "rl.reward": "env",

@@ -42,7 +42,7 @@ class MyEnv(TextEnv):
             raise SplitError(f"{ENV_ID} has no split {split!r}, only {', '.join(SPLITS)}.")
         numbers = NUMBERS[:1192] if split is None else SPLITS[split]
         return [
-            Task(id=number, env_id=ENV_ID, options={"number": number}, split=split or "all", reference=number[::-1])
+            Task(id=number, env_id=ENV_ID, options={"number": number}, split=split or "all", ground_truth=number[::-1])
             for number in numbers
         ]
 

@@ -5,7 +5,7 @@ from skill_ttrl.config.data import DataConfig, EnvConfig, SourceConfig
 from skill_ttrl.config.endpoints import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.config.gate import GateConfig
 from skill_ttrl.config.load import InvalidConfigError, load_config, parse_override, read_config_text, recipe_names
-from skill_ttrl.config.model import EMBEDDED, EmbeddedConfig, LoraConfig, ModelConfig
+from skill_ttrl.config.model import BUILTIN, BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, OptimizeSelectionConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
@@ -25,7 +25,7 @@ from skill_ttrl.config.training import DaggerConfig, SFTConfig, VoteSFTConfig
 from skill_ttrl.config.vllm import VLLMConfig
 
 __all__ = [
-    "EMBEDDED",
+    "BUILTIN",
     "AgentConfig",
     "CollectConfig",
     "CommandConfig",
@@ -33,7 +33,7 @@ __all__ = [
     "DataConfig",
     "DemonstrationsConfig",
     "DistillConfig",
-    "EmbeddedConfig",
+    "BuiltinConfig",
     "EndpointConfig",
     "EndpointsConfig",
     "EnvConfig",

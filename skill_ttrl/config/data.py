@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
 SourceKind = Literal["file", "hub", "family"]
@@ -20,15 +21,15 @@ FIELDS_OF_OTHER_KINDS: Mapping[SourceKind, tuple[str, ...]] = {
 
 def source_kind(path: object) -> SourceKind:
     """The kind of source that a path names."""
-    found: dict[str, SourceKind] = {"hf:": "hub", "family:": "family"}
+    found: dict[str, SourceKind] = {"hf:": "hub", "synthetic:": "family"}
     return next((kind for start, kind in found.items() if str(path).startswith(start)), "file")
 
 
 class SourceConfig(Section):
     """Where tasks or demonstrations come from."""
 
-    path: str
-    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `family:name` (generated problems). A list of files
+    path: Annotated[str, present("path")]
+    """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of files
     is read as one, in this order."""
     more: list[str] = Field(default_factory=list)
     """Further files: what a list in `path` has after its first."""
@@ -60,7 +61,7 @@ class SourceConfig(Section):
     @model_validator(mode="after")
     def _files(self) -> SourceConfig:
         """Refuse several sources of which one is no file."""
-        if self.more and any(each.startswith(("hf:", "family:")) for each in (self.path, *self.more)):
+        if self.more and any(each.startswith(("hf:", "synthetic:")) for each in (self.path, *self.more)):
             raise ValueError("several files can be read as one; a data set of a hub and a family stand alone")
         return self
 

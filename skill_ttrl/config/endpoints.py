@@ -28,9 +28,9 @@ class EndpointConfig(Section):
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
     api: Literal["chat", "completions"] = "chat"
     """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
-    dialect: Literal["openai", "vllm"] = "openai"
+    server_type: Literal["openai", "vllm"] = "openai"
     """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
-    and choices (`agent.constrain_actions`)."""
+    and choices (`agent.structured_actions`)."""
     logprobs: bool = False
     """Ask for the log-prob of each token, where the server offers them."""
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
@@ -49,7 +49,7 @@ class EndpointConfig(Section):
     """Most requests on their way at once."""
     max_retries: int = Field(default=6, ge=0)
     """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read."""
-    max_wait: float = Field(default=60, gt=0)
+    max_retry_wait: float = Field(default=60, gt=0)
     """Longest pause before an attempt, in seconds; a server that asks for a longer one is not asked again."""
     cache: str | None = None
     """Folder in which answers are kept by what was asked; the same request is then answered from there. None: none are."""

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
 from skill_ttrl.config.elsewhere import PAGE, VERL_SECTIONS, instead_of
+from skill_ttrl.config.renamed import RENAMED, former_value, with_current_names
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
@@ -81,6 +82,8 @@ def load_config(
         TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
     """
     data, text, where = read_source(source)
+    if not isinstance(source, Mapping) and _is_of_run(source, where):
+        data = with_current_names(data)  # it is data, which an earlier version may have written
     if isinstance(source, Mapping) and overrides and not source:
         where = "what --set says"
     for key in without:
@@ -233,6 +236,12 @@ def _problems(error: ValidationError) -> Iterator[str]:
         path = ".".join(str(part)[:80] for part in problem["loc"])
         if path in REMOVED:
             yield f"  {path}: this key was removed. {REMOVED[path]}"
+            continue
+        if path in RENAMED and problem["type"] == "extra_forbidden":
+            yield f"  {path}: this key is now {RENAMED[path]}."
+            continue
+        if renamed := former_value(path, problem["input"]):
+            yield f"  {path}: {renamed}"
             continue
         if problem["type"] == "extra_forbidden":
             if known := [*_of_elsewhere(path, str(problem["loc"][-1]), problem["input"])]:

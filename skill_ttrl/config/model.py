@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
-EMBEDDED = "embedded"
+BUILTIN = "builtin"
 """Value of `model.path` for the built-in small policy."""
 
 
@@ -21,7 +22,7 @@ class LoraConfig(Section):
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
 
 
-class EmbeddedConfig(Section):
+class BuiltinConfig(Section):
     """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
 
     hidden_size: int = Field(default=96, ge=8, le=4096)
@@ -47,7 +48,7 @@ class EmbeddedConfig(Section):
     as copying and comparing need, which otherwise comes late. 2 serves the entity vocabulary. 0: both are drawn."""
 
     @model_validator(mode="after")
-    def _shape_is_possible(self) -> EmbeddedConfig:
+    def _shape_is_possible(self) -> BuiltinConfig:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(
                 f"hidden_size ({self.hidden_size}) must be a multiple of twice the heads ({self.heads}): each head needs an "
@@ -63,12 +64,12 @@ class EmbeddedConfig(Section):
 class ModelConfig(Section):
     """The policy."""
 
-    path: str = "Qwen/Qwen2.5-Math-7B"
-    """Hugging Face id, a folder, or `embedded` for the built-in small policy."""
+    path: Annotated[str, present("model.path")] = "Qwen/Qwen2.5-Math-7B"
+    """Hugging Face id, a folder, or `builtin` for the built-in small policy."""
     revision: str | None = None
     """Commit of a hub model; recorded when it is resolved."""
     trust_remote_code: bool = False
-    embedded: EmbeddedConfig = Field(default_factory=EmbeddedConfig)
+    builtin: BuiltinConfig = Field(default_factory=BuiltinConfig)
     lora: LoraConfig | None = None
     """Set to train adapters instead of all weights."""
     gradient_checkpointing: bool = False

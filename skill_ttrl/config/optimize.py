@@ -31,7 +31,7 @@ class OptimizeGateConfig(Section):
     """Score of an item: `hard` (success), `soft` (partial credit in [0, 1]) or `mixed`."""
     mixed_weight: float = Field(default=0.5, ge=0, le=1)
     """Weight w of the soft score under `mixed`: (1 - w) hard + w soft."""
-    use: bool = True
+    enabled: bool = True
     """False accepts every candidate (the ablation)."""
     rule: Literal["strict", "better", "not_worse"] = "strict"
     """`strict`: a higher mean (the paper). `better`: significantly higher, by the paired test of docs/gate.md. `not_worse`: significantly
@@ -61,7 +61,7 @@ class OptimizeGateConfig(Section):
 class OptimizeSlowUpdateConfig(Section):
     """The guidance block, rewritten at the end of each epoch but the first; edits of steps cannot touch it."""
 
-    use: bool | None = None
+    enabled: bool | None = None
     """Write the block; None: where the optimizer asks a language model."""
     samples: int = Field(default=20, ge=1)
     """Training items rolled out under the document of the last epoch and of this one."""
@@ -74,7 +74,7 @@ class OptimizeSlowUpdateConfig(Section):
 class OptimizeSkillAwareConfig(Section):
     """Skill-aware reflection: defects are fixed in the body, lapses of the agent become notes in the appendix."""
 
-    use: bool = False
+    enabled: bool = False
     """Ask analysts to tell the two apart."""
     appendix_source: Literal["both", "failure_only"] = "both"
     """Analysts whose notes are taken."""

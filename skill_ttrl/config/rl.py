@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Beta, Section
 
 
@@ -109,8 +110,8 @@ class CriticConfig(Section):
     """Largest change of a value in one step that the loss rewards (verl: 0.5); None: no bound."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps at the start in which the critic learns and the policy does not (verl: `trainer.critic_warmup`)."""
-    epochs: int | None = Field(default=None, ge=1)
-    """Passes over each batch; None: `rl.epochs`."""
+    ppo_epochs: int | None = Field(default=None, ge=1)
+    """Passes over each batch; None: `rl.ppo_epochs`."""
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Sequences in each forward pass; None: as `rl` says."""
 
@@ -210,7 +211,7 @@ class RLConfig(Section):
     algorithm: Annotated[dict[str, Any], _named("grpo")] = Field(default_factory=lambda: {"type": "grpo"})
     """How rewards become advantages: a name, or `type` (a registered name, or `module:Class`) with that algorithm's options
     (docs/algorithms.md). An algorithm may bring other values for keys of this section that a config does not set."""
-    invalid_penalty: float = Field(default=0.0, ge=0)
+    invalid_action_penalty_coef: float = Field(default=0.0, ge=0)
     """Subtracted from the reward of each step whose action was invalid (SkillRL: 0.1, with a reward of 10 for success)."""
     loss: Annotated[dict[str, Any], _named("ppo_clip")] = Field(default_factory=lambda: {"type": "ppo_clip"})
     """The policy loss: a name, or `type` (a registered name, or `module:Class`) with that loss's options (docs/algorithms.md)."""
@@ -228,15 +229,15 @@ class RLConfig(Section):
     """None: `warmup_ratio` of the optimiser's steps."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
     """Share of the optimiser's steps in which the rate rises from 0, where `warmup_steps` is not set."""
-    schedule: Literal["constant", "cosine"] = "cosine"
+    lr_scheduler: Literal["constant", "cosine"] = "cosine"
     """Course of the rate after the warm-up; `cosine` falls to `min_lr_ratio`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Share of the peak rate at the end of a cosine."""
     grad_clip: float = Field(default=1.0, gt=0)
     """Largest norm of the gradient; a larger one is scaled down to it."""
-    epochs: int = Field(default=1, ge=1)
+    ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
-    mini_batch_prompts: int | None = Field(default=1, ge=1)
+    mini_batch_size: int | None = Field(default=1, ge=1)
     """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one. Where they do not divide a
     step's prompts, the last mini-batch is smaller, and its mean weighs as much as that of the others."""
     mini_batch_by: Literal["prompts", "samples"] = "prompts"
@@ -266,9 +267,9 @@ class RLConfig(Section):
     """Sample further tasks until `prompts_per_step` groups differ in reward; None: all groups of one round are taken."""
     overlong: OverlongConfig | None = None
     """How overlong responses are treated; None: as any other."""
-    reference_refresh_steps: int | None = Field(default=None, ge=1)
+    ref_model_sync_steps: int | None = Field(default=None, ge=1)
     """Copy the policy into the reference every so many steps; None: never."""
-    reference_mixup_alpha: float = Field(default=1.0, gt=0, le=1)
+    ref_model_mixup_alpha: float = Field(default=1.0, gt=0, le=1)
     """Share of the policy in the new reference, the old one has the rest (TR-DPO, arXiv 2404.09656; TRL: 0.6). 1: a copy."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus in the loss."""
@@ -281,12 +282,12 @@ class RLConfig(Section):
     """A critic, which `rl.algorithm: gae` requires; None: none."""
     whiten_advantages: bool = False
     """Shift and scale a step's advantages to mean 0 and variance 1 over its tokens, whatever the algorithm."""
-    checkpoint_every: int = Field(default=10, ge=1)
+    save_steps: int = Field(default=10, ge=1)
     """Steps between checkpoints."""
-    validate_every: int | None = Field(default=None, ge=1)
+    eval_steps: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
-    stop_rule: str | None = None
-    """Ends the phase early, at a checkpoint, by signs that need no label: `entropy`, `flip_rate`, `agreement`
+    stop_rule: Annotated[str | None, present("rl.stop_rule")] = None
+    """Ends the phase early, at a checkpoint, by signs that need no label: `entropy`, `flip_rate`, `majority_ratio`
     (see `skill_ttrl.runs.stop_rules`), or `module:function` of your own. None: all steps are done."""
     stop_options: dict[str, Any] = Field(default_factory=dict)
     """Options of that rule, e.g. `threshold`."""

@@ -27,42 +27,42 @@ class AgentConfig(Section):
     """Digest of the document's text; recorded when it is read."""
     max_turns: int = Field(default=1, ge=1)
     """Longest episode in turns."""
-    memory: Literal["conversation", "episode", "none", "window"] = "conversation"
+    context_mode: Literal["conversation", "episode", "none", "window"] = "conversation"
     """The part of earlier turns that a later one sees. `conversation`: all of them, as they were said, in a prompt that is made anew. `episode`: all of
     them as one growing sequence of tokens: a later prompt is the one before, the tokens that were sampled, and those of the new observation,
     so that nothing is computed twice and an episode is one sequence in training; for `hf` and `vllm`, and for chat templates that
-    only append (docs/imitation.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history` turns, what is seen,
+    only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history_length` turns, what is seen,
     the actions that are possible, and the skills."""
     observations: str = "full"
     """Form of an observation in prompts, and of actions where it has one of them. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
-    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/environments.md). `module:attribute`: a function of your own from the scene to a text, or
-    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/imitation.md). Episodes, experts and teachers
+    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text, or
+    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/episodes.md). Episodes, experts and teachers
     have what the environment said, and its actions, in any case."""
-    history: int | None = Field(default=2, ge=0)
-    """Past turns in a prompt of `memory: window` (SkillRL: 2); None: all."""
-    observation_tokens: int | None = Field(default=None, ge=1)
-    """Longest observation in a prompt of `memory: window`; its end is cut off, and the step says so. None: only
+    history_length: int | None = Field(default=2, ge=0)
+    """Past turns in a prompt of `context_mode: window` (SkillRL: 2); None: all."""
+    max_observation_tokens: int | None = Field(default=None, ge=1)
+    """Longest observation in a prompt of `context_mode: window`; its end is cut off, and the step says so. None: only
     `data.max_prompt_tokens` bounds it."""
     actions: Literal["text", "numbered"] = "text"
-    """How the possible actions are listed in a prompt of `memory: window`. `numbered`: each with a number behind it, and the number is
+    """How the possible actions are listed in a prompt of `context_mode: window`. `numbered`: each with a number behind it, and the number is
     what the model answers. One with a place for words of its own, `search[<your query>]`, is listed with the task's words in it; other
     words are written out."""
-    order: Literal["listed", "words"] = "listed"
-    """In which order a prompt of `memory: window` lists them. `listed`: as the environment does. `words`: those whose thing the task names
+    action_order: Literal["listed", "words"] = "listed"
+    """In which order a prompt of `context_mode: window` lists them. `listed`: as the environment does. `words`: those whose thing the task names
     first, then those that the skills name, what was done already last; of a list that is too long the end is cut."""
-    unlisted: list[str] = Field(default_factory=list)
+    hidden_verbs: list[str] = Field(default_factory=list)
     """Verbs whose actions such a prompt does not list (SkillRL: `help` in ALFWorld). Written all the same, they count as invalid and
     are played."""
-    projection: Literal["none", "action", "skillrl"] = "none"
+    action_parser: Literal["none", "action", "skillrl"] = "none"
     """How an action is read from what the model wrote. `none`: all of it is the action. `action`: what stands in `<action>`; what
     is meant but misspelt is repaired, what is not possible is invalid. `skillrl`: SkillRL's rules to the letter."""
     prompts: str | None = None
     """A folder of your own templates; a file there takes the place of the shipped one of the same name."""
-    constrain_actions: bool = False
+    structured_actions: bool = False
     """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can: `hf`, and for
     measuring alone `vllm`, and `openai` where the server knows `structured_outputs`. What `hf` sampled so is learnt from under the same
     limits: probabilities, entropies and KL are those among the tokens that were possible."""
-    constrain_by: Literal["tokens", "actions"] = "tokens"
+    structured_by: Literal["tokens", "actions"] = "tokens"
     """The way in which a possible action is drawn. `tokens`: token by token, from those that may follow. `actions`: as a whole, by its probability among
     those of all possible actions, so that none is begun for the sake of one that is not there; for `hf`, and for play that no RL
     learns from. While one of them has a place for words, by tokens."""
@@ -86,11 +86,11 @@ class RolloutConfig(Section):
     """Longest completion in tokens (TTRL: 3072)."""
     max_batch_size: int = Field(default=1024, ge=1)
     """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
-    schedule: Literal["auto", "lockstep", "free"] = "auto"
-    """How episodes of several turns advance. `lockstep`: all together, turn by turn, which gives the same samples from the same
-    seed. `free`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in; environments
-    are then called in threads. `auto`: `lockstep` for `hf` and for episodes of one turn, `free` for the others. See docs/imitation.md."""
-    episode_seconds: float | None = Field(default=None, gt=0)
+    mode: Literal["auto", "sync", "async"] = "auto"
+    """How episodes of several turns advance. `sync`: all together, turn by turn, which gives the same samples from the same
+    seed. `async`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in; environments
+    are then called in threads. `auto`: `sync` for `hf` and for episodes of one turn, `async` for the others. See docs/episodes.md."""
+    rollout_timeout_s: float | None = Field(default=None, gt=0)
     """An episode that has waited so long, for its environment and the sampler, ends there (`stop_reason` "timeout") and has failed; None:
     it may take any time."""
 

@@ -13,7 +13,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from skill_ttrl.config.command import CommandConfig
 from skill_ttrl.config.data import DataConfig, EnvConfig
 from skill_ttrl.config.endpoints import EndpointsConfig
-from skill_ttrl.config.model import EMBEDDED, ModelConfig
+from skill_ttrl.config.model import BUILTIN, ModelConfig
 from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
@@ -29,7 +29,7 @@ from skill_ttrl.config.yaml_text import write_yaml
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 SECTIONS_ALONE = {"sections": "alone"}
 """Validation context that leaves out the rules between sections."""
-_NO_SETTINGS = ("name", "seed", "run", "verified", "waits_for")
+_NO_SETTINGS = ("name", "seed", "run", "verified", "requires")
 
 
 class VerifiedConfig(Section):
@@ -42,14 +42,14 @@ class VerifiedConfig(Section):
     peak_memory: str
     result: str
     config_digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """`settings_digest` of the config that was run; where it differs, the config counts as never verified."""
+    """`settings_digest` of the config that was run; where it differs, the config counts as untested."""
 
 
 class RunConfig(Section):
     """Tracking, checkpoints and stored samples of a run, and its reaction to updates that are not finite."""
 
-    tracker: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
-    keep_checkpoints: int | None = Field(default=3, ge=1)
+    report_to: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
+    save_total_limit: int | None = Field(default=3, ge=1)
     """Newest checkpoints of each phase that stay; None keeps all."""
     save_trajectories: bool = True
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft does so in any case: it learns from them."""
@@ -73,7 +73,7 @@ class SkillTTRLConfig(SeedSections, Section):
     """Phases of `skillttrl train`, in order."""
     verified: VerifiedConfig | None = None
     """A run of these very settings that somebody recorded; None: nobody has."""
-    waits_for: str | None = None
+    requires: str | None = None
     """Part of the framework this recipe still needs; the run says so and does not start."""
     env: EnvConfig = Field(default_factory=EnvConfig)
     data: DataConfig = Field(default_factory=DataConfig)
@@ -122,9 +122,9 @@ class SkillTTRLConfig(SeedSections, Section):
         return self
 
     def _contradictions(self) -> Iterator[str]:
-        notes = self.skills is not None and self.skills.own_notes
+        notes = self.skills is not None and self.skills.episode_notes
         if notes and self.skills and (self.agent.max_turns < 2 or not self.skills.max_retrievals):
-            yield "skills.own_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
+            yield "skills.episode_notes needs agent.max_turns above 1 and skills.max_retrievals above 0"
         document = None if self.agent.document_as != "bank" else self.agent.document
         if document is not None and self.skills is None:
             yield "agent.document_as=bank needs a skills section: the document is the bank that it describes"
@@ -139,19 +139,21 @@ class SkillTTRLConfig(SeedSections, Section):
             yield f"rl.overlong.buffer ({buffer}) is longer than rollout.max_new_tokens ({self.rollout.max_new_tokens})"
         if self.rl.dynamic_sampling is not None and self.rollout.n_samples_per_prompt == 1:
             yield "rl.dynamic_sampling needs rollout.n_samples_per_prompt above 1: a single sample never differs in reward"
-        if self.agent.actions == "numbered" and (self.agent.memory != "window" or self.agent.projection != "action"):
-            yield "agent.actions=numbered needs agent.memory=window and agent.projection=action"
-        if (self.agent.order == "words" or self.agent.unlisted) and self.agent.memory != "window":
-            yield "agent.order=words and agent.unlisted need agent.memory=window: other prompts list no actions"
-        embedded = self.model.path == EMBEDDED and self.model.embedded.vocabulary == "entities"
-        named = self.sft.data is not None or self.demonstrations.trajectories is not None or self.model.embedded.words
+        if self.agent.actions == "numbered" and (
+            self.agent.context_mode != "window" or self.agent.action_parser != "action"
+        ):
+            yield "agent.actions=numbered needs agent.context_mode=window and agent.action_parser=action"
+        if (self.agent.action_order == "words" or self.agent.hidden_verbs) and self.agent.context_mode != "window":
+            yield "agent.action_order=words and agent.hidden_verbs need agent.context_mode=window: other prompts list no actions"
+        embedded = self.model.path == BUILTIN and self.model.builtin.vocabulary == "entities"
+        named = self.sft.data is not None or self.demonstrations.trajectories is not None or self.model.builtin.words
         if embedded and not named and "collect" not in self.phases:
             yield (
-                "model.embedded.vocabulary=entities takes its words from demonstrations: name a file of episodes in demonstrations.trajectories, "
+                "model.builtin.vocabulary=entities takes its words from demonstrations: name a file of episodes in demonstrations.trajectories, "
                 "or put the phase collect first"
             )
-        if notes and self.agent.memory == "window":
-            yield "skills.own_notes needs agent.memory=conversation"
+        if notes and self.agent.context_mode == "window":
+            yield "skills.episode_notes needs agent.context_mode=conversation"
 
     @property
     def imitates(self) -> bool:
@@ -181,12 +183,12 @@ def settings_digest(config: SkillTTRLConfig) -> str:
 
 
 def verified_note(config: SkillTTRLConfig) -> str:
-    """Verification status of a config: its `verified`, "never", or a note that its settings differ from those that were run."""
+    """Verification status of a config: its `verified`, "untested", or a note that its settings differ from those that were run."""
     found = config.verified
     if found is None:
-        return "never"
+        return "untested"
     if found.config_digest != settings_digest(config):
-        return "never with these settings (changed since they were verified)"
+        return "untested with these settings (changed since they were verified)"
     rows = found.model_dump(exclude={"config_digest"}, exclude_none=True)
     return "; ".join(f"{name.replace('_', ' ')}: {value}" for name, value in rows.items())
 

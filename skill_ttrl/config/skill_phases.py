@@ -22,12 +22,12 @@ class CollectConfig(Section):
     """Data whose training tasks are played one after another, each in the place of `env.kwargs.data`, such as `[official, "generated:10000"]`:
     so many `episodes` and `tries` of each. None: those of `env.kwargs`. The run learns and is measured on its own data, whatever stands here."""
     episodes: int | None = Field(default=64, ge=1)
-    """Episodes; None: `tries` of every training task."""
-    tries: int = Field(default=1, ge=1)
+    """Episodes; None: `rollouts_per_task` of every training task."""
+    rollouts_per_task: int = Field(default=1, ge=1)
     """Episodes of each task."""
-    explore: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
+    epsilon: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
-    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `tries: 4`; the
+    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`; the
     advice is then kept even where all are 0."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
     """Share of these random actions that only move (`explore_moves_like`), where the environment lists such: a step that changes nothing but the
@@ -59,7 +59,7 @@ class DistillConfig(Section):
     """Lost ones."""
     last_steps: int = Field(default=5, ge=1)
     """Steps at the end of each that it is shown."""
-    prompt_tokens: int = Field(default=6000, ge=200)
+    prompt_max_tokens: int = Field(default=6000, ge=200)
     """Longest question to the teacher; parts that do not fit are left out, and reported."""
 
 
@@ -70,15 +70,15 @@ class DemonstrationsConfig(Section):
     """File of collected episodes, or several; None: those of the run's own phase collect."""
     examples: int | None = Field(default=7500, ge=1)
     """Most steps that are imitated (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
-    label: Literal["won", "advice"] = "won"
-    """Actions to imitate: `won`, those of won episodes; `advice`, the ones that the player would have taken at each step of every
-    episode (see `collect.explore`)."""
-    thought: Literal["none", "skill", "aim", "openai"] = "none"
-    """Content of `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `aim`: the next
+    label: Literal["success", "expert"] = "success"
+    """Actions to imitate: `success`, those of won episodes; `expert`, the ones that the player would have taken at each step of every
+    episode (see `collect.epsilon`)."""
+    rationale: Literal["none", "skill", "next_subgoal", "openai"] = "none"
+    """Content of `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `next_subgoal`: the next
     action that handles what the task names, found in the episode itself. `openai`: a text that `endpoints.teacher` writes."""
-    without_skills: float = Field(default=0.2, ge=0, le=1)
+    no_skill_fraction: float = Field(default=0.2, ge=0, le=1)
     """Share of the episodes whose prompts have no skills: the worth of the skills shows only where they are missing."""
-    other_skills: float = Field(default=0.1, ge=0, le=1)
+    random_skill_fraction: float = Field(default=0.1, ge=0, le=1)
     """Share of the episodes whose prompts have skills drawn from the whole bank, in place of those that are found."""
 
 
@@ -92,9 +92,9 @@ class EvolveConfig(Section):
     leave the section out."""
     min_episodes: int = Field(default=8, ge=1)
     """Episodes of a type that it takes to judge it."""
-    deep: int = Field(default=10, ge=1)
+    max_failures_below_threshold: int = Field(default=10, ge=1)
     """Failures that are analysed where success is below the threshold (SkillRL: 10)."""
-    shallow: int = Field(default=5, ge=0)
+    max_failures_above_threshold: int = Field(default=5, ge=0)
     """Failures that are analysed of a type that is above the threshold but not perfect, once any type is below it (SkillRL: 5)."""
     max_new_skills: int = Field(default=3, ge=0)
     """Most skills that are new or changed in one round (SkillRL: 3)."""
@@ -105,5 +105,5 @@ class EvolveConfig(Section):
     They are guesses: use it with `skills.gate`."""
     last_steps: int = Field(default=5, ge=1)
     """Steps at the end of each failure that the teacher is shown."""
-    prompt_tokens: int = Field(default=6000, ge=200)
+    prompt_max_tokens: int = Field(default=6000, ge=200)
     """Longest question to the teacher."""

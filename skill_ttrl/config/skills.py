@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from skill_ttrl.config.gate import GateConfig
+from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
 
 class SkillsConfig(Section):
     """The skill bank and how the agent uses it. Without this section a run has no skills."""
 
-    bank: str | None = None
+    bank: Annotated[str | None, present("skills.bank")] = None
     """Skills to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or
-    `family:operators`; None: an empty bank. The run stores a copy of its own in its folder."""
-    use: bool = True
+    `synthetic:operators`; None: an empty bank. The run stores a copy of its own in its folder."""
+    enabled: bool = True
     """False: the bank is not used. No skills are put into prompts, no queries are answered. A control."""
     type_names: dict[str, str] = Field(default_factory=dict)
     """Names of types of task in the bank, where they differ from the environment's: `pick_heat_then_place_in_recep: heat` for
     SkillRL's banks. Skills are looked up and added under these names."""
     max_skills: int = Field(default=200, ge=1)
     """Capacity; the least useful skills go first."""
-    stale_after: int | None = Field(default=None, ge=1)
-    """A skill that was not used for so many steps is retired, unless its source is `seeded`; None: never."""
+    stale_after_steps: int | None = Field(default=None, ge=1)
+    """A skill that was not used for so many steps is evicted, unless its source is `seeded`; None: never."""
     max_skills_per_problem: int | None = Field(default=3, ge=1)
     """New skills that one step adds for a problem, the best supported first (Skill-TTRL: 3); None: no limit."""
     retrieval: Literal["embedding", "keyword", "hybrid", "template"] = "embedding"
     """Cosine of the embedder's vectors, BM25, or their weighted sum. `template` is SkillRL's way without a query: prompts show all skills of
-    the task's type, `in_prompt` general ones and the first five mistakes, as far as `prompt_tokens` reach; questions are answered
+    the task's type, `prompt_top_k` general ones and the first five mistakes, as far as `prompt_max_tokens` reach; questions are answered
     by BM25."""
     embedder: str = "sentence-transformers"
     """`sentence-transformers`, `hash` (words and their spelling, not their meaning; nothing to download), `openai` (`endpoints.embeddings`), or
@@ -51,22 +52,22 @@ class SkillsConfig(Section):
     """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
     top_k: int = Field(default=6, ge=1)
     """Skills that `SkillBank.retrieve` and `skillttrl inspect --search` find where they are given no number (SkillRL: 6). A
-    run takes `in_prompt` and `retrieve_k`."""
+    run takes `prompt_top_k` and `retrieval_top_k`."""
     min_score: float | None = 0.0
     """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` that score less are not found.
     General skills and mistakes are not found below 0, or below `min_score` where that is negative. None: no threshold."""
-    in_prompt: int = Field(default=6, ge=0)
+    prompt_top_k: int = Field(default=6, ge=0)
     """Most skills put into the first prompt, found by the task's own text; 0: the model must ask."""
-    prompt_tokens: int = Field(default=512, ge=1)
+    prompt_max_tokens: int = Field(default=512, ge=1)
     """Token budget of the skills in the prompt, in addition to `data.max_prompt_tokens`; skills that do not fit are left out."""
     max_retrievals: int = Field(default=1, ge=0)
     """How often the model may ask in one answer: `<retrieve query="...">` is answered at `</retrieve>`, `<retrieve query="..."/>` at its
     end. 0: never."""
-    retrieve_k: int = Field(default=3, ge=1)
+    retrieval_top_k: int = Field(default=3, ge=1)
     """Skills inserted for one question."""
-    retrieve_tokens: int = Field(default=256, ge=1)
+    retrieval_max_tokens: int = Field(default=256, ge=1)
     """Token budget of one insertion."""
-    own_notes: bool = False
+    episode_notes: bool = False
     """Skills that a rollout generates can be retrieved by the same rollout in its later turns, before any merge. For
     `retrieval: embedding`."""
     versions_per_group: int = Field(default=1, ge=1)
@@ -86,10 +87,10 @@ class SkillsConfig(Section):
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
     """Action where a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
     out, or the heuristic does it. The two latter are reported and counted."""
-    fuse_above: float | None = Field(default=0.95, gt=0, le=1)
+    dedup_threshold: float | None = Field(default=0.95, gt=0, le=1)
     """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a
     negation never do. None: only texts of the same words."""
-    extract: bool = True
+    extract_from_solutions: bool = True
     """Where no winner of a group wrote a skill, take one from what their solutions have in common."""
 
     gate: GateConfig | None = None
@@ -102,6 +103,8 @@ class SkillsConfig(Section):
 
     @model_validator(mode="after")
     def _notes_need_vectors(self) -> SkillsConfig:
-        if self.own_notes and self.retrieval != "embedding":
-            raise ValueError("own_notes needs retrieval=embedding: only cosines compare a note with the bank's skills")
+        if self.episode_notes and self.retrieval != "embedding":
+            raise ValueError(
+                "episode_notes needs retrieval=embedding: only cosines compare a note with the bank's skills"
+            )
         return self

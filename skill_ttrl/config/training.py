@@ -32,31 +32,31 @@ class SFTConfig(Section):
     betas: tuple[Beta, Beta] = (0.9, 0.999)
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
-    schedule: Literal["constant", "cosine", "linear"] = "cosine"
+    lr_scheduler: Literal["constant", "cosine", "linear"] = "cosine"
     """Course of the rates after the warm-up. `linear`: the peak, and from `decay_from` on a straight line."""
     decay_from: float = Field(default=0.0, ge=0, lt=1)
     """Share of the steps after which the linear schedule leaves the peak; 0: after the warm-up."""
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the schedule ends, as a share of the peak."""
-    restart_after: float | None = Field(default=None, gt=0, lt=1)
+    lr_restart_at: float | None = Field(default=None, gt=0, lt=1)
     """Share of the steps after which the schedule begins again, warm-up included (SGDR, arXiv 1608.03983); None: never."""
-    restart_scale: float = Field(default=1.0, gt=0)
+    lr_restart_scale: float = Field(default=1.0, gt=0)
     """Peak rates after the restart, as a share of those before."""
     grad_clip: float = Field(default=1.0, gt=0)
-    order: Literal["shuffled", "given"] = "shuffled"
-    """Of the demonstrations: each epoch one shuffle drawn from the run's seed, or as the source has them (a curriculum)."""
-    clean_fraction: float = Field(default=0.0, ge=0, le=1)
+    shuffle: bool = True
+    """Shuffle the demonstrations anew in each epoch, by the run's seed. False: their order is that of the source (a curriculum)."""
+    noise_free_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the steps, from the start, that see a family's demonstrations without noise."""
-    whole_fraction: float = Field(default=0.0, ge=0, le=1)
+    prompt_loss_fraction: float = Field(default=0.0, ge=0, le=1)
     """Share of the steps, from the start, whose loss is on the prompts too: a model that has read nothing yet learns its words and how
     to copy from them. 0 for a pretrained one."""
-    checkpoint_every: int = Field(default=100, ge=1)
+    save_steps: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
 
     @model_validator(mode="after")
     def _decay_is_linear(self) -> SFTConfig:
-        if self.decay_from and self.schedule != "linear":
-            raise ValueError(f"decay_from is of schedule linear, found schedule {self.schedule}")
+        if self.decay_from and self.lr_scheduler != "linear":
+            raise ValueError(f"decay_from is of lr_scheduler linear, found lr_scheduler {self.lr_scheduler}")
         return self
 
 
@@ -72,8 +72,8 @@ class DaggerConfig(Section):
     """Temperatures at which it plays; the episodes of a round are shared out among them. 0: greedy."""
     max_turns: int | None = Field(default=None, ge=1)
     """Longest episode, in turns; None: `agent.max_turns`."""
-    constrain_actions: bool | None = None
-    """As `agent.constrain_actions`, for these episodes; None: the same as there. What a free policy gets wrong is labelled too."""
+    structured_actions: bool | None = None
+    """As `agent.structured_actions`, for these episodes; None: the same as there. What a free policy gets wrong is labelled too."""
     steps: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] = 200
     """Updates of a round; a list: of each round."""
     demonstrations: float = Field(default=0.5, ge=0, lt=1)
@@ -86,10 +86,10 @@ class DaggerConfig(Section):
     """Peak rate of AdamW; None: that of `sft`."""
     muon_learning_rate: float | None = Field(default=None, gt=0, le=10)
     """None: that of `sft`."""
-    validate_every: int | None = Field(default=None, ge=1)
+    eval_rounds: int | None = Field(default=None, ge=1)
     """Rounds between evaluations, the first of them before the first round; they are named "dagger 0" ("before" where no
     phase follows), "dagger 1" and so on. None: none."""
-    checkpoint_every: int = Field(default=100, ge=1)
+    save_steps: int = Field(default=100, ge=1)
     """Updates between checkpoints within a round. One more is saved when a round's episodes are played, and one at its end."""
 
     @model_validator(mode="after")
@@ -106,7 +106,7 @@ class DaggerConfig(Section):
     @property
     def evaluations(self) -> int:
         """Evaluations before the first round and between rounds."""
-        return 0 if self.validate_every is None else 1 + (self.rounds - 1) // self.validate_every
+        return 0 if self.eval_rounds is None else 1 + (self.rounds - 1) // self.eval_rounds
 
 
 class VoteSFTConfig(Section):
@@ -122,8 +122,8 @@ class VoteSFTConfig(Section):
     """Peak rate of AdamW; small models take more."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
     """Share of the optimiser's steps."""
-    schedule: Literal["constant", "cosine"] = "cosine"
+    lr_scheduler: Literal["constant", "cosine"] = "cosine"
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the cosine ends, as a share of the peak."""
-    checkpoint_every: int = Field(default=100, ge=1)
-    """Steps between checkpoints while it learns; while it samples they are `rl.checkpoint_every` rounds apart."""
+    save_steps: int = Field(default=100, ge=1)
+    """Steps between checkpoints while it learns; while it samples they are `rl.save_steps` rounds apart."""

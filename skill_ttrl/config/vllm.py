@@ -13,8 +13,8 @@ from skill_ttrl.config.section import Section
 class VLLMConfig(Section):
     """How vLLM samples and follows the learner, for `rollout.backend: vllm`."""
 
-    mode: Literal["engine", "server"] = "engine"
-    """`engine`: inside this process, on the learner's device. `server`: running servers (`skillttrl serve`)."""
+    mode: Literal["colocate", "server"] = "colocate"
+    """`colocate`: inside this process, on the learner's device. `server`: running servers (`skillttrl serve`)."""
     servers: list[str] = Field(default_factory=list)
     """Addresses of the servers, e.g. `http://127.0.0.1:8000`; requests are spread over them."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -32,14 +32,14 @@ class VLLMConfig(Section):
     """Without compiled graphs: starts sooner, samples slower. Always so on a CPU."""
     prefix_caching: bool = True
     """Tokens that prompts have in common are read once; the cache is dropped whenever the weights change."""
-    updates: Literal["weights", "lora"] = "weights"
+    weight_sync: Literal["full", "lora"] = "full"
     """Weights sent to the engine after a learner's step: all of them (adapters merged), or the adapters alone."""
-    sleep: bool = False
+    enable_sleep_mode: bool = False
     """For a GPU that both share: the engine gives its memory back while the learner computes."""
-    max_gap: float | None = Field(default=None, gt=0)
+    max_logprob_diff: float | None = Field(default=None, gt=0)
     """Largest mean difference (nats a token) between the log-probs of engine and learner on the probe after an update; a
     larger one ends the run. None: 0.001 for float32, else 0.1."""
-    transfer_folder: str | None = None
+    weight_transfer_dir: str | None = None
     """Where weights for a server are put; it must see the same folder. None: shared memory, else the temporary folder."""
     start_timeout: float = Field(default=600, gt=0)
     """Seconds in which a server must answer that it is ready, at the start or when it has been started again."""

@@ -111,6 +111,6 @@ def episode_corpus(files: Files) -> list[str]:
     for trajectory in read_episodes(files):
         texts += [
             trajectory.goal,
-            *(text for step in trajectory.steps for text in (step.observation, *step.admissible)),
+            *(text for step in trajectory.steps for text in (step.observation, *step.admissible_actions)),
         ]
     return texts

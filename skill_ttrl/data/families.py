@@ -2,7 +2,7 @@
 
 A family is a table of operands, a question, and a worked solution. Its demonstrations can be made noisy: a model trained
 on them knows the way but slips when it samples, which is what a vote can repair. To add a family, write its `solve` and
-file a `Family` under its name in `FAMILIES`; one of your own is `family:module:attribute`.
+file a `Family` under its name in `FAMILIES`; one of your own is `synthetic:module:attribute`.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Family:
                 {"question": self.question.format(a=a, b=b)},
                 split=split,
                 task_type=self.task_type,
-                reference=str(self.solve(a, b, _no_slip)[1]),
+                ground_truth=str(self.solve(a, b, _no_slip)[1]),
             )
             for a, b in self._pairs(split)
         ]
@@ -170,7 +170,7 @@ class ProblemFamily(Protocol):
 
     @property
     def name(self) -> str:
-        """As it is written after `family:`."""
+        """As it is written after `synthetic:`."""
 
     @property
     def description(self) -> str:

@@ -206,7 +206,7 @@ class Formats:
             DataError: there is no such split, or another environment is to play them.
         """
         if env_id != QA_ENV_ID:
-            raise DataError(f"family:{NAME} is played in {QA_ENV_ID} (env.id: qa), not in {env_id}.")
+            raise DataError(f"synthetic:{NAME} is played in {QA_ENV_ID} (env.id: qa), not in {env_id}.")
         return [
             qa_task(item.id, item.question, [item.drawn.formatted], split=split, task_type=item.convention.name)
             for item in self.items(split)

@@ -146,7 +146,7 @@ class Operators:
             first = (x + 1 + derive_seed(0, "series", name, x) % (MODULUS - 1)) % MODULUS
             options = {"question": f"{rule.of(name)}. {question(name, first)}", "then": [question(name, x)]}
             identifier = f"series-{identifier}"
-        return Task(identifier, env_id, options, split=split, task_type=TASK_TYPE, reference=str(rule.apply(x)))
+        return Task(identifier, env_id, options, split=split, task_type=TASK_TYPE, ground_truth=str(rule.apply(x)))
 
     def skills(self, *, shuffled: bool = False) -> list[Skill]:
         """One skill for each name of `train` and `test`; `shuffled` gives each the rule of another, as a control.
@@ -156,7 +156,7 @@ class Operators:
         names = sorted([*self.names["test"], *self.names["train"]])
         owners = dict(zip(names, self._others(names) if shuffled else names, strict=True))
         return [
-            Skill(f"op-{name}", name, self.rule(owner).of(name), task_type=TASK_TYPE, source="family:operators")
+            Skill(f"op-{name}", name, self.rule(owner).of(name), task_type=TASK_TYPE, source="synthetic:operators")
             for name, owner in owners.items()
         ]
 
@@ -176,7 +176,7 @@ class Operators:
     def demonstrations(
         self, seed: int = 0, noise: float = 0.0, split: str = "demos", limit: int | None = None
     ) -> list[Demonstration]:
-        """Worked examples on fresh names and rules, in the order of the curriculum (`sft.order=given` keeps it).
+        """Worked examples on fresh names and rules, in the order of the curriculum (`sft.shuffle=false` keeps it).
 
         Every draw is from `seed`; noise has no meaning here, and the only split is "demos".
         """
@@ -235,7 +235,7 @@ def read_rules(document: str) -> list[Skill]:
 
 
 def bank_family(name: str) -> list[Skill]:
-    """The skills of `family:operators`, or of the control `family:operators-shuffled`.
+    """The skills of `synthetic:operators`, or of the control `synthetic:operators-shuffled`.
 
     Raises:
         ConfigError: no family of skills has this name.

@@ -63,7 +63,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
     types = [_task_type(row, question) for row, question in zip(records.rows, questions, strict=True)]
     split = source.split or split
     return [
-        Task(name, env_id, {"question": question}, split=split, task_type=kind, reference=answer)
+        Task(name, env_id, {"question": question}, split=split, task_type=kind, ground_truth=answer)
         for name, question, answer, kind in zip(record_ids(records), questions, answers, types, strict=True)
     ]
 
@@ -111,14 +111,14 @@ def find_family(source: SourceConfig) -> ProblemFamily | None:
     Raises:
         ConfigError: unknown family or option of it.
     """
-    if not source.path.startswith("family:"):
+    if not source.path.startswith("synthetic:"):
         if source.options:
             raise ConfigError(f"options {sorted(source.options)} are for generated families, {source.path} is none.")
         return None
     for option in source.options:
         if option not in _FAMILY_OPTIONS:
             raise ConfigError(f"{source.path} has no option {option!r}.{did_you_mean(option, _FAMILY_OPTIONS)}")
-    return FAMILIES.get(source.path.removeprefix("family:"))
+    return FAMILIES.get(source.path.removeprefix("synthetic:"))
 
 
 def system_message(source: SourceConfig) -> str | None:

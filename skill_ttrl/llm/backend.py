@@ -116,7 +116,7 @@ class Backend(Protocol):
         """Tokens between an answer and the next one: the message, and the beginning of the next answer (`llm.chat.encode_next`).
 
         With `after` the answer's end token comes first where it lacks one. None for a backend that knows texts alone, and one of the
-        user's own may leave it out; neither takes `agent.memory: episode`.
+        user's own may leave it out; neither takes `agent.context_mode: episode`.
 
         Raises:
             ConfigError: the chat template does not only append.

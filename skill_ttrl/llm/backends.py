@@ -45,7 +45,7 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     name = config.rollout.backend
     if name in FACTS:
         facts = FACTS[name]
-        return replace(facts, engine=facts.engine and config.vllm.mode == "engine")
+        return replace(facts, engine=facts.engine and config.vllm.mode == "colocate")
     try:
         made_by = BACKENDS.get(name)
     except ConfigError:

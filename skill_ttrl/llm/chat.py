@@ -116,8 +116,8 @@ def _growing(tokenizer: Any) -> _Growing:
     found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
     if not template:
         raise ConfigError(
-            "agent.memory=episode continues a conversation token by token, and the model's tokenizer has no chat template that says how. "
-            "Add one (chat_template.jinja beside the tokenizer), or set agent.memory=conversation."
+            "agent.context_mode=episode continues a conversation token by token, and the model's tokenizer has no chat template that says how. "
+            "Add one (chat_template.jinja beside the tokenizer), or set agent.context_mode=conversation."
         )
     if found is None or found.template != str(template):
         found = _look_at(tokenizer, str(template))
@@ -142,14 +142,14 @@ def _look_at(tokenizer: Any, template: str) -> _Growing:
         if not longer.startswith(begun + said):
             what = "thoughts of earlier answers" if said == _THOUGHT else "what it wrote before"
             raise ConfigError(
-                f"agent.memory=episode continues a conversation token by token, but the model's chat template changes {what} as a "
-                "conversation goes on. Set agent.memory=conversation, or give the tokenizer a template that only appends."
+                f"agent.context_mode=episode continues a conversation token by token, but the model's chat template changes {what} as a "
+                "conversation goes on. Set agent.context_mode=conversation, or give the tokenizer a template that only appends."
             )
         end = control.search(longer, len(begun + said))
         if end is None or longer[len(begun + said) : end.start()].strip():
             raise ConfigError(
-                "agent.memory=episode needs a chat template that ends an answer with a control token, and the model's does not. Set "
-                "agent.memory=conversation, or give the tokenizer a template that does."
+                "agent.context_mode=episode needs a chat template that ends an answer with a control token, and the model's does not. Set "
+                "agent.context_mode=conversation, or give the tokenizer a template that does."
             )
         end_id = names[end[0]]
     ending = frozenset(index for name, index in names.items() if control.fullmatch(name))

@@ -109,6 +109,6 @@ def longest_sequence(config: SkillTTRLConfig) -> int:
     """Tokens of the longest prompt and completion together, with room for the templates around skills."""
     needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     if (skills := config.skills) is not None:
-        needed += (skills.prompt_tokens + AROUND_SKILLS) * (skills.in_prompt > 0)
-        needed += skills.max_retrievals * (skills.retrieve_tokens + AROUND_SKILLS)
+        needed += (skills.prompt_max_tokens + AROUND_SKILLS) * (skills.prompt_top_k > 0)
+        needed += skills.max_retrievals * (skills.retrieval_max_tokens + AROUND_SKILLS)
     return needed

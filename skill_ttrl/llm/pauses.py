@@ -63,7 +63,7 @@ class _Draft:
         self.text += piece.text
         self.ids += piece.token_ids
         self.logprobs += piece.logprobs
-        self.mask += piece.mask or [True] * len(piece.token_ids)
+        self.mask += piece.completion_mask or [True] * len(piece.token_ids)
         self.unscored |= bool(piece.text) and not piece.logprobs
         self.last = piece
 
@@ -93,7 +93,7 @@ class _Draft:
 
     def point(self, stop_markers: Sequence[str]) -> InsertionPoint:
         assert self.last is not None
-        written = Completion(self.text, (), (), "stop", inserted=tuple(self.inserted)).written
+        written = Completion(self.text, (), (), "stop", inserted_spans=tuple(self.inserted)).model_text
         return InsertionPoint(self.index, self.sample, written, max(stop_markers, key=self.last.text.rfind))
 
     def continuation(self) -> Request:
@@ -108,8 +108,8 @@ class _Draft:
             text=self.text,
             token_ids=tuple(self.ids),
             logprobs=() if self.unscored and not self.ids else tuple(self.logprobs),
-            mask=tuple(self.mask),
-            inserted=tuple(self.inserted),
+            completion_mask=tuple(self.mask),
+            inserted_spans=tuple(self.inserted),
         )
 
 

@@ -26,7 +26,7 @@ ALGORITHMS = Section(
             "share of the trained tokens that are of correct samples",
             "`rl.algorithm: grpo_nsr`",
             trouble="far below `training/grpo_nsr_pos_ratio`: wrong answers are the long ones, often cut off",
-            change="`cut_off`, `rollout.max_new_tokens`",
+            change="`completions/clipped_ratio`, `rollout.max_new_tokens`",
         ),
         Metric(
             "gmae_reward",

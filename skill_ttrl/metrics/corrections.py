@@ -23,7 +23,7 @@ CORRECTIONS = Section(
             healthy="[0, 0.1]",
             trouble="above 0.1 in bf16 and fp16, or 0.001 in float32, where the probe of an engine ends the run: the backend has old weights, or "
             "another precision",
-            change="`vllm.dtype` and `runtime.precision: fp32` tell rounding from old weights; another `vllm.updates`; `rl.rollout_correction`",
+            change="`vllm.dtype` and `runtime.precision: fp32` tell rounding from old weights; another `vllm.weight_sync`; `rl.rollout_correction`",
         ),
         Metric(
             "sampling/logp_difference/max", *NATS, "largest absolute difference of the log-probs of a token", RESCORED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from skill_ttrl.metrics.metric import SHARE, Metric, Section
 
-READ = "where actions are read (`agent.projection`)"
+READ = "where actions are read (`agent.action_parser`)"
 
 EPISODES = Section(
     "Episodes",
@@ -32,7 +32,7 @@ EPISODES = Section(
             trouble="near 1 from the first round: the policy does already what the expert does, and more rounds of the same tasks teach little",
         ),
         Metric(
-            "advice_not_written",
+            "expert_action_not_written",
             *SHARE,
             "share of the steps in which the policy's [form of actions](imitation.md#a-form-of-actions-of-your-own) cannot write what the expert "
             "would have done; nothing is learnt there",
@@ -45,7 +45,7 @@ EPISODES = Section(
             READ,
             healthy="[0, 0.9)",
             trouble="high: the model does not write its actions in the asked form; the run warns from 0.9",
-            change="more cold start (`sft.steps`), `agent.actions: numbered`, another `agent.projection`; `steps[].complaint` in `trajectories.jsonl`",
+            change="more cold start (`sft.steps`), `agent.actions: numbered`, another `agent.action_parser`; `steps[].parse_error` in `trajectories.jsonl`",
         ),
         Metric(
             "repaired_actions",
@@ -57,22 +57,22 @@ EPISODES = Section(
             "episode_steps", "steps", "[0, ∞)", "mean steps of a rollout that did not fail", "`agent.max_turns` above 1"
         ),
         Metric(
-            "timeouts",
+            "timeout_fraction",
             *SHARE,
             "share of rollouts that ran out of time",
-            "`rollout.episode_seconds`",
+            "`rollout.rollout_timeout_s`",
             healthy="[0, 0]",
             trouble="above 0: the limit is short for so many turns, or for the queue",
-            change="a larger `rollout.episode_seconds`, or fewer `rl.prompts_per_step`",
+            change="a larger `rollout.rollout_timeout_s`, or fewer `rl.prompts_per_step`",
         ),
         Metric(
-            "left_out/<part>",
+            "prompt_truncated/<part>",
             *SHARE,
             "share of the steps whose prompt had no room for all `turns`, `observation_tokens`, `actions`, `skills`",
-            "`agent.memory: window`; skills in prompts",
+            "`agent.context_mode: window`; skills in prompts",
             trouble="high: pages, lists or skills are longer than their budget",
-            change="a larger `data.max_prompt_tokens`, `agent.observation_tokens` or `skills.prompt_tokens`; a lower `agent.history` or "
-            "`skills.in_prompt`",
+            change="a larger `data.max_prompt_tokens`, `agent.max_observation_tokens` or `skills.prompt_max_tokens`; a lower `agent.history_length` or "
+            "`skills.prompt_top_k`",
         ),
     ),
 )

@@ -12,7 +12,7 @@ SCORED = "where the environment rewards in part"
 
 EVALUATIONS = Section(
     "Evaluations",
-    "A tracker has these at the steps of the last phase that were done, without the skill bank as `evaluate_bank_off/…`. `evaluations.jsonl` has "
+    "A tracker has these at the steps of the last phase that were done, without the skill bank as `evaluate_no_skills/…`. `evaluations.jsonl` has "
     "the same numbers, with intervals and problem by problem ([evaluate.md](evaluate.md)).",
     (
         Metric(f"{EVALUATE}accuracy", *SHARE, "avg@k: mean share of right samples", TRUE),
@@ -32,7 +32,9 @@ EVALUATIONS = Section(
             SCORED,
         ),
         Metric(f"{EVALUATE}greedy_score", *SHARE, "`evaluate/score` of the greedy samples", SCORED),
-        Metric(f"{EVALUATE}agreement", *SHARE, "mean share of the votes that the most frequent answer has", ANSWERS),
+        Metric(
+            f"{EVALUATE}majority_ratio", *SHARE, "mean share of the votes that the most frequent answer has", ANSWERS
+        ),
         Metric(f"{EVALUATE}entropy", *NATS, "mean entropy of the answers to a problem", ANSWERS),
         Metric(
             f"{EVALUATE}failed",

@@ -37,7 +37,7 @@ ROLLOUTS = Section(
         Metric("advantage/max", *NUMBER, "highest of the advantages that `advantage/mean` averages", TRAINED),
         Metric("advantage/min", *NUMBER, "lowest of the advantages that `advantage/mean` averages", TRAINED),
         Metric(
-            "uniform_groups",
+            "frac_reward_zero_std",
             *SHARE,
             "share of groups whose rollouts all earn the same",
             healthy="[0, 1)",
@@ -46,9 +46,9 @@ ROLLOUTS = Section(
             change="more samples (`rollout.n_samples_per_prompt`), a higher `rollout.temperature`, other tasks; a cold start that is too weak, "
             "or, where the reward is high, tasks that are too easy",
         ),
-        Metric("response_tokens", *TOKENS, "mean tokens of a response, inserted ones not counted"),
+        Metric("completions/mean_length", *TOKENS, "mean tokens of a response, inserted ones not counted"),
         Metric(
-            "cut_off",
+            "completions/clipped_ratio",
             *SHARE,
             "share of responses that ended at `rollout.max_new_tokens`",
             healthy="[0, 0.5)",

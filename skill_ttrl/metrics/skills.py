@@ -23,20 +23,26 @@ SKILLS = Section(
             "share of rollouts that wrote a readable query",
             BANK,
             trouble="0, where it should retrieve: the model has never seen the form; does not rise: the base hardly follows what it is shown",
-            change="a cold start with the form, or an `agent.template` that shows it; `ops_errors`",
+            change="a cold start with the form, or an `agent.template` that shows it; `skill_op_parse_errors`",
         ),
         Metric("generate_rate", *SHARE, "share of rollouts that wrote a readable new skill", BANK),
         Metric("evolve_rate", *SHARE, "share of rollouts that wrote a readable rewrite of a skill", BANK),
         Metric(
-            "answered_rate",
+            "retrieval_hit_rate",
             *SHARE,
             "share of rollouts that were given a skill",
             BANK,
             trouble="below `retrieve_rate`: nothing is found",
-            change="`skills.min_score`, `skills.max_retrievals`, `skills.use`; an empty bank",
+            change="`skills.min_score`, `skills.max_retrievals`, `skills.enabled`; an empty bank",
         ),
-        Metric("ops_errors", "a rollout", "[0, ∞)", "operations that could not be read, mean over rollouts", BANK),
-        Metric("inserted_tokens", *TOKENS, "tokens that were inserted, mean over rollouts", BANK),
+        Metric(
+            "skill_op_parse_errors",
+            "a rollout",
+            "[0, ∞)",
+            "operations that could not be read, mean over rollouts",
+            BANK,
+        ),
+        Metric("retrieved_tokens", *TOKENS, "tokens that were inserted, mean over rollouts", BANK),
         Metric("skills_generated", *COUNT, "texts that winners wrote", MERGED),
         Metric("skills_extracted", *COUNT, "techniques found in the winners' solutions", MERGED),
         Metric(
@@ -47,7 +53,7 @@ SKILLS = Section(
             trouble="stays 0: nothing was written, no rollout won, or the bank has the texts already",
             change="`generate_rate`; rewards that are all 0",
         ),
-        Metric("skills_credited", *COUNT, "skills of the bank whose use was counted", MERGED),
+        Metric("skills_used", *COUNT, "skills of the bank whose use was counted", MERGED),
         Metric(
             "skills_evolved",
             *COUNT,
@@ -57,7 +63,7 @@ SKILLS = Section(
             change="`left_out` in `evolve.jsonl`",
         ),
         Metric(
-            "skills_refused",
+            "skills_rejected",
             *COUNT,
             "what the merge left out: too many for a problem, rewrites that say no more, empty texts, …",
             MERGED,
@@ -78,10 +84,10 @@ SKILLS = Section(
             "skills_merge_fallback", *COUNT, "questions without a usable answer, whose part the heuristic did", BY_MODEL
         ),
         Metric(
-            "skills_retired",
+            "skills_evicted",
             *COUNT,
             "skills that went stale, or that failures evicted",
-            "`skills.stale_after`, `evolve`",
+            "`skills.stale_after_steps`, `evolve`",
         ),
         Metric(
             "evolve_types_below",
@@ -125,7 +131,7 @@ SKILLS = Section(
             "size of the bank after the step",
             BANK,
             trouble="grows with useless skills, or without a rise of the reward",
-            change="`skills.max_skills`, `skills.max_skills_per_problem`, `skills.stale_after`; `skills.in_prompt`; each skill's uses: `skillttrl "
+            change="`skills.max_skills`, `skills.max_skills_per_problem`, `skills.stale_after_steps`; `skills.prompt_top_k`; each skill's uses: `skillttrl "
             "inspect RUN/bank`",
         ),
         Metric("bank_version", *COUNT, "version of the bank after the step", BANK),

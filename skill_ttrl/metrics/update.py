@@ -7,7 +7,7 @@ from skill_ttrl.metrics.metric import COUNT, NATS, NATS_A_TOKEN, NOT_NEGATIVE, N
 TRAINED = "where anything is trained on"
 CLIPS = "losses that clip"
 FAST = "the learning rate is too high, or too many epochs"
-SLOWER = "`rl.learning_rate`, `rl.epochs`"
+SLOWER = "`rl.learning_rate`, `rl.ppo_epochs`"
 
 UPDATE = Section(
     "Update",
@@ -75,7 +75,7 @@ UPDATE = Section(
             "norm of the gradient before clipping, mean over the optimiser steps",
             healthy="(0, ∞)",
             trouble="0: no rollout had an advantage",
-            change="`uniform_groups`; which samples taught: `skillttrl inspect RUN --loss`",
+            change="`frac_reward_zero_std`; which samples taught: `skillttrl inspect RUN --loss`",
         ),
         Metric(
             "grad_norm/<part>",
@@ -101,7 +101,9 @@ UPDATE = Section(
         ),
         Metric("tokens", *TOKENS, "trained tokens"),
         Metric("all_tokens", *TOKENS, "tokens of prompts and responses"),
-        Metric("sequences", *COUNT, "items: one a step of a rollout, or with `agent.memory: episode` one a rollout"),
+        Metric(
+            "sequences", *COUNT, "items: one a step of a rollout, or with `agent.context_mode: episode` one a rollout"
+        ),
         Metric("computed_tokens", *TOKENS, "tokens that the model computed for the update, packed ones once"),
         Metric("operations", *COUNT, "floating-point operations of the update, scoring included"),
         Metric("loss", "nats a token", "[0, ∞)", "cross-entropy", "phases `sft`, `dagger` and `vote_sft`"),

@@ -12,7 +12,7 @@ STOP = "stop; measure the checkpoint before it: `skillttrl evaluate RUN/checkpoi
 
 VOTES = Section(
     "Votes",
-    "What they mean for a run is in [voting.md](voting.md#signs-of-a-collapse). All but the count `answers_given_up` are means over the step's "
+    "What they mean for a run is in [voting.md](voting.md#expected-results). All but the count `undecided_answers` are means over the step's "
     "prompts. True answers only measure: no reward sees them.",
     (
         Metric(
@@ -34,7 +34,7 @@ VOTES = Section(
             VOTED,
             healthy="[0, 1)",
             trouble="high: the policy does not write its answer in the asked form; 1: nothing votes",
-            change='the form that `agent.template` asks for; `rollout.max_new_tokens` (`cut_off`); an environment of your own: `info["answer"]`',
+            change='the form that `agent.template` asks for; `rollout.max_new_tokens` (`completions/clipped_ratio`); an environment of your own: `info["answer"]`',
         ),
         Metric("ties", *SHARE, "share of prompts with a tie", VOTED),
         Metric(
@@ -49,12 +49,12 @@ VOTES = Section(
             change="`rl.stop_rule: entropy` ends the run there",
         ),
         Metric(
-            "answers_given_up",
+            "undecided_answers",
             *COUNT,
-            "different answers that are compared as texts only ([answers.md](answers.md#limits))",
+            "different answers that are compared as texts only ([answers.md](answers.md#what-it-survives))",
             VOTED,
             trouble="many (the run warns above 5 % of the different answers): each equals its own text only, so its votes may be split",
-            change="the reasons in [answers.md](answers.md#limits)",
+            change="the reasons in [answers.md](answers.md#what-it-survives)",
         ),
         Metric(
             "flip_rate",

@@ -84,11 +84,11 @@ class Features:
             ConfigError: a feature is on that asks a language model, and the optimizer has none.
         """
         asked = {
-            "slow_update.use": config.slow_update.use,
+            "slow_update.enabled": config.slow_update.enabled,
             "meta_skill": config.meta_skill,
             "lr_control_mode: autonomous": config.lr_control_mode == "autonomous",
             "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",
-            "skill_aware.consolidate_threshold": config.skill_aware.use
+            "skill_aware.consolidate_threshold": config.skill_aware.enabled
             and config.skill_aware.consolidate_threshold > 0,
         }
         if writer is None and (named := [name for name, on in asked.items() if on]):
@@ -97,7 +97,7 @@ class Features:
                 "(no attribute `writer`). Turn it off, or take the optimizer 'openai'."
             )
         has = writer is not None
-        slow, meta = config.slow_update.use, config.meta_skill
+        slow, meta = config.slow_update.enabled, config.meta_skill
         return cls(has if slow is None else slow, has if meta is None else meta)
 
     def compares(self, epoch: int, epochs: int) -> bool:

@@ -162,7 +162,7 @@ def update(loop: Loop, view: StepView, selected: Patch) -> tuple[str | None, lis
 
 def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
     """The state with notes for later steps: on lapses in the document, failures and rejected edits in the memory."""
-    if loop.config.skill_aware.use:
+    if loop.config.skill_aware.enabled:
         state = add_lapses(loop, state, record)
     if not loop.config.step_buffer:
         return state

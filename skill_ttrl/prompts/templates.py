@@ -103,7 +103,7 @@ REQUIRED: Mapping[str, frozenset[str]] = {
 """Places that a template must have; one of `PLACES` that is not here needs none."""
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")
-"""Shipped templates of a prompt that is made anew at each turn of an episode (`agent.memory: window`)."""
+"""Shipped templates of a prompt that is made anew at each turn of an episode (`agent.context_mode: window`)."""
 PLACES_OF_A_TURN = frozenset({"task", "experience", "history", "observation", "actions", "step", "skill_ops"})
 """Places of such a template."""
 REQUIRED_IN_A_TURN = frozenset({"observation"})
@@ -157,7 +157,7 @@ class Templates:
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.
 
-        With `of_a_turn` it is one of `agent.memory: window`, with places of its own.
+        With `of_a_turn` it is one of `agent.context_mode: window`, with places of its own.
 
         Raises:
             ConfigError: there is none, it cannot be read, or its places are not those it must have.

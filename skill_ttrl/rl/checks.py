@@ -33,9 +33,9 @@ def check_algorithm(
         rl: The settings, with the algorithm's own defaults.
         vote_strategy: `vote.strategy`.
         vote_shapes: That strategy does more than reward: it shapes the advantages of whole rollouts.
-        action_parser: `agent.projection`; with `none` no action is ever invalid.
+        action_parser: `agent.action_parser`; with `none` no action is ever invalid.
         multi_turn: Rollouts may have several steps.
-        whole_episodes: All steps of a rollout are one sequence of the learner's (`agent.memory: episode`).
+        whole_episodes: All steps of a rollout are one sequence of the learner's (`agent.context_mode: episode`).
 
     Raises:
         ConfigError: there is no such algorithm, an option is wrong, or the combination makes no sense.
@@ -53,10 +53,10 @@ def check_algorithm(
         *_half_problems(rl, algorithm),
         *(_whole_episode_problems(rl, algorithm) if whole_episodes and multi_turn else ()),
     ]
-    if rl.invalid_penalty and action_parser == "none":
+    if rl.invalid_action_penalty_coef and action_parser == "none":
         problems.append(
-            f"rl.invalid_penalty={rl.invalid_penalty:g}, but with agent.projection=none no action is ever found invalid. "
-            "Set agent.projection=action, or rl.invalid_penalty=0."
+            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}, but with agent.action_parser=none no action is ever found invalid. "
+            "Set agent.action_parser=action, or rl.invalid_action_penalty_coef=0."
         )
     if problems:
         raise ConfigError("\n".join(problems))
@@ -102,9 +102,9 @@ def _strategy_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
             f"{_named(rl)} makes its rewards of the votes alone, so rl.{' and rl.'.join(added)} would change nothing. Unset them, or "
             "use rl.algorithm=grpo."
         )
-    if getattr(kind, "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_penalty):
+    if getattr(kind, "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
         yield (
-            f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_penalty change. Unset them; "
+            f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Unset them; "
             "rl.kl_coef puts a KL term into the loss."
         )
 
@@ -177,15 +177,15 @@ def _reference_problems(rl: RLConfig) -> Iterator[str]:
             f"rl.kl_bias_correction corrects the gradient of the KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is "
             f"{rl.kl_coef:g} and rl.kl_estimator is {rl.kl_estimator}. Set rl.kl_coef above 0 and one of these estimators, or rl.kl_bias_correction=false."
         )
-    if rl.reference_refresh_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
+    if rl.ref_model_sync_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
         yield (
-            f"rl.reference_refresh_steps={rl.reference_refresh_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
-            "rl.kl_in_reward there is none. Set one of them, or rl.reference_refresh_steps=null."
+            f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
+            "rl.kl_in_reward there is none. Set one of them, or rl.ref_model_sync_steps=null."
         )
-    if rl.reference_mixup_alpha < 1 and not rl.reference_refresh_steps:
+    if rl.ref_model_mixup_alpha < 1 and not rl.ref_model_sync_steps:
         yield (
-            f"rl.reference_mixup_alpha={rl.reference_mixup_alpha:g} says what a refreshed reference is, but it is never refreshed. Set "
-            "rl.reference_refresh_steps, or rl.reference_mixup_alpha=1."
+            f"rl.ref_model_mixup_alpha={rl.ref_model_mixup_alpha:g} says what a refreshed reference is, but it is never refreshed. Set "
+            "rl.ref_model_sync_steps, or rl.ref_model_mixup_alpha=1."
         )
 
 
@@ -197,10 +197,10 @@ def _length_problems(rl: RLConfig) -> Iterator[str]:
             f"rl.critic.warmup_steps={warmup}, but there are rl.steps={rl.steps}: only the critic would learn, and the policy never. Lower the "
             "one, or raise the other."
         )
-    if rl.mini_batch_prompts is not None and rl.mini_batch_prompts > rl.prompts_per_step:
+    if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
         yield (
-            f"rl.mini_batch_prompts={rl.mini_batch_prompts}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
-            "set rl.mini_batch_prompts=null for all of a step in one."
+            f"rl.mini_batch_size={rl.mini_batch_size}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
+            "set rl.mini_batch_size=null for all of a step in one."
         )
 
 
@@ -237,11 +237,11 @@ def _vote_problems(rl: RLConfig, algorithm: object, shaping: str | None) -> Iter
             "thing: they depend on tokens, lengths or the rest of the batch. Use vote.strategy=majority, or rl.algorithm=grpo."
         )
     level = getattr(getattr(algorithm, "options", None), "level", "episode")
-    if level == "step" or rl.invalid_penalty:
+    if level == "step" or rl.invalid_action_penalty_coef:
         yield (
-            f"rl.algorithm.level={level} with rl.invalid_penalty={rl.invalid_penalty:g} is about single steps, but "
+            f"rl.algorithm.level={level} with rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g} is about single steps, but "
             f"vote.strategy={shaping} shapes the advantages of whole rollouts. Use vote.strategy=majority, or "
-            "rl.algorithm.level=episode and rl.invalid_penalty=0."
+            "rl.algorithm.level=episode and rl.invalid_action_penalty_coef=0."
         )
 
 
@@ -250,23 +250,23 @@ def _step_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     options = getattr(algorithm, "options", None)
     level = getattr(options, "level", None)
     estimate = getattr(algorithm, "estimate", None)
-    if rl.invalid_penalty and level != "step" and estimate is not None and not is_stepwise(estimate):
+    if rl.invalid_action_penalty_coef and level != "step" and estimate is not None and not is_stepwise(estimate):
         instead = "rl.algorithm.level=step, " if level is not None else ""
         yield (
-            f"rl.invalid_penalty={rl.invalid_penalty:g}: {_named(rl)} cannot penalise single steps and let each episode weigh "
-            f"the same. Use {instead}rl.invalid_penalty=0, or rl.algorithm=grpo."
+            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}: {_named(rl)} cannot penalise single steps and let each episode weigh "
+            f"the same. Use {instead}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
         )
 
 
 def _whole_episode_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     """A line where the loss takes one advantage a sequence, and the steps of an episode, which is a sequence here, have their own."""
     level = getattr(getattr(algorithm, "options", None), "level", None)
-    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_penalty)
+    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)
     if getattr(build_loss(rl.loss), "one_advantage", False) and stepwise:
         yield (
-            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.memory=episode is an episode, but "
-            f"{_named(rl)} gives each step its own (or rl.invalid_penalty takes something off single steps). Use rl.loss=ppo_clip or gspo, "
-            "rl.algorithm=grpo with level=episode and rl.invalid_penalty=0, or agent.memory=conversation."
+            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.context_mode=episode is an episode, but "
+            f"{_named(rl)} gives each step its own (or rl.invalid_action_penalty_coef takes something off single steps). Use rl.loss=ppo_clip or gspo, "
+            "rl.algorithm=grpo with level=episode and rl.invalid_action_penalty_coef=0, or agent.context_mode=conversation."
         )
 
 
@@ -274,7 +274,9 @@ def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     """A line where rewards are named twice, or the algorithm cannot take them with what is taken off them."""
     if rl.reward in rl.extra_rewards:
         yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Leave it out."
-    taken_off = [key for key, off in (("kl_in_reward", None), ("invalid_penalty", 0.0)) if getattr(rl, key) != off]
+    taken_off = [
+        key for key, off in (("kl_in_reward", None), ("invalid_action_penalty_coef", 0.0)) if getattr(rl, key) != off
+    ]
     if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
         why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
         instead = "rl.algorithm.scale_rewards=group"

@@ -158,7 +158,7 @@ class UpdateRule:
             Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
         """
         samples = self._samples(groups, votes, voters, greedy)
-        batch = pack(samples.groups, invalid_penalty=samples.invalid_penalty, join=self.join)
+        batch = pack(samples.groups, invalid_action_penalty_coef=samples.invalid_action_penalty_coef, join=self.join)
         # Three forward passes at most, none where nothing asks for them.
         batch = learner.score(
             batch,
@@ -203,7 +203,7 @@ class UpdateRule:
         return TrainingSamples(
             groups,
             votes if voted else None,
-            config.invalid_penalty,
+            config.invalid_action_penalty_coef,
             voters=_in_order(groups, voters) if voted else None,
             env_rewards=config.reward == ENV and not config.extra_rewards and not penalized,
             reward_weights=config.extra_rewards,

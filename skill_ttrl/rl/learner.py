@@ -124,8 +124,8 @@ class LocalLearner:
             offload=policy.offload_optimizer,
             shared=shared_rows(policy),
         )
-        per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_prompts or config.prompts_per_step))
-        self._updates_per_step = per_epoch * config.epochs
+        per_epoch = math.ceil(config.prompts_per_step / (config.mini_batch_size or config.prompts_per_step))
+        self._updates_per_step = per_epoch * config.ppo_epochs
         self._total_updates = total_steps * self._updates_per_step
         self._warmup = (
             round(config.warmup_ratio * self._total_updates) if config.warmup_steps is None else config.warmup_steps
@@ -135,9 +135,9 @@ class LocalLearner:
             self._critic = Critic(policy, config, accelerator, apart=critic_model, ranks=ranks)
         if config.kl_coef > 0 or config.kl_in_reward is not None:
             policy.keep_reference()
-        if config.reference_refresh_steps and config.reference_mixup_alpha < 1 and policy.has_adapters:
+        if config.ref_model_sync_steps and config.ref_model_mixup_alpha < 1 and policy.has_adapters:
             raise ConfigError(
-                f"rl.reference_mixup_alpha={config.reference_mixup_alpha:g} mixes the weights of policy and reference, but with "
+                f"rl.ref_model_mixup_alpha={config.ref_model_mixup_alpha:g} mixes the weights of policy and reference, but with "
                 "adapters (model.lora) the reference is the base model without them. Set it to 1, or train without adapters."
             )
 
@@ -230,13 +230,13 @@ class LocalLearner:
         trace = GradientTrace(batch, self.policy.device)
         with self.policy.training(derive_seed(seed, "dropout", step, *self._ranks.apart)):
             position = step * self._updates_per_step
-            for epoch in range(0 if self._warms_up_critic(step) else self.config.epochs):
+            for epoch in range(0 if self._warms_up_critic(step) else self.config.ppo_epochs):
                 for indices in self._mini_batches(batch, derive_seed(seed, "minibatch", step, epoch)):
                     self._update_mini_batch(batch, indices, position, temperature, metrics, trace)
                     position += 1
-        refresh = self.config.reference_refresh_steps
+        refresh = self.config.ref_model_sync_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
-            self.policy.refresh_reference(self.config.reference_mixup_alpha)
+            self.policy.refresh_reference(self.config.ref_model_mixup_alpha)
         self.gradients = trace.gathered(self._ranks)
         return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch) | values
 
@@ -245,7 +245,7 @@ class LocalLearner:
 
     def _update_critic(self, critic: Critic, batch: RolloutBatch, step: int, seed: int) -> dict[str, float]:
         """Let the critic learn from the returns, in mini-batches like the policy's."""
-        epochs = critic.settings.epochs or self.config.epochs
+        epochs = critic.settings.ppo_epochs or self.config.ppo_epochs
         seeds = (derive_seed(seed, "critic minibatch", step, epoch) for epoch in range(epochs))
         every = (indices for each in seeds for indices in self._mini_batches(batch, each))
         parts = ((indices, self._denominators(batch, indices)) for indices in every)
@@ -256,7 +256,7 @@ class LocalLearner:
         if len(batch) == 0:
             return
         prompts, generator = torch.unique(batch.prompt_index_N), torch.Generator().manual_seed(seed)
-        size = self.config.mini_batch_prompts or len(prompts)
+        size = self.config.mini_batch_size or len(prompts)
         if self.config.mini_batch_by == "samples":
             order = torch.randperm(len(batch), generator=generator)
             yield from torch.tensor_split(order, min(len(batch), math.ceil(len(prompts) / size)))
@@ -286,7 +286,9 @@ class LocalLearner:
         skip_dead = self._skip_dead and self._entropy_coef == 0
         computed_N = batch.has_advantage_N if skip_dead else batch.trained_tokens_N > 0
         alive = indices[computed_N[indices]]
-        fraction = learning_rate(position, self._total_updates, 1.0, self._warmup, config.schedule, config.min_lr_ratio)
+        fraction = learning_rate(
+            position, self._total_updates, 1.0, self._warmup, config.lr_scheduler, config.min_lr_ratio
+        )
         self._optimizer.set_lr(fraction)
         metrics.rate = fraction * config.learning_rate
         if len(alive) == 0:

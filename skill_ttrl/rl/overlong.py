@@ -32,7 +32,7 @@ def overlong_penalties(group: Group, settings: OverlongConfig, limit: int) -> li
     buffer = min(settings.buffer or max(limit // 5, 1), limit)
 
     def longest(trajectory: Trajectory) -> int:
-        return max((step.completion.sampled for step in trajectory.steps if step.completion), default=0)
+        return max((step.completion.num_sampled_tokens for step in trajectory.steps if step.completion), default=0)
 
     return [length_penalty(longest(each), limit, buffer, settings.factor) for each in group.trajectories]
 

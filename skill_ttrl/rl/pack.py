@@ -1,6 +1,6 @@
 """From sampled groups to a `RolloutBatch`: an item for each step that holds a completion with tokens, or for each whole episode.
 
-Where a step's prompt is the tokens before it and more (`agent.memory: episode`), the steps of a trajectory can be joined: one item,
+Where a step's prompt is the tokens before it and more (`agent.context_mode: episode`), the steps of a trajectory can be joined: one item,
 whose response is all that follows the first prompt. Each token has the same tokens before it as in an item of its step alone, so
 log-probs and gradients are the same, and what the steps begin with is computed once.
 """
@@ -51,15 +51,15 @@ class _Item(NamedTuple):
     """The set that each response token was drawn from; empty or None: any token."""
 
 
-def pack(groups: Sequence[Group], *, invalid_penalty: float = 0.0, join: bool = False) -> RolloutBatch:
+def pack(groups: Sequence[Group], *, invalid_action_penalty_coef: float = 0.0, join: bool = False) -> RolloutBatch:
     """Pack sampled groups into a batch.
 
-    A group's position is its items' prompt index. The score of a step is its trajectory's reward, less `invalid_penalty` where
+    A group's position is its items' prompt index. The score of a step is its trajectory's reward, less `invalid_action_penalty_coef` where
     the step's action was invalid; it stands at the step's last trained token (verl: `token_level_scores`). Advantages are 0.
 
     Args:
         groups: Rollouts with rewards.
-        invalid_penalty: Taken off the score of each step whose action was invalid.
+        invalid_action_penalty_coef: Taken off the score of each step whose action was invalid.
         join: Make one item of consecutive steps, each of whose prompts begins with the tokens before it. A trajectory in which
             another prompt comes gives several items.
 
@@ -70,7 +70,7 @@ def pack(groups: Sequence[Group], *, invalid_penalty: float = 0.0, join: bool = 
     for prompt, number, trajectory in _numbered(groups):
         reward = trajectory.reward or 0.0
         for run in _runs(trajectory, join):
-            scores = [reward - invalid_penalty * (step.verdict == "invalid") for _, step, _ in run]
+            scores = [reward - invalid_action_penalty_coef * (step.action_status == "invalid") for _, step, _ in run]
             items.append(_item(trajectory, run, prompt, number, scores))
     return _flatten(items)
 
@@ -111,7 +111,7 @@ def _item(
         between = step.prompt_ids[len(first) + len(tokens) :]  # what the environment said
         tokens += (*between, *done.token_ids)
         logprobs += (*(0.0,) * len(between), *done.logprobs)
-        mask += (*(False,) * len(between), *(done.mask or (True,) * count))
+        mask += (*(False,) * len(between), *(done.completion_mask or (True,) * count))
         steps += (*(-1,) * len(between), *(at,) * count)
         if limited:
             sets = (None,) * count if done.allowed is None else done.allowed

@@ -107,11 +107,11 @@ class SFTLearner:
 def rate_fraction(step: int, config: SFTConfig) -> float:
     """The rate of a step as a share of the peak: one schedule, or two where the config restarts it."""
     begin, length, peak = 0, config.steps, 1.0
-    if config.restart_after is not None:
-        restart = round(config.restart_after * config.steps)
+    if config.lr_restart_at is not None:
+        restart = round(config.lr_restart_at * config.steps)
         if step < restart:
             length = restart
         else:
-            begin, length, peak = restart, config.steps - restart, config.restart_scale
-    shape = config.warmup_steps, config.schedule, config.min_lr_ratio, config.decay_from
+            begin, length, peak = restart, config.steps - restart, config.lr_restart_scale
+    shape = config.warmup_steps, config.lr_scheduler, config.min_lr_ratio, config.decay_from
     return learning_rate(step - begin, length, peak, *shape)

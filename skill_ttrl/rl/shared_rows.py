@@ -79,6 +79,6 @@ def shared_rows(policy: Policy) -> SharedRows | None:
     if policy.sharding is not None:
         raise ConfigError(
             f"The model is marked {MARK}: its embeddings learn as sums of rows, which are not sharded. Set runtime.parallel=ddp, or "
-            "train without model.embedded.shared_embeddings."
+            "train without model.builtin.shared_embeddings."
         )
     return SharedRows(embeddings, row_membership(policy.tokenizer))

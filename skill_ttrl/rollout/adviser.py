@@ -9,7 +9,7 @@ from skill_ttrl.agents.players.scripted_agent import Player, advice_of, on_actio
 from skill_ttrl.rollout.info import text_of
 from skill_ttrl.types import Task, derive_seed
 
-ADVICE = "advice"
+ADVICE = "expert_action"
 """Key of a step's `info`: what a scripted agent would have done there."""
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from skill_ttrl.agents.action_parser import Projection
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.action_parser import ParsedAction
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.info import (
@@ -56,7 +56,7 @@ class ActiveRollout:
     skills: tuple[Skill, ...] = ()
     """Skills in its prompts."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Counts of the parts that did not fit into its present prompt; see `Step.left_out`."""
+    """Counts of the parts that did not fit into its present prompt; see `Step.truncated_parts`."""
     skills_had_no_room: Mapping[str, int] = field(default_factory=dict)
     """The same count for the skills found for it; it holds for all of its prompts."""
     skill_tokens: int = 0
@@ -71,7 +71,7 @@ class ActiveRollout:
     """The part of the `info` of the environment's `reset` that can be stored (`serializable_info`)."""
     adviser: Adviser | None = None
     """Watches it; what it would do stands in the `info` of every step (`ADVICE`)."""
-    _scene: Scene | None = field(default=None, init=False, repr=False)
+    _scene: AgentInput | None = field(default=None, init=False, repr=False)
     """The last one that was asked for."""
 
     async def start(self, seed: int) -> None:
@@ -89,14 +89,14 @@ class ActiveRollout:
             self._fail(error)
 
     @property
-    def scene(self) -> Scene:
+    def scene(self) -> AgentInput:
         """Input of its agent now; the same object until the next step."""
         last = self._scene
         if last is not None and len(last.steps) == len(self.steps) and last.skills is self.skills:
             return last
         asked = self.task.options.get("question")
         task = stated(self.reset_info, "task") or (asked if isinstance(asked, str) else "")
-        self._scene = Scene(self.observation, tuple(self.steps), task, self.admissible, self.skills)
+        self._scene = AgentInput(self.observation, tuple(self.steps), task, self.admissible, self.skills)
         return self._scene
 
     async def act(
@@ -104,7 +104,7 @@ class ActiveRollout:
         prompt_ids: tuple[int, ...],
         completion: Completion,
         max_turns: int,
-        projection: Projection,
+        projection: ParsedAction,
     ) -> None:
         """Hand the action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
@@ -119,10 +119,10 @@ class ActiveRollout:
                 self.reset_info,
                 prompt_ids=prompt_ids,
                 completion=completion,
-                admissible=self.admissible,
-                verdict=projection.verdict,
-                complaint=projection.complaint,
-                left_out=self.left_out,
+                admissible_actions=self.admissible,
+                action_status=projection.action_status,
+                parse_error=projection.parse_error,
+                truncated_parts=self.left_out,
             )
             possible = admissible_actions(answer[-1])
             if self.adviser is not None:
@@ -164,7 +164,7 @@ class ActiveRollout:
             self.envs.discard(self.env)
         who = "the environment had not answered" if still_running else "it had not ended"
         self.stop_reason = "timeout"
-        self.error = f"After {self.seconds:g} s (rollout.episode_seconds) {who}; {len(self.steps)} steps were played."
+        self.error = f"After {self.seconds:g} s (rollout.rollout_timeout_s) {who}; {len(self.steps)} steps were played."
 
     def finish(self, bank_version: int | None = None) -> Trajectory:
         """Build the trajectory. The answer is the environment's `info["answer"]` where there is one, else it is parsed from the text.
@@ -174,7 +174,7 @@ class ActiveRollout:
         answer = None
         if self.steps:
             last = self.steps[-1]
-            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.written).answer
+            answer = last.info["answer"] if "answer" in last.info else PARSER.parse(last.model_text).answer
             answer = answer if answer is None else str(answer)
         assert self.stop_reason is not None
         return Trajectory(
@@ -187,7 +187,7 @@ class ActiveRollout:
             skills_in_prompt=tuple(skill.id for skill in self.skills),
             retrieved=tuple(skill.id for skill in self.retrieved),
             bank_version=bank_version,
-            last_observation=self.observation if self.steps else "",
+            final_obs=self.observation if self.steps else "",
             source=stated(self.reset_info, "source"),
             goal=stated(self.reset_info, "task"),
             start_state=stated(self.reset_info, "state"),
@@ -206,7 +206,7 @@ class ActiveRollout:
 
 def operations(steps: Sequence[Step]) -> SkillOps:
     """Parse the operations on the skill bank of a rollout, in the order of its turns, from model-written text only."""
-    found = [PARSER.parse(step.written).skill_ops for step in steps]
+    found = [PARSER.parse(step.model_text).skill_ops for step in steps]
     return SkillOps(
         generate=tuple(text for ops in found for text in ops.generate),
         retrieve=tuple(query for ops in found for query in ops.retrieve),

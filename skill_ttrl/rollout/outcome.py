@@ -32,7 +32,7 @@ class EpisodeResult:
     exploits: int = 0
     """See `exploit_count`; 0 where the environment does not count them."""
     invalid: int | None = None
-    """Steps in which what a model wrote was no valid action (`Step.verdict`); None where that is not env_success."""
+    """Steps in which what a model wrote was no valid action (`Step.action_status`); None where that is not env_success."""
     unanswered: bool = False
     """True if it failed because the model gave no answer."""
 
@@ -62,12 +62,12 @@ class SuccessStats:
 
 
 def env_success(trajectory: Trajectory) -> bool | None:
-    """Success as the environment sees it (`Trajectory.succeeded`); None where it could not tell. A failed rollout is no success."""
+    """Success as the environment sees it (`Trajectory.is_success`); None where it could not tell. A failed rollout is no success."""
     if trajectory.error is not None:
         return False
     if not trajectory.steps or not trajectory.steps[-1].info.get("graded", True):
         return None
-    return trajectory.succeeded
+    return trajectory.is_success
 
 
 def env_score(trajectory: Trajectory) -> float | None:
@@ -89,7 +89,7 @@ def exploit_count(trajectory: Trajectory) -> int | None:
 
 def episode_result(trajectory: Trajectory) -> EpisodeResult:
     """Count one episode."""
-    verdicts = [step.verdict for step in trajectory.steps if step.verdict is not None]
+    verdicts = [step.action_status for step in trajectory.steps if step.action_status is not None]
     return EpisodeResult(
         trajectory.task.id,
         trajectory.task.task_type,

@@ -1,6 +1,6 @@
 """Single- and multi-turn rollouts: every task is played `group_size` times through one batching backend.
 
-`lockstep` advances all active rollouts together, one batched turn at a time; the same seed gives the same samples. `free` advances
+`sync` advances all active rollouts together, one batched turn at a time; the same seed gives the same samples. `async` advances
 each rollout as soon as its environment responds, so a slow environment blocks no other. Rollouts that stand at the same prompt at
 the start of a group share one request with `n` samples, so the prompt is read once.
 """
@@ -46,10 +46,10 @@ async def rollout(
     """
     owners = [task for task in tasks for _ in range(group_size)]
     threads = EnvThreads(THREADS)
-    in_threads = settings.schedule == "free" or settings.episode_seconds is not None
+    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None
     call = threads.call if in_threads else call_inline
     taken = zip(owners, envs.acquire(len(owners)), strict=True)
-    episodes = [ActiveRollout(task, env, envs, call, settings.episode_seconds) for task, env in taken]
+    episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in taken]
     if settings.adviser is not None:
         for place, episode in enumerate(episodes):
             episode.adviser = Adviser(settings.adviser(), settings.seed, place % group_size)
@@ -59,7 +59,7 @@ async def rollout(
     extends = agent.prompts_extend and settings.max_turns > 1
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
-            if settings.schedule == "lockstep":
+            if settings.schedule == "sync":
                 await _run_lockstep(run, episodes, group_size)
             else:
                 if getattr(backend, "blocking", False):
@@ -104,7 +104,7 @@ async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], 
 
 
 async def _run_group(run: RolloutContext, row: Sequence[tuple[int, ActiveRollout]]) -> None:
-    """Run the rollouts of one task when `free`: those that are ready at about the same time share their start."""
+    """Run the rollouts of one task when `async`: those that are ready at about the same time share their start."""
 
     async def later(start: asyncio.Task[None], placed: tuple[int, ActiveRollout]) -> None:
         await start

@@ -41,14 +41,14 @@ class Sample:
     """Log-probability (nats) of all sampled tokens together, at the sampling temperature; None where it is not known."""
     tokens: int | None = None
     """Sampled tokens; None where they are not known."""
-    cut_off: bool = False
+    truncated: bool = False
     """True if a completion reached the token limit."""
-    right: bool | None = None
+    is_correct: bool | None = None
     """Success as the environment reports it (`env_success`); None where the task has a true answer, which then decides, or the
     environment reports none."""
     error: str | None = None
     """Error of a failed rollout."""
-    view: int = 0
+    prompt_variant: int = 0
     """Which wording of the problem it answered: 0 as given, 1 a paraphrase."""
     skills: Mapping[str, int] | None = None
     """Counts of its skill operations and of what it retrieved from the bank; None without a bank."""
@@ -83,16 +83,16 @@ def drawn(group: Group, *, source: str = "", draw: str = SAMPLE) -> TaskSamples:
 def sample_of(trajectory: Trajectory) -> Sample:
     """Reduce one rollout to a sample."""
     done = [step.completion for step in trajectory.steps if step.completion is not None]
-    known = bool(done) and all(completion.sampled or not completion.text for completion in done)
+    known = bool(done) and all(completion.num_sampled_tokens or not completion.text for completion in done)
     return Sample(
         text=trajectory.text,
         answer=trajectory.answer,
         logprob=sum(_logprob(completion) for completion in done) if known else None,
-        tokens=sum(completion.sampled for completion in done) if known else None,
-        cut_off=any(completion.finish_reason == "length" for completion in done),
-        right=env_success(trajectory) if trajectory.task.reference is None else None,
+        tokens=sum(completion.num_sampled_tokens for completion in done) if known else None,
+        truncated=any(completion.finish_reason == "length" for completion in done),
+        is_correct=env_success(trajectory) if trajectory.task.ground_truth is None else None,
         error=trajectory.error,
-        view=trajectory.view,
+        prompt_variant=trajectory.prompt_variant,
         skills=_skill_counts(trajectory, done),
         score=env_score(trajectory) if trajectory.error is None else None,
         exploits=exploit_count(trajectory),
@@ -100,7 +100,7 @@ def sample_of(trajectory: Trajectory) -> Sample:
 
 
 def _logprob(completion: Completion) -> float:
-    sampled = completion.mask or (True,) * len(completion.logprobs)
+    sampled = completion.completion_mask or (True,) * len(completion.logprobs)
     return sum(value for value, own in zip(completion.logprobs, sampled, strict=True) if own)
 
 
@@ -112,7 +112,7 @@ def _skill_counts(trajectory: Trajectory, done: list[Completion]) -> dict[str, i
         "retrieve_rate": int(ops.has_retrieve),
         "generate_rate": int(ops.has_generate),
         "evolve_rate": int(ops.has_evolve),
-        "answered_rate": int(bool(trajectory.retrieved)),
-        "ops_errors": len(ops.errors),
-        "inserted_tokens": sum(completion.told for completion in done),
+        "retrieval_hit_rate": int(bool(trajectory.retrieved)),
+        "skill_op_parse_errors": len(ops.errors),
+        "retrieved_tokens": sum(completion.num_inserted_tokens for completion in done),
     }

@@ -138,7 +138,7 @@ def play_episode(
             if action != advice:
                 on_action_override(player, action)
             answer = env.step(action)
-            observation, step = make_step(observation, action, answer, reset_info, admissible=admissible)
+            observation, step = make_step(observation, action, answer, reset_info, admissible_actions=admissible)
             info = answer[-1]
             steps.append(replace(step, info={**step.info, **shown}) if shown else step)
             if step.terminated or step.truncated:
@@ -152,7 +152,7 @@ def play_episode(
         None if answered is None else str(answered),
         stop,
         error=error,
-        last_observation=observation if steps else "",
+        final_obs=observation if steps else "",
         source=stated(reset_info, "source"),
         goal=stated(reset_info, "task"),
     )

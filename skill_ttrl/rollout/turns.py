@@ -23,7 +23,7 @@ from skill_ttrl.skills.merge.plan import note
 from skill_ttrl.skills.ops import RETRIEVE_END, RETRIEVE_MARKS
 from skill_ttrl.types import Completion, Message, Trajectory
 
-Schedule = Literal["lockstep", "free"]
+Schedule = Literal["sync", "async"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class RolloutSettings:
     has a budget of its own and does not count."""
     constrain: bool = False
     """The model can write nothing but an action that the environment lists, where it lists any."""
-    constrain_by: Literal["tokens", "actions"] = "tokens"
-    """The way in which one of them is drawn (`agent.constrain_by`)."""
+    structured_by: Literal["tokens", "actions"] = "tokens"
+    """The way in which one of them is drawn (`agent.structured_by`)."""
     adviser: Callable[[], Player] | None = None
     """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
-    schedule: Schedule = "lockstep"
-    """`lockstep` calls environments here and in order, `free` in threads."""
-    episode_seconds: float | None = None
+    schedule: Schedule = "sync"
+    """`sync` calls environments here and in order, `async` in threads."""
+    rollout_timeout_s: float | None = None
     """An episode that has taken so long has failed (`stop_reason` "timeout"). Environments are then called in threads in either
     schedule, and one that hangs is not used again. None: it may take any time."""
 
@@ -112,10 +112,10 @@ class RolloutContext:
         choices, slot_words = self.agent.choices(episode.scene)
         if slot_words and not getattr(self.backend, "limits_slots", False):
             raise ConfigError(
-                "agent.constrain_actions with a form of actions that has a place for some words alone (agent.observations) needs a backend "
-                "that can keep to these words, and the one of rollout.backend cannot. Use hf, or --set agent.constrain_actions=false."
+                "agent.structured_actions with a form of actions that has a place for some words alone (agent.observations) needs a backend "
+                "that can keep to these words, and the one of rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
-        whole = self.settings.constrain_by == "actions"
+        whole = self.settings.structured_by == "actions"
         return replace(request, choices=choices, slot_words=slot_words, whole_choices=whole)
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
@@ -129,9 +129,9 @@ class RolloutContext:
     async def apply_completion(self, episode: ActiveRollout, generation: Generation, completion: Completion) -> None:
         """Parse the action of a completion and step the environment."""
         completion = checked(completion)
-        projection = self.agent.read(completion.written, episode.scene, constrained=self.settings.constrain)
+        projection = self.agent.read(completion.model_text, episode.scene, constrained=self.settings.constrain)
         await episode.act(generation.prompt_ids, completion, self.settings.max_turns, projection)
-        if self.agent.skills is not None and self.agent.skills.own_notes and episode.error is None:
+        if self.agent.skills is not None and self.agent.skills.episode_notes and episode.error is None:
             episode.notes += tuple(note(text, episode.task) for text in operations(episode.steps[-1:]).generate)
 
 

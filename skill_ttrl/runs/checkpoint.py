@@ -224,7 +224,7 @@ def restore_to_checkpoint(folder: RunFolder, checkpoint: Checkpoint | None) -> d
                 shutil.rmtree(aside)
             other.path.rename(aside)
     if checkpoint is not None:
-        _prune(folder, checkpoint.phase, checkpoint.step, folder.config.run.keep_checkpoints)
+        _prune(folder, checkpoint.phase, checkpoint.step, folder.config.run.save_total_limit)
     saved: dict[str, Any] = state["state"]
     return saved
 

@@ -53,7 +53,7 @@ APPEND_FILES = (
     "optimize.jsonl",
     "dagger.jsonl",
 )
-VERDICTS = "verdicts.jsonl"
+EQUIVALENCE_CACHE = "equivalence_cache.jsonl"
 """Journal of the answers' verdicts (`answers.persist_cache`). It only grows and is never cut back: a verdict once given stays."""
 _BLOCK = 1 << 20
 _CONFIGS = ("config.yaml", "config_source.yaml")

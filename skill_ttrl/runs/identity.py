@@ -17,17 +17,17 @@ SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ADDRESS_AND_LIMITS = (
     *("base_url", "api_version"),  # a server may move; its model's name says who answers
-    *("api_key_env", "timeout", "max_concurrency", "max_retries", "max_wait", "cache"),
+    *("api_key_env", "timeout", "max_concurrency", "max_retries", "max_retry_wait", "cache"),
     *("price_in", "price_cached", "price_out"),
 )
 NO_EFFECT_ON_RESULTS = (
     "name",
     "run",
     "verified",
-    "waits_for",
-    "sft.checkpoint_every",
-    "rl.checkpoint_every",
-    "vote_sft.checkpoint_every",
+    "requires",
+    "sft.save_steps",
+    "rl.save_steps",
+    "vote_sft.save_steps",
     "sft.micro_batch_size",
     "rl.micro_batch_size",
     "rl.micro_batch_tokens",

@@ -77,7 +77,7 @@ def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
     }
-    if config.model.path != "embedded" and not Path(config.model.path).is_dir():  # a name of the hub
+    if config.model.path != "builtin" and not Path(config.model.path).is_dir():  # a name of the hub
         front["base_model"] = config.model.path
     own = ["reinforcement-learning", "grpo", *(["ttrl"] if config.rl.reward == "majority" else [])]
     front["tags"] = ["skill-ttrl", *(["self-training"] if "vote_sft" in config.phases else own)]
@@ -86,7 +86,7 @@ def _front_matter(config: SkillTTRLConfig, merged: bool) -> dict[str, object]:
 
 def _origin(config: SkillTTRLConfig, merged: bool) -> str:
     """Describe the model that training started from, and how these weights relate to it."""
-    if config.model.path == "embedded":
+    if config.model.path == "builtin":
         return "a small Qwen2 with random initial weights, made on the spot"
     revision = f" at revision `{config.model.revision}`" if config.model.revision else ""
     base = f"`{config.model.path}`{revision}"

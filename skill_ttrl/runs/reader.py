@@ -57,7 +57,7 @@ class Run:
 
     @cached_property
     def votes(self) -> DataFrame:
-        """Every vote: `phase`, `step`, `task_id`, `answer`, `agreement`, `matches`, `correct`, ..."""
+        """Every vote: `phase`, `step`, `task_id`, `answer`, `majority_ratio`, `matches`, `correct`, ..."""
         return self._frame("votes.jsonl", "no vote was held yet, or the reward holds none")
 
     @cached_property

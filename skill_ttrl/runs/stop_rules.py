@@ -51,7 +51,7 @@ def find_rule(rule: str, options: Mapping[str, Any] | None = None) -> Rule:
     return found
 
 
-@RULES.register("agreement")
+@RULES.register("majority_ratio")
 def weak_agreement(rows: Rows, *, window: int = 3, threshold: float = 0.3) -> bool:
     """The winners have too few of the votes to be trusted: mean majority ratio of the latest `window` steps below `threshold`.
 

@@ -55,17 +55,17 @@ class Summary:
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     """(low, high) of the figure named; paired differences are `accuracy_change`, `majority_change`, `greedy_change` and
     `score_change`, after - before, and, of avg@k and
-    maj@k, `bank_worth` and `bank_majority`, after - bank off."""
+    maj@k, `skill_gain` and `majority_gain`, after - without skills."""
     confidence: float = 0.95
     """Level of the intervals."""
     label_accuracy: float | None = None
     """Share of the training votes whose winner is the true answer (measured only), in the last step."""
-    agreement: float | None = None
+    majority_ratio: float | None = None
     """Mean share of samples that agree with the winner, in the last step."""
     mean_label_accuracy: float | None = None
     """`label_accuracy` as the mean over all steps."""
-    mean_agreement: float | None = None
-    """`agreement` as the mean over all steps."""
+    mean_majority_ratio: float | None = None
+    """`majority_ratio` as the mean over all steps."""
     vote_steps: int = 0
     """Steps that held votes."""
     entropy_before: float | None = None
@@ -82,14 +82,14 @@ class Summary:
     controls_after: dict[str, float] = field(default_factory=dict)
     no_controls: str = ""
     """Why no scripted agent played, where the environment judges; else empty."""
-    accuracy_bank_off: float | None = None
+    accuracy_no_skills: float | None = None
     """avg@k of the trained policy without its skill bank; None where it has none."""
     bank_skills: int | None = None
     """Skills in the bank at the end."""
     bank_version: int | None = None
     bank_votes: dict[str, float] = field(default_factory=dict)
-    """The trained policy's votes on the problems measured on, with its bank and without: `agreement`, `majority` (maj@k), the same with
-    `_bank_off`, and `other_winners`, the share of problems with another winner. Empty without votes or bank."""
+    """The trained policy's votes on the problems measured on, with its bank and without: `majority_ratio`, `majority` (maj@k), the same with
+    `_no_skills`, and `other_winners`, the share of problems with another winner. Empty without votes or bank."""
     skill_rollouts: int = 0
     """Rollouts of the reinforcement phase that skills could be given to."""
     skill_exposure: dict[str, tuple[int, int]] = field(default_factory=dict)

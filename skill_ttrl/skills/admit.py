@@ -74,7 +74,7 @@ def admit(drafts: Sequence[Draft], snapshot: Snapshot, rules: AdmissionRules, *,
         drafts: proposals of a teacher.
         snapshot: the bank as it is now.
         rules: bounds of this source.
-        step: the training step, `created_round` of new skills.
+        step: the training step, `created_step` of new skills.
     """
     different, fusions = fused(drafts, rules.similarity, rules.threshold)
     matches = said_already(different, list(snapshot), rules.similarity, rules.threshold)
@@ -178,7 +178,7 @@ def skill_of(draft: Draft, name: str, *, source: str, step: int = 0) -> Skill:
         task_type=draft.task_type,
         source=source,
         evidence=draft.evidence,
-        stats=SkillStats(created_round=step),
+        stats=SkillStats(created_step=step),
     )
 
 

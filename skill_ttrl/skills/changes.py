@@ -132,12 +132,12 @@ def eviction_key(skill: Skill) -> tuple[float, int, int, str]:
     by the round of the last use (of the creation where there was none), then by the round of the creation, then by id.
     """
     stats = skill.stats
-    return (stats.successes + 1) / (stats.uses + 2), last_active(skill), stats.created_round, skill.id
+    return (stats.successes + 1) / (stats.uses + 2), last_active(skill), stats.created_step, skill.id
 
 
 def last_active(skill: Skill) -> int:
     """The round of its last use, or of its creation."""
-    used, created = skill.stats.last_used_round, skill.stats.created_round
+    used, created = skill.stats.last_used_step, skill.stats.created_step
     return created if used is None else max(used, created)
 
 
@@ -154,8 +154,8 @@ def as_successor(old: Skill, new: Skill) -> Skill:
 def with_usage(skill: Skill, uses: int, successes: int, round: int | None) -> Skill:
     """The skill after so many more uses and successes; `round` is when."""
     stats = skill.stats
-    last = stats.last_used_round if round is None else max(round, stats.last_used_round or 0)
-    counted = replace(stats, uses=stats.uses + uses, successes=stats.successes + successes, last_used_round=last)
+    last = stats.last_used_step if round is None else max(round, stats.last_used_step or 0)
+    counted = replace(stats, uses=stats.uses + uses, successes=stats.successes + successes, last_used_step=last)
     return replace(skill, stats=counted)
 
 

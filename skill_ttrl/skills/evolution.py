@@ -80,7 +80,7 @@ class SuccessTracker:
 
     @property
     def _most(self) -> int:
-        return max(self.config.deep, self.config.shallow)
+        return max(self.config.max_failures_below_threshold, self.config.max_failures_above_threshold)
 
     def add(self, groups: Sequence[Group], step: int) -> None:
         """Count the episodes of a step. Those that failed in their environment are left out.
@@ -125,7 +125,9 @@ class SuccessTracker:
         for kind in success:
             del self.counts[kind]
             sample = self.failures.pop(kind, SeededSample[Case](0))
-            most = self.config.deep if kind in below else self.config.shallow
+            most = (
+                self.config.max_failures_below_threshold if kind in below else self.config.max_failures_above_threshold
+            )
             drawn.append([case for _, case in sample.items[:most]])
         return FailureSelection(success, below, tuple(round_robin(drawn)) if below else ())
 
@@ -218,4 +220,4 @@ def least_useful_first(skill: Skill) -> tuple[float, int, int, str]:
     """Sort key of eviction: the lower bound of success per use (Wilson, 95 %; 0 without a use), then as `changes.eviction_key`."""
     stats = skill.stats
     low = wilson_interval(min(stats.successes, stats.uses), stats.uses)[0] if stats.uses else 0.0
-    return low, last_active(skill), stats.created_round, skill.id
+    return low, last_active(skill), stats.created_step, skill.id

@@ -73,7 +73,7 @@ class OutputParser:
         return [self.parse(text) for text in texts]
 
     def parse(self, text: str) -> ParsedOutput:
-        """Take a whole text apart. Write it without what was inserted (`Completion.written`)."""
+        """Take a whole text apart. Write it without what was inserted (`Completion.model_text`)."""
         reader = _Reader(text)
         for tag in _tags(text):
             reader.take(tag)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.folder import BANK_FILE, read_settings
+from skill_ttrl.types.old_names import with_current_names
 
 if TYPE_CHECKING:
     from skill_ttrl.config.skills import SkillsConfig
@@ -28,7 +29,7 @@ REMEMBERED = (
     "embedder_revision",
     "searched",
     "fallback",
-    "stale_after",
+    "stale_after_steps",
 )
 """Settings that a bank's folder keeps from its last write."""
 IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
@@ -60,7 +61,7 @@ class BankSettings:
     """Part of a skill that queries are compared with (`retrieval.search_index.searched_texts`)."""
     fallback: Fallback = "none"
     """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()`, in memory, has `most_useful`."""
-    stale_after: int | None = None
+    stale_after_steps: int | None = None
     """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
     index: Literal["chroma", "memory"] = "chroma"
     """Where vectors are kept; a bank in memory, or read only, keeps them in memory."""
@@ -83,7 +84,7 @@ class BankSettings:
         Raises:
             SkillBankError: there is no bank, or its settings are damaged.
         """
-        stored = read_settings(path)
+        stored = with_current_names("BankSettings", read_settings(path))
         stored = {name: stored[name] for name in REMEMBERED if name in stored}
         _check(stored, path)
         return cls(**stored)

@@ -21,11 +21,11 @@ class Case:
     """As the bank calls it (`skills.type_names`)."""
     won: bool
     steps: tuple[Step, ...]
-    last_observation: str = ""
+    final_obs: str = ""
 
     def outcomes(self) -> list[tuple[str, str]]:
         """(action, observation that followed) of each step."""
-        after = [*(step.observation for step in self.steps[1:]), self.last_observation]
+        after = [*(step.observation for step in self.steps[1:]), self.final_obs]
         return [(step.action, seen) for step, seen in zip(self.steps, after, strict=False)]
 
 
@@ -61,7 +61,7 @@ class TeacherResult:
 class Teacher(Protocol):
     """Learns from episodes what the next ones should know.
 
-    With an attribute `reads_listed = True` it finds the listed actions in the steps of failures (`Step.admissible`), which are left out
+    With an attribute `reads_listed = True` it finds the listed actions in the steps of failures (`Step.admissible_actions`), which are left out
     otherwise: they are many.
     """
 
@@ -89,7 +89,7 @@ def case_of(trajectory: Trajectory, type_names: Mapping[str, str] | None = None)
         task_id=trajectory.task.id,
         task=goal_of(trajectory),
         task_type=(type_names or {}).get(kind, kind),
-        won=trajectory.succeeded,
+        won=trajectory.is_success,
         steps=trajectory.steps,
-        last_observation=trajectory.last_observation,
+        final_obs=trajectory.final_obs,
     )

@@ -39,7 +39,7 @@ from skill_ttrl.stages.collecting.collection import (
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.workers import work
 
-_LISTING = {"order", "unlisted", "actions", "projection", "max_turns"}
+_LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
 
 
@@ -130,11 +130,11 @@ def run_as_configured(
             f"This config is measured on {source.path}, but an agent plays the environment's own tasks, which are others. With --env "
             "instead of --config it plays those; to play them with these prompts: --set data.train=null --set data.eval=null."
         )
-    bank = config.skills is not None and config.skills.use and config.skills.bank is not None
-    if agent == FIRST and config.agent.order == "words" and bank:
+    bank = config.skills is not None and config.skills.enabled and config.skills.bank is not None
+    if agent == FIRST and config.agent.action_order == "words" and bank:
         raise ConfigError(
-            "With agent.order=words the skills of the bank decide which action a prompt lists first. Evaluate the policy: its table "
-            "shows the agent first under the same bank. Or measure without: --set skills.use=false."
+            "With agent.action_order=words the skills of the bank decide which action a prompt lists first. Evaluate the policy: its table "
+            "shows the agent first under the same bank. Or measure without: --set skills.enabled=false."
         )
     return run(
         TaskSelection(
@@ -201,8 +201,8 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 
 def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
-    listed = isinstance(asked.explore, list)
-    chances = asked.explore if isinstance(asked.explore, list) else [asked.explore]
+    listed = isinstance(asked.epsilon, list)
+    chances = asked.epsilon if isinstance(asked.epsilon, list) else [asked.epsilon]
     moves, never = tuple(asked.explore_moves_like), tuple(asked.explore_never)
     return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed, moves, never)
 

@@ -69,7 +69,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             )
             batch_of = batch_selector(data, own, derive_seed(run.config.seed, PHASE, "batches", number))
             shown = f"DAgger round {number + 1}: learn"
-            fine_tune(run, PHASE, shown, own, batch_of, save_every=config.checkpoint_every, before=before)
+            fine_tune(run, PHASE, shown, own, batch_of, save_every=config.save_steps, before=before)
         before += steps
         if number + 1 < config.rounds:
             measure(run, number + 1, before)
@@ -77,7 +77,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
 
 def measure(run: Run, rounds: int, done: int) -> None:
     """Evaluate after so many rounds, where that is due; `done` updates. A resumed run makes up for one that was interrupted."""
-    every = run.config.dagger.validate_every
+    every = run.config.dagger.eval_rounds
     if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
         run.components.backend.sync(done)
         first = rounds == 0 and run.config.phases[-1] == PHASE  # its table then says what the rounds have changed
@@ -92,8 +92,8 @@ def round_config(config: SkillTTRLConfig, steps: int) -> SFTConfig:
             "steps": steps,
             "learning_rate": own.learning_rate or config.sft.learning_rate,
             "muon_learning_rate": own.muon_learning_rate or config.sft.muon_learning_rate,
-            "restart_after": None,
-            "order": "shuffled",
+            "lr_restart_at": None,
+            "shuffle": True,
         }
     )
 
@@ -128,7 +128,7 @@ def _length(example: EncodedDemonstration) -> int:
 def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstration]:
     """The episodes as examples of what the expert would have done."""
     parts = run.components
-    tagged = run.config.agent.projection != "none"
+    tagged = run.config.agent.action_parser != "none"
     most = run.config.dagger.max_repeats
     encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged, max_repeats=most)
     if encoded:
@@ -215,7 +215,7 @@ def worker_of(run: Run) -> RolloutWorker:
     agent = config.agent.model_copy(
         update={
             "max_turns": own.max_turns or config.agent.max_turns,
-            "constrain_actions": constrains(config),
+            "structured_actions": constrains(config),
         }
     )
     worker = run.components.worker.with_bank(run.components.bank.view())
@@ -224,8 +224,8 @@ def worker_of(run: Run) -> RolloutWorker:
 
 def constrains(config: SkillTTRLConfig) -> bool:
     """True where the policy may write nothing but possible actions."""
-    found = config.dagger.constrain_actions
-    return config.agent.constrain_actions if found is None else found
+    found = config.dagger.structured_actions
+    return config.agent.structured_actions if found is None else found
 
 
 def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[Player]) -> list[Trajectory]:
@@ -256,7 +256,7 @@ def round_metrics(
     if advised:
         metrics["expert_agreement"] = fmean(action == advice for action, advice in advised)
         if agent.writes_form:
-            metrics["advice_not_written"] = fmean(advice is None for _, advice in advised)
+            metrics["expert_action_not_written"] = fmean(advice is None for _, advice in advised)
     return metrics
 
 

@@ -216,7 +216,7 @@ def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> t
 
 def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
     """Distilling adds skills and changes none. What is counted is worded alike: only a model's texts are compared by similarity."""
-    threshold = (config.skills or SkillsConfig()).fuse_above
+    threshold = (config.skills or SkillsConfig()).dedup_threshold
     compares = threshold is not None and config.distill.teacher != "heuristic"
     embedder = bank.retriever.embedder if compares else None
     return AdmissionRules(

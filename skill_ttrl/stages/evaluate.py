@@ -20,7 +20,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.samples import TaskSamples
-from skill_ttrl.runs.folder import VERDICTS
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
@@ -110,7 +110,7 @@ def measure_subject(
         if output is not None:
             opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
             folder = stack.enter_context(opened)
-            stack.enter_context(persist_cache(folder.path / VERDICTS))
+            stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, settings.endpoints))
         stack.enter_context(ledger.phase("evaluate"))
         samples = draw_samples(

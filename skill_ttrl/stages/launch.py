@@ -91,7 +91,7 @@ def launch(source: str, options: Options, *, phase: str | None = None) -> Launch
         "env.id": options.env,
         "seed": options.seed,
         "runtime.nproc": options.nproc,
-        "run.tracker": options.tracker,
+        "run.report_to": options.tracker,
         "phases": f"[{phase}]" if phase else None,
     }
     last = [f"{key}={value}" for key, value in keys.items() if value is not None]
@@ -251,9 +251,9 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     made_with = read_identity(episodes)["made_with"]
     given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]
     if not made_with.get("explore"):
-        given.append("demonstrations.label=won")  # advice is recorded only where the player explored
+        given.append("demonstrations.label=success")  # advice is recorded only where the player explored
         notice(
-            "The episodes were collected without --explore: what was done in won ones is imitated (demonstrations.label=won)."
+            "The episodes were collected without --explore: what was done in won ones is imitated (demonstrations.label=success)."
         )
     return given
 

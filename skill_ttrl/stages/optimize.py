@@ -31,7 +31,7 @@ from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.scores import content_hash
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.runs.folder import VERDICTS, RunFolder
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
@@ -62,7 +62,7 @@ TASK_SECTIONS = (
     "optimize",
 )
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
-ABOUT_RUNS = ("verified", "waits_for")
+ABOUT_RUNS = ("verified", "requires")
 """Keys that say something of the runs of a config alone."""
 
 
@@ -218,7 +218,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
     """Open the policy and the optimizer's model, and run the loop."""
     config, options = run.config, run.options
     with ExitStack() as stack:
-        stack.enter_context(persist_cache(folder.path / VERDICTS))
+        stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
         stack.enter_context(ledger.phase(PHASE))
         opened = open_rollouts(
@@ -342,4 +342,4 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
 
 def _facts(task: Task) -> list[Any]:
     """Fields of a task that decide its rollouts and their scores."""
-    return [task.id, task_content(task), task.reference]
+    return [task.id, task_content(task), task.ground_truth]

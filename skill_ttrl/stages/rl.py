@@ -12,7 +12,7 @@ from typing import Any
 
 from skill_ttrl.errors import SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages.evaluation.results import BANK_OFF
+from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.training.bank_gate import decide_changes
 from skill_ttrl.stages.training.evolve import evolve, warn_if_never
@@ -84,7 +84,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     conclude(run)
     run.evaluate("after")
     if bank:
-        run.evaluate(BANK_OFF, use_bank=False)
+        run.evaluate(NO_SKILLS, use_bank=False)
 
 
 def change_bank(
@@ -123,7 +123,7 @@ def step_metrics(
 
 def prepare_first_step(run: Run, state: RLState) -> None:
     """Estimate base votes where the strategy needs them, and make up for an evaluation that was interrupted."""
-    rl, steps, every = run.config.rl, run.config.rl.steps, run.config.rl.validate_every
+    rl, steps, every = run.config.rl, run.config.rl.steps, run.config.rl.eval_steps
     tasks_of = partial(step_tasks, run.components.train_tasks, rl.prompts_per_step, seed=run.config.seed)
     rounds = 1 if rl.dynamic_sampling is None else rl.dynamic_sampling.max_rounds
     state.votes.estimate_base_ratio(run, map(tasks_of, range(steps * rounds)))
@@ -147,10 +147,10 @@ def evaluate_and_save(run: Run, state: RLState, metrics: Mapping[str, float]) ->
         run.progress.notice(stopped)
     last = state.step == config.steps or stopped is not None
     failed = watch_updates(run, state, state.step - 1)
-    if config.validate_every and state.step % config.validate_every == 0 and not last and failed is None:
+    if config.eval_steps and state.step % config.eval_steps == 0 and not last and failed is None:
         with checkpoint_on_error(run, state):
             run.evaluate(f"step {state.step}")
-    save_if_due(run, state, due=last or state.step % config.checkpoint_every == 0, failed=failed)
+    save_if_due(run, state, due=last or state.step % config.save_steps == 0, failed=failed)
     if not last:
         with checkpoint_on_error(run, state):
             run.ledger.check()

@@ -22,7 +22,7 @@ from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost
 from skill_ttrl.llm.vllm.servers.supervise import Job
-from skill_ttrl.llm.vllm.servers.transfer import transfer_folder
+from skill_ttrl.llm.vllm.servers.transfer import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 
@@ -77,7 +77,7 @@ class Serving:
     gpus: tuple[str, ...] = ()
     """Ids, `tensor_parallel_size` for each server; none: counted from the first."""
     transfer: str | None = None
-    """The folder in which weights pass (`vllm.transfer_folder`)."""
+    """The folder in which weights pass (`vllm.weight_transfer_dir`)."""
     start_timeout: float = 600.0
     """Seconds in which a server must be ready."""
 
@@ -115,16 +115,16 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
 
     The built-in model, which is in no folder, is made as training makes it and written below `log_dir`.
     """
-    from skill_ttrl.config import EMBEDDED
+    from skill_ttrl.config import BUILTIN
     from skill_ttrl.llm.context import BackendSettings
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
 
     vllm, own = config.vllm, config.model
-    lora = own.lora if vllm.updates == "lora" else None
+    lora = own.lora if vllm.weight_sync == "lora" else None
     positions = getattr(load_model_config(own), "max_position_embeddings", None)
     path = model or own.path
-    if path == EMBEDDED:
+    if path == BUILTIN:
         path = str(_written(config, log_dir / "model"))
     same = set(SHARED.split())
     if "gpu_memory_utilization" in vllm.model_fields_set:  # the default is for a GPU that the learner is on, too
@@ -136,7 +136,7 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
         max_model_len=engine_length(BackendSettings.of(config), positions),
         lora=None if lora is None else lora.r,
         lora_modules=() if lora is None or isinstance(lora.target_modules, str) else tuple(lora.target_modules),
-        transfer=vllm.transfer_folder,
+        transfer=vllm.weight_transfer_dir,
         **vllm.model_dump(include=same),
     )
 
@@ -168,7 +168,7 @@ def plan(serving: Serving) -> list[Job]:
     ports = _ports(serving)
     for port in ports:
         _check_free(serving.host, port)
-    folder = transfer_folder(serving.transfer)
+    folder = weight_transfer_dir(serving.transfer)
     with wrap_os_errors("make", serving.log_dir):
         serving.log_dir.mkdir(parents=True, exist_ok=True)
     ready = replace(serving, model=model, dtype="float32" if serving.dtype == "auto" and not gpus[0] else serving.dtype)
@@ -218,7 +218,7 @@ def find_model(path: str) -> str:
     if (found / "adapter_config.json").is_file():
         raise ModelError(
             f"{found} holds adapters without their base model. Serve the base with --lora RANK and let the learner hand its "
-            "adapters over (vllm.updates=lora), or fold them in: skillttrl export RUN --merged --output MODEL."
+            "adapters over (vllm.weight_sync=lora), or fold them in: skillttrl export RUN --merged --output MODEL."
         )
     if not (found / "config.json").is_file():
         raise ModelError(f"{found} has no config.json: it is no model in Hugging Face format, and no run of ours.")
@@ -248,7 +248,7 @@ def _command(serving: Serving, port: int, folder: Path) -> tuple[str, ...]:
     """The command of one server; see `LAUNCHER`."""
     ours = {"replicas", "log_dir", "python", "gpus", "transfer", "start_timeout"}
     options = {name: value for name, value in asdict(serving).items() if name not in ours}
-    options |= {"port": port, "transfer_folder": str(folder), "parent": os.getpid()}
+    options |= {"port": port, "weight_transfer_dir": str(folder), "parent": os.getpid()}
     return serving.python, str(LAUNCHER), json.dumps(options)
 
 
@@ -263,7 +263,7 @@ def _check_heads(model: str) -> None:
         return  # a hub's model, or one that is described otherwise: vLLM will say
     if problem:
         raise ModelError(
-            f"{problem} Take another model; of the built-in one model.embedded.hidden_size over model.embedded.heads is the width."
+            f"{problem} Take another model; of the built-in one model.builtin.hidden_size over model.builtin.heads is the width."
         )
 
 

@@ -1,4 +1,4 @@
-"""Cold start: supervised learning on demonstrations; loss on completions, and first on prompts too where `sft.whole_fraction` says so."""
+"""Cold start: supervised learning on demonstrations; loss on completions, and first on prompts too where `sft.prompt_loss_fraction` says so."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ PHASE, SHOWN = "sft", "cold start"
 
 
 def cold_start(run: Run, demonstrations: Encoded) -> None:
-    """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `clean_fraction` of them see no noise."""
+    """Train on (clean, noisy) demonstrations for `sft.steps` steps; the first `noise_free_fraction` of them see no noise."""
     config = run.config.sft
     clean, noisy = (batch_selector(data, config, run.config.seed) for data in demonstrations)
 
     def batch_of(step: int) -> list[EncodedDemonstration]:
-        batch = (clean if step < config.clean_fraction * config.steps else noisy)(step)
-        return [whole(each) for each in batch] if step < config.whole_fraction * config.steps else batch
+        batch = (clean if step < config.noise_free_fraction * config.steps else noisy)(step)
+        return [whole(each) for each in batch] if step < config.prompt_loss_fraction * config.steps else batch
 
-    fine_tune(run, PHASE, SHOWN, config, batch_of, save_every=config.checkpoint_every)
+    fine_tune(run, PHASE, SHOWN, config, batch_of, save_every=config.save_steps)
 
 
 def fine_tune(

@@ -16,7 +16,7 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.parallel.commands import Driver, current_driver
-from skill_ttrl.runs.folder import VERDICTS, RunFolder
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
@@ -190,7 +190,7 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
                     if name in IMITATING and not encoded[0]:
                         encoded = _demonstrations(name, prepared, session)
                     prepared.phases[name] = _phase(name, prepared, session, encoded)
-        stack.enter_context(persist_cache(folder.path / VERDICTS))
+        stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
     except BaseException:
         if resumed.checkpoint is None:
             bank.close()
@@ -262,7 +262,7 @@ def _phase(name: Phase, prepared: Prepared, session: Session, encoded: Encoded) 
 def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
     """The run in progress, with what there is to say of its making."""
     config, folder = session.config, session.folder
-    tracker = open_tracker(config.run.tracker, folder, config.name, config.model_dump(mode="json"))
+    tracker = open_tracker(config.run.report_to, folder, config.name, config.model_dump(mode="json"))
     if tracker is not None:
         stack.callback(tracker.close)
     prepared.meter.evaluations.update({found.label: found for found in read_evaluations(folder.path)})

@@ -101,7 +101,7 @@ class SkillTTRLTrainer:
         advantages of 0.
 
         Where the config has skills (and `skills.update: merge`), the operations of the winners change `skill_bank`; texts
-        are fused by their words alone, `skills.fuse_above` is for runs.
+        are fused by their words alone, `skills.dedup_threshold` is for runs.
 
         Args:
             problems: one text each.
@@ -129,7 +129,7 @@ class SkillTTRLTrainer:
         groups = [offline_group(*pair) for pair in zip(problems, all_responses, strict=True)]
         ballots = [ballot_of(group, seed=config.seed) for group in groups]
         votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
-        rewards = [list(vote.earned) for vote in votes]
+        rewards = [list(vote.sample_rewards) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
         algorithm = build_algorithm(config.rl.algorithm)
         values = iter(per_response(algorithm.advantages(TrainingSamples(rewarded, votes))))
@@ -141,9 +141,9 @@ class SkillTTRLTrainer:
             "rewards": rewards,
             "advantages": advantages,
             "majority_answers": [vote.answer for vote in votes],
-            "agreement_ratios": [vote.agreement for vote in votes],
+            "agreement_ratios": [vote.majority_ratio for vote in votes],
             "mean_reward": fmean(value for group in rewards for value in group) if rewards else 0.0,
-            "mean_agreement": fmean(vote.agreement for vote in votes) if votes else 0.0,
+            "mean_agreement": fmean(vote.majority_ratio for vote in votes) if votes else 0.0,
         }
         if ground_truths is not None:
             found |= label_metrics(votes, ground_truths, [group.answers for group in groups])
@@ -158,7 +158,7 @@ class SkillTTRLTrainer:
         models = models_of(self.config)
         rules = MergeRules(
             self.merger,
-            make_extractor(skills.extractor, models=models) if skills.extract else None,
+            make_extractor(skills.extractor, models=models) if skills.extract_from_solutions else None,
             generate=skills.enable_generate,
             evolve=skills.enable_evolve,
         )

@@ -17,7 +17,7 @@ from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, SamplingPass
 from skill_ttrl.runs.episode_logs import SampleFolder
-from skill_ttrl.runs.folder import VERDICTS, RunFolder
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.stages.evaluation.vote_comparison import Visits, replay
 from skill_ttrl.stages.evaluation.vote_figures import Held, Settings
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab
@@ -101,7 +101,7 @@ def run(
     """
     asked = _asked(strategies, options or {}, threshold, splits)
     progress = progress or SilentProgress()
-    with nullcontext() if output is None else persist_cache(Path(output) / VERDICTS):
+    with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
         if is_stored(source):
             _refuse_draw(source, drawing)
             found = _stored(source, output, overrides, progress)
@@ -231,7 +231,7 @@ def _lab(
     source: str, found: _Found, strategies: Mapping[str, Mapping[str, Any]], settings: Settings
 ) -> tuple[VoteLab, dict[str, list[Held]]]:
     replayed, votes = replay(found.visits, strategies, settings)
-    problems = {(row.source, row.task.id): row.task.reference is not None for visit in found.visits for row in visit}
+    problems = {(row.source, row.task.id): row.task.ground_truth is not None for visit in found.visits for row in visit}
     counts = [len(row.samples) for visit in found.visits for row in visit]
     lab = VoteLab(
         source=source,
@@ -243,7 +243,7 @@ def _lab(
         settings=settings,
         strategies=tuple(replayed),
         notes=found.notes,
-        answers_given_up=given_up(answer for visit in found.visits for row in visit for answer in row.answers),
+        undecided_answers=given_up(answer for visit in found.visits for row in visit for answer in row.answers),
     )
     return lab, votes
 

@@ -23,7 +23,7 @@ from typing import Any
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.rollout import refuse_failure
-from skill_ttrl.stages.evaluation.results import BANK_OFF
+from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.sft import fine_tune
 from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
@@ -48,7 +48,7 @@ def imitate_majority(run: Run) -> None:
     backend.sync(learn(run))
     run.evaluate("after")
     if run.components.bank:
-        run.evaluate(BANK_OFF, use_bank=False)
+        run.evaluate(NO_SKILLS, use_bank=False)
 
 
 def sample_and_vote(run: Run) -> None:
@@ -79,7 +79,7 @@ def sample_and_vote(run: Run) -> None:
         times = clock.stop()
         run.log.time(PHASE, step, {name: times[name] for name in ("seconds", "sample_seconds")})
         state.step = step + 1
-        save_if_due(run, state, due=state.step == rounds or state.step % config.rl.checkpoint_every == 0)
+        save_if_due(run, state, due=state.step == rounds or state.step % config.rl.save_steps == 0)
     run.progress.finish(SAMPLING)
 
 
@@ -115,7 +115,7 @@ def learn(run: Run) -> int:
         LEARNING,
         config,
         batch_selector(data, config, run.config.seed),
-        save_every=run.config.vote_sft.checkpoint_every,
+        save_every=run.config.vote_sft.save_steps,
         before=run.config.rl.steps,
     )
     return config.steps
@@ -133,7 +133,7 @@ def learner_config(config: SkillTTRLConfig, samples: int) -> SFTConfig:
         betas=rl.betas,
         weight_decay=rl.weight_decay,
         warmup_steps=round(own.warmup_ratio * steps),
-        schedule=own.schedule,
+        lr_scheduler=own.lr_scheduler,
         min_lr_ratio=own.min_lr_ratio,
         grad_clip=rl.grad_clip,
     )
@@ -152,4 +152,4 @@ def agreeing(trajectories: Path) -> Iterator[EncodedDemonstration]:
                 done = turn["completion"]
                 if done is not None and done["token_ids"]:
                     prompt, sampled = array("l", turn["prompt_ids"]), array("l", done["token_ids"])
-                    yield EncodedDemonstration(prompt, sampled, done["mask"])
+                    yield EncodedDemonstration(prompt, sampled, done["completion_mask"])

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
+from skill_ttrl.types.old_names import current_text
 from skill_ttrl.types.skills import BankUpdate as BankUpdate
 from skill_ttrl.types.skills import Change as Change
 from skill_ttrl.types.skills import ChangeKind as ChangeKind
@@ -29,7 +30,7 @@ T = TypeVar("T")
 
 FinishReason = Literal["stop", "length", "error"]
 StopReason = Literal["terminated", "truncated", "max_turns", "timeout", "no_answer", "error"]
-Verdict = Literal["valid", "repaired", "invalid"]
+ActionStatus = Literal["valid", "repaired", "invalid"]
 Role = Literal["system", "user", "assistant"]
 
 
@@ -37,7 +38,7 @@ Role = Literal["system", "user", "assistant"]
 class Labels:
     """The two labels of a task."""
 
-    true: str | None
+    ground_truth: str | None
     """The true answer; None where it is not known."""
     pseudo: str | None
     """The winner of a vote; None where nobody won."""
@@ -59,15 +60,15 @@ class Task:
     """Name of the part of the data it belongs to."""
     task_type: str = ""
     """Kind of task, for metrics by type ("algebra", "pick_and_place"); empty when unknown."""
-    reference: str | None = None
+    ground_truth: str | None = None
     """Label in use: the true answer where one is known, or, after `voting.apply_pseudo_labels`, the winner of a vote. It
-    serves evaluation only; label-free rewards never see it (`without_reference`)."""
+    serves evaluation only; label-free rewards never see it (`without_ground_truth`)."""
     labels: Labels | None = None
     """Both labels, after a vote has set the pseudo-label (`voting.apply_pseudo_labels`); None before."""
 
-    def without_reference(self) -> Task:
+    def without_ground_truth(self) -> Task:
         """Return the task without any label, true or voted, as the trainer sees it."""
-        return replace(self, reference=None, labels=None)
+        return replace(self, ground_truth=None, labels=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +92,9 @@ class Completion:
     finish_reason: FinishReason
     policy_version: int = 0
     """Number of weight updates the sampling policy had seen."""
-    mask: tuple[bool, ...] | None = None
+    completion_mask: tuple[bool, ...] | None = None
     """True for each sampled token, which is trained on; False for an inserted one. None: all tokens were sampled."""
-    inserted: tuple[tuple[int, int], ...] = ()
+    inserted_spans: tuple[tuple[int, int], ...] = ()
     """Spans [start, end) of `text`, in characters, that were inserted (retrieved skills), not sampled."""
     error: str | None = None
     """Reason why a request returned nothing usable, if `finish_reason` is "error"."""
@@ -102,20 +103,20 @@ class Completion:
     0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
 
     @property
-    def sampled(self) -> int:
+    def num_sampled_tokens(self) -> int:
         """Number of sampled tokens; 0 if the inference engine returns neither ids nor log-probs."""
-        return sum(self.mask) if self.mask else max(len(self.token_ids), len(self.logprobs))
+        return sum(self.completion_mask) if self.completion_mask else max(len(self.token_ids), len(self.logprobs))
 
     @property
-    def told(self) -> int:
+    def num_inserted_tokens(self) -> int:
         """Number of inserted tokens."""
-        return 0 if self.mask is None else self.mask.count(False)
+        return 0 if self.completion_mask is None else self.completion_mask.count(False)
 
     @property
-    def written(self) -> str:
+    def model_text(self) -> str:
         """Sampled text, without inserted spans. Only this text is parsed for answers, actions and skill operations."""
         kept, end = [], 0
-        for start, stop in self.inserted:
+        for start, stop in self.inserted_spans:
             kept.append(self.text[end:start])
             end = stop
         return "".join([*kept, self.text[end:]])
@@ -136,19 +137,19 @@ class Step:
     completion: Completion | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     """Serializable part of the `info` that `step` returned: strings, numbers and booleans, without strings that `reset` returned too."""
-    admissible: tuple[str, ...] = ()
+    admissible_actions: tuple[str, ...] = ()
     """Admissible actions that the environment listed when this one was chosen; empty if it lists none."""
-    verdict: Verdict | None = None
+    action_status: ActionStatus | None = None
     """Result of parsing the action from the model's text (`agents.action_parser`); None if the whole text is the action."""
-    complaint: str = ""
+    parse_error: str = ""
     """Reason why the action is not `valid`; empty if it is."""
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    truncated_parts: Mapping[str, int] = field(default_factory=dict)
     """Counts of items that did not fit into the prompt: `turns` of the history, `observation_tokens`, `actions`, `skills`."""
 
     @property
-    def written(self) -> str:
+    def model_text(self) -> str:
         """Sampled text of this turn; the action if no model acted."""
-        return self.action if self.completion is None else self.completion.written
+        return self.action if self.completion is None else self.completion.model_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Trajectory:
     """Ids of the skills inserted in response to its queries, in order."""
     bank_version: int | None = None
     """Version of the bank snapshot that it used."""
-    last_observation: str = ""
+    final_obs: str = ""
     """Observation after the last step; empty without steps."""
     source: str = ""
     """Source of the task according to the environment (`info["source"]`); empty if not given."""
@@ -182,7 +183,7 @@ class Trajectory:
     """Digest of the state before the first step (`info["state"]` of `reset`); empty if not given."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Unweighted rewards by name if there are several (`rl.extra_rewards`); `reward` is their weighted sum."""
-    view: int = 0
+    prompt_variant: int = 0
     """Prompt variant: 0 for the original task, 1 for a paraphrase (then `task` holds the paraphrase)."""
 
     @property
@@ -192,8 +193,8 @@ class Trajectory:
 
     @property
     def text(self) -> str:
-        """Text of all turns (see `Step.written`), joined by line breaks."""
-        return "\n".join(step.written for step in self.steps)
+        """Text of all turns (see `Step.model_text`), joined by line breaks."""
+        return "\n".join(step.model_text for step in self.steps)
 
     @property
     def won(self) -> bool | None:
@@ -202,7 +203,7 @@ class Trajectory:
         return won if isinstance(won, bool) else None
 
     @property
-    def succeeded(self) -> bool:
+    def is_success(self) -> bool:
         """True if the environment reports success: `won` if given, else a return above 0. A failed rollout never succeeds.
 
         With partial rewards most rollouts have a positive return, so `won` takes precedence.
@@ -236,14 +237,14 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class VoteResult:
-    """Outcome of a vote over the answers of one group. Unpacks as `answer, agreement, matches`.
+    """Outcome of a vote over the answers of one group. Unpacks as `answer, majority_ratio, matches`.
 
     The second half of the fields controls the vote's effect on training; the defaults are those of a plain majority.
     """
 
     answer: str | None
     """The winning answer, in the words of its first voter; None when nobody won: no answers, or a strategy that abstains."""
-    agreement: float
+    majority_ratio: float
     """Votes for the winner (where nobody won: for the largest class) over ALL samples, those without an answer included; in
     [0, 1] (TTRL: majority_ratio)."""
     matches: tuple[bool, ...]
@@ -257,8 +258,8 @@ class VoteResult:
     scores: tuple[float, ...] = ()
     """Score that the strategy gave each class, in the order of `classes`; empty if votes alone decide."""
     rewards: tuple[float, ...] = ()
-    """Reward of each sample; empty: 1 for each match, else 0 (see `earned`)."""
-    membership: tuple[int, ...] = ()
+    """Reward of each sample; empty: 1 for each match, else 0 (see `sample_rewards`)."""
+    class_ids: tuple[int, ...] = ()
     """Index of each sample's class in `classes`, -1 for a sample without an answer. Set if `label_weights` is."""
     label_weights: tuple[float, ...] = ()
     """Weight of each class as a pseudo-label, in the order of `classes`. The advantages are the weighted sum of those
@@ -275,7 +276,12 @@ class VoteResult:
     """Flags that the strategy raised ("flip", "high_risk"); the metrics report their shares."""
 
     @property
-    def earned(self) -> tuple[float, ...]:
+    def agreement(self) -> float:
+        """Alias of `majority_ratio`, as the first Skill-TTRL calls it."""
+        return self.majority_ratio
+
+    @property
+    def sample_rewards(self) -> tuple[float, ...]:
         """Reward of each sample."""
         return self.rewards or tuple(float(match) for match in self.matches)
 
@@ -283,13 +289,13 @@ class VoteResult:
         """Return the vote restricted to the samples at these positions."""
         chosen: dict[str, Any] = {
             name: tuple(getattr(self, name)[place] for place in indices)
-            for name in ("matches", "rewards", "membership", "bonus")
+            for name in ("matches", "rewards", "class_ids", "bonus")
             if getattr(self, name)
         }
         return replace(self, **chosen)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter((self.answer, self.agreement, list(self.matches)))
+        return iter((self.answer, self.majority_ratio, list(self.matches)))
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
@@ -316,12 +322,12 @@ def to_json(value: Any) -> str:
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Parse a value that `to_json` wrote.
+    """Parse a value that `to_json` wrote, also under the names of earlier versions.
 
     Raises:
         pydantic.ValidationError: the text is not a valid `kind`.
     """
-    value: T = _adapter(cast(Any, kind)).validate_json(text)
+    value: T = _adapter(cast(Any, kind)).validate_json(current_text(kind.__name__, text))
     return value
 
 

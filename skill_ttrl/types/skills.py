@@ -16,8 +16,8 @@ FIELD_NAMES: Mapping[str, str] = {"skill_id": "id", "content": "text"}
 STATISTICS: Mapping[str, str] = {
     "usage_count": "uses",
     "success_count": "successes",
-    "created_at_round": "created_round",
-    "last_used_round": "last_used_round",
+    "created_at_round": "created_step",
+    "last_used_round": "last_used_step",
 }
 """Its names for statistics, in the skill itself, each with the field of `SkillStats`."""
 PARENT = "parent_id"
@@ -89,9 +89,9 @@ class SkillStats:
 
     uses: int = 0
     successes: int = 0
-    created_round: int = 0
+    created_step: int = 0
     """Training step, or whatever the caller counts rounds in."""
-    last_used_round: int | None = None
+    last_used_step: int | None = None
 
     @property
     def success_rate(self) -> float | None:
@@ -103,7 +103,7 @@ def _from_their_names(values: dict[str, Any]) -> dict[str, Any]:
     """Fields of `Skill` from those of the first Skill-TTRL; what is in our names already stays."""
     stats = {ours: values.pop(theirs) for theirs, ours in STATISTICS.items() if theirs in values}
     if not stats.get("uses"):
-        stats.pop("last_used_round", None)  # there 0 stands for never
+        stats.pop("last_used_step", None)  # there 0 stands for never
     if stats:
         values["stats"] = SkillStats(**stats)
     if (parent := values.pop(PARENT, None)) is not None:
@@ -185,13 +185,13 @@ class Skill:
 
     @property
     def created_at_round(self) -> int:
-        """Alias of `stats.created_round`."""
-        return self.stats.created_round
+        """Alias of `stats.created_step`."""
+        return self.stats.created_step
 
     @property
     def last_used_round(self) -> int:
-        """Step of the last use, 0 before the first one; `stats.last_used_round` is None there."""
-        return self.stats.last_used_round or 0
+        """Step of the last use, 0 before the first one; `stats.last_used_step` is None there."""
+        return self.stats.last_used_step or 0
 
     @property
     def parent_id(self) -> str | None:
@@ -219,7 +219,7 @@ class BankUpdate:
     """Why, in a few words: "merge", "evict: over capacity", "rollback to 12"."""
     evidence: tuple[str, ...] = ()
     """Ids of the tasks or trajectories that led to it."""
-    round: int | None = None
+    step: int | None = None
     """Training step it belongs to."""
     origin: str | None = None
     """`Snapshot.origin` from this version on; None: as it was."""

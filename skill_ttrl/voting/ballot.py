@@ -25,7 +25,7 @@ class Ballot:
     """Which wording each sample answered: 0 the question as given, 1 its paraphrase."""
     history: PromptHistory | None = None
     """Earlier votes of this prompt."""
-    base_share: float | None = None
+    base_majority_ratio: float | None = None
     """Share of the majority's votes, in [0, 1], when the policy before training was asked the same."""
     seed: int | None = None
     """For random choices; each prompt draws its own from it."""
@@ -45,12 +45,12 @@ def ballot_of(group: Group, **known: Any) -> Ballot:
     """Build the ballot of a group of rollouts.
 
     Log-probabilities are set where every rollout with text has them, views where there are two of them. `known` are further
-    fields of the ballot: `history`, `base_share`, `seed`.
+    fields of the ballot: `history`, `base_majority_ratio`, `seed`.
     """
     tries = group.trajectories
     written = [_written(trajectory) for trajectory in tries]
     scored = any(tokens for _, tokens in written)
-    views = tuple(trajectory.view for trajectory in tries)
+    views = tuple(trajectory.prompt_variant for trajectory in tries)
     return Ballot(
         answers=tuple(group.answers),
         prompt=group.task.id,
@@ -66,7 +66,7 @@ def _written(trajectory: Trajectory) -> tuple[float, int]:
     total, count = 0.0, 0
     for step in trajectory.steps:
         if step.completion is not None:
-            mask = step.completion.mask or (True,) * len(step.completion.logprobs)
+            mask = step.completion.completion_mask or (True,) * len(step.completion.logprobs)
             kept = [value for value, sampled in zip(step.completion.logprobs, mask, strict=True) if sampled]
             total, count = total + sum(kept), count + len(kept)
     return total, count

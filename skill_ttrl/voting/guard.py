@@ -85,7 +85,7 @@ def guard(
     minority = bool(now.flips) and now.quiet < quiet_steps
     flags = {FLIP: flipped, STABLE: stable, HIGH_RISK: risky, MINORITY: minority}
     return counted.result(
-        weight=_weight(flipped, stable, held.agreement),
+        weight=_weight(flipped, stable, held.majority_ratio),
         bonus=_bonus(counted, now, beta) if minority and (flipped or hold_bonus) else (),
         skipped=risky and _skips(ballot, skip_probability, skip_share),
         flags=tuple(flag for flag, is_set in flags.items() if is_set),

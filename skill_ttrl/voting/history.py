@@ -55,7 +55,7 @@ class PromptHistory:
         return PromptHistory(
             votes=self.votes + 1,
             winner=self.winner if winner is None else winner,
-            ratios=(*self.ratios, vote.agreement)[-KEPT_RATIOS:],
+            ratios=(*self.ratios, vote.majority_ratio)[-KEPT_RATIOS:],
             returns=self.returns + returned,
             flips=self.flips + flipped,
             quiet=0 if flipped else self.quiet + 1,
@@ -97,7 +97,7 @@ class VoteHistory:
         won = {prompt: key for prompt, key in keys.items() if key is not None}
         seen = [prompt for prompt in won if prompt in self.winners]
         figures = {
-            "majority_ratio": mean([vote.agreement for vote in votes.values()]),
+            "majority_ratio": mean([vote.majority_ratio for vote in votes.values()]),
             "abstained": mean([vote.abstained / max(1, len(vote.matches)) for vote in votes.values()]),
             "ties": mean([float(vote.tie) for vote in votes.values()]),
         }

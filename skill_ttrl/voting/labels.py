@@ -16,7 +16,7 @@ def apply_pseudo_labels(tasks: Sequence[Labelled], votes: Sequence[VoteResult]) 
     """Put the winners of votes in force as labels (TTRL: `apply_ttrl_gt`).
 
     `Task.labels` keeps both labels, whichever is in force, so that they can be compared at any time. A task whose vote nobody won
-    has no label in force. What goes to training is still `Task.without_reference`, which drops both.
+    has no label in force. What goes to training is still `Task.without_ground_truth`, which drops both.
 
     Args:
         tasks: Tasks, or groups of rollouts, whose own task is then labelled.
@@ -42,14 +42,14 @@ apply_original_gt = restore_labels
 def _voted(item: Labelled, vote: VoteResult) -> Labelled:
     if isinstance(item, Group):
         return replace(item, task=_voted(item.task, vote))
-    return replace(item, reference=vote.answer, labels=Labels(_true(item), vote.answer))
+    return replace(item, ground_truth=vote.answer, labels=Labels(_true(item), vote.answer))
 
 
 def _restored(item: Labelled) -> Labelled:
     if isinstance(item, Group):
         return replace(item, task=_restored(item.task))
-    return replace(item, reference=_true(item))
+    return replace(item, ground_truth=_true(item))
 
 
 def _true(task: Task) -> str | None:
-    return task.reference if task.labels is None else task.labels.true
+    return task.ground_truth if task.labels is None else task.labels.ground_truth

@@ -34,4 +34,4 @@ def batch_majority_vote(groups: Iterable[Sequence[str | None]]) -> list[VoteResu
 def compute_voting_rewards(answers: Sequence[str | None]) -> tuple[list[float], str | None, float]:
     """Rewards (1.0 for agreeing with the majority, else 0.0), the majority answer and the agreement."""
     vote = majority_vote(answers)
-    return [float(match) for match in vote.matches], vote.answer, vote.agreement
+    return [float(match) for match in vote.matches], vote.answer, vote.majority_ratio

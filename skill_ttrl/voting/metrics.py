@@ -62,7 +62,7 @@ def vote_metrics(votes: Sequence[VoteResult], *, shaping: bool = False) -> dict[
     samples that get one), `vote_skipped` (share of prompts), and as `vote_<flag>` the share of prompts with each flag that any
     of them has: set it where the strategy may do more than reward its winner's class.
     """
-    figures = {"majority_voting_reward": mean([mean(vote.earned) for vote in votes])}
+    figures = {"majority_voting_reward": mean([mean(vote.sample_rewards) for vote in votes])}
     if not shaping:
         return figures
     flags = sorted({flag for vote in votes for flag in vote.flags})

@@ -9,7 +9,7 @@ from skill_ttrl.voting.ballot import Ballot
 from skill_ttrl.voting.strategies import check_range, shaping, strategy
 
 
-@strategy("restrain", base_share="prompt_weight")
+@strategy("restrain", base_majority_ratio="prompt_weight")
 @shaping
 def restrain(
     ballot: Ballot,
@@ -34,12 +34,12 @@ def restrain(
     as small as 0.1).
 
     Args:
-        ballot: With `base_share` where `prompt_weight` is true.
+        ballot: With `base_majority_ratio` where `prompt_weight` is true.
         center: k, in [0, 1].
         sigma: σ, above 0. Small: the largest class alone; large: all classes alike.
         kappa: κ, in [0, 1].
         delta: δ, at least 0.
-        prompt_weight: Whether u_x is applied; false is the paper's ablation, and needs no `base_share`.
+        prompt_weight: Whether u_x is applied; false is the paper's ablation, and needs no `base_majority_ratio`.
 
     Raises:
         ConfigError: an option is out of its range.
@@ -52,7 +52,11 @@ def restrain(
     def log_shaped(share: float) -> float:
         return -((share - center) ** 2) / (2 * sigma**2)
 
-    weight = math.exp(log_shaped(ballot.base_share)) if prompt_weight and ballot.base_share is not None else 1.0
+    weight = (
+        math.exp(log_shaped(ballot.base_majority_ratio))
+        if prompt_weight and ballot.base_majority_ratio is not None
+        else 1.0
+    )
     counted = ballot.tally()
     if counted.share < kappa:
         return counted.nobody(weight=weight, penalty=float(delta), flags=("weak",))
@@ -62,5 +66,5 @@ def restrain(
     total = math.fsum(shaped.values())
     scores = {key: value / total for key, value in shaped.items()}
     return counted.result(
-        scores, membership=counted.class_ids, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
+        scores, class_ids=counted.class_ids, label_weights=tuple(scores[key] for key in counted.votes), weight=weight
     )

@@ -48,5 +48,5 @@ def late_vote(vote: VoteResult, answers: Sequence[str | None], late: str | None)
     *classes, own = tally([*answers, late]).class_ids
     same = classes.index(own) if own >= 0 and own in classes else None
     if same is None:
-        return VoteResult(vote.answer, vote.agreement, (False,), vote.classes, rewards=(0.0,))
+        return VoteResult(vote.answer, vote.majority_ratio, (False,), vote.classes, rewards=(0.0,))
     return vote.select([same])

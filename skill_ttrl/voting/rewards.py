@@ -1,7 +1,7 @@
 """Rewards: what each try of a group earns. The one door from answers to the learner.
 
 Label-free rewards are made without access to true answers: `build_reward` hands `references` to the `label` control and to
-nothing else, and the tasks inside the groups carry none (`Task.without_reference`). A reward of your own is
+nothing else, and the tasks inside the groups carry none (`Task.without_ground_truth`). A reward of your own is
 `module:function`, a function from one `Group` to one number for each of its trajectories.
 """
 
@@ -38,7 +38,7 @@ OVERLONG = "overlong"
 @REWARDS.register("majority")
 def majority_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     """1 for agreeing with the group's majority, else 0 (TTRL, eq. 3), or what another `vote.strategy` gives."""
-    return list(vote.earned)
+    return list(vote.sample_rewards)
 
 
 @REWARDS.register("random")

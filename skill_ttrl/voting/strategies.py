@@ -37,7 +37,7 @@ INPUT_SOURCES: Mapping[str, str] = {
     "lengths": "samples whose tokens are known (of a text file: a list `lengths`)",
     "views": "answers to the question (view 0) and to its paraphrase (view 1); a run makes them, see vote.paraphrase",
     "history": "the prompt's earlier votes; a run keeps them (voting.VoteHistory.of)",
-    "base_share": "the majority's share under the policy before training; a run measures it at its start",
+    "base_majority_ratio": "the majority's share under the policy before training; a run measures it at its start",
     "seed": "a seed for its random choices",
 }
 """Fields that a ballot may lack, and where each comes from."""
@@ -151,10 +151,10 @@ def _check_options(name: str, function: Strategy, options: Mapping[str, Any]) ->
 
 def _sound(found: VoteResult, samples: int) -> bool:
     """True if training can use the result: a strategy may be the user's."""
-    by_sample = (found.rewards, found.bonus, found.membership)
+    by_sample = (found.rewards, found.bonus, found.class_ids)
     sizes = len(found.matches) == samples and all(len(entries) in (0, samples) for entries in by_sample)
     labels = not found.label_weights or (
-        len(found.label_weights) == len(found.classes) and len(found.membership) == samples
+        len(found.label_weights) == len(found.classes) and len(found.class_ids) == samples
     )
     numbers = (*found.rewards, *found.bonus, *found.label_weights, found.weight, found.penalty)
     return sizes and labels and all(map(math.isfinite, numbers)) and found.weight >= 0
@@ -189,7 +189,7 @@ def check_strategy(name: str, options: Mapping[str, Any] | None = None) -> None:
         lengths=(1, 2, 3, 4),
         views=(0, 0, 1, 1),
         history=PromptHistory(),
-        base_share=0.5,
+        base_majority_ratio=0.5,
         seed=0,
     )
     try:

@@ -47,7 +47,7 @@ class Tally:
         winner = next((key for key in self.words if key in leading), None)
         return VoteResult(
             answer=None if winner is None else self.words[winner],
-            agreement=self.share if winner is None else self.votes[winner] / len(self.keys),
+            majority_ratio=self.share if winner is None else self.votes[winner] / len(self.keys),
             matches=tuple(key is not None and key == winner for key in self.keys),
             classes=tuple((self.words[key], count) for key, count in self.votes.items()),
             abstained=sum(key is None for key in self.keys),

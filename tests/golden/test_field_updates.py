@@ -49,7 +49,7 @@ def rollouts(case: dict[str, Any]) -> RolloutBatch:
     for tokens, row in zip(case["settings"]["tokens"], mask, strict=True):
         length = int(row.nonzero().max()) + 1
         prompt, response = tuple(tokens[:PROMPT_TOKENS]), tuple(tokens[PROMPT_TOKENS : PROMPT_TOKENS + length])
-        completion = Completion("", response, (0.0,) * length, "stop", mask=tuple(row[:length].tolist()))
+        completion = Completion("", response, (0.0,) * length, "stop", completion_mask=tuple(row[:length].tolist()))
         steps.append(Step("", "", 0.0, True, False, prompt_ids=prompt, completion=completion))
     task = Task(id="t", env_id="e")
     batch = pack([Group(task, tuple(Trajectory(task, (step,), None, "terminated") for step in steps))])
@@ -67,7 +67,7 @@ def gradients(case: dict[str, Any], micro_batch_size: int, **settings: Any) -> t
     set_weights(model)
     config = RLConfig(
         **({"kl_coef": 0.0} | settings),
-        mini_batch_prompts=None,
+        mini_batch_size=None,
         micro_batch_size=micro_batch_size,
         learning_rate=1e-3,
         warmup_steps=0,

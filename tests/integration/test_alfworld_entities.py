@@ -1,4 +1,4 @@
-"""Whole episodes of ALFWorld in tokens: what an expert plays, as prompts of `agent.memory: episode` write it, is one short text."""
+"""Whole episodes of ALFWorld in tokens: what an expert plays, as prompts of `agent.context_mode: episode` write it, is one short text."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import EmbeddedConfig, load_config
+from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.errors import EnvError
@@ -73,18 +73,18 @@ def test_an_expert_s_episodes_are_the_compact_text_and_nothing_is_unknown(
     file.write_text("".join(f"{to_json(each)}\n" for each in played))
     config = load_config(
         {
-            "agent": {"memory": "episode", "observations": "alfworld", "template": "plain"},
+            "agent": {"context_mode": "episode", "observations": "alfworld", "template": "plain"},
             "demonstrations": {"trajectories": str(file)},
-            "model": {"path": "embedded", "embedded": {"vocabulary": "entities"}},
+            "model": {"path": "builtin", "builtin": {"vocabulary": "entities"}},
         }
     )
-    tokenizer = build_tokenizer(prompt_texts(config), EmbeddedConfig(vocabulary="entities"))
+    tokenizer = build_tokenizer(prompt_texts(config), BuiltinConfig(vocabulary="entities"))
     assert 100 < len(tokenizer) < 800
     sequences = []
     for episode in played:
         ids: list[int] = []
         for place, step in enumerate(episode.steps):
-            scene = Scene(step.observation, episode.steps[:place], episode.goal, step.admissible)
+            scene = AgentInput(step.observation, episode.steps[:place], episode.goal, step.admissible_actions)
             ids += encode_next(tokenizer, AGENT.next_message(scene)) if place else ()
             ids += () if place else encode_chat(tokenizer, AGENT.prompt(scene).messages)
             ids += [*encode_plain(tokenizer, step.action), turn_end(tokenizer)]

@@ -63,7 +63,7 @@ def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
     assert set(by_type) == set(TASK_TYPES)
     assert {name: share_won(some) for name, some in by_type.items() if share_won(some) < 0.95} == {}
     assert fmean(len(episode.steps) for episode in played) < MAX_STEPS / 5
-    assert all(step.action in step.admissible for episode in played for step in episode.steps)
+    assert all(step.action in step.admissible_actions for episode in played for step in episode.steps)
 
 
 def test_it_wins_as_well_where_it_knows_nothing_about_where_things_are(

@@ -40,5 +40,5 @@ def test_it_wins_where_random_and_first_hardly_do(games: Path) -> None:
 
 def test_without_constraint_it_still_writes_commands(games: Path) -> None:
     """Whole commands are learnt, not chosen from the list for it."""
-    found = measured(games, "agent.constrain_actions=false", "eval.controls=[]")
+    found = measured(games, "agent.structured_actions=false", "eval.controls=[]")
     assert found.greedy is not None and found.greedy >= 5 / GAMES

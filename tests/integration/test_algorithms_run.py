@@ -17,7 +17,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.types import Task
 
 ENV = f"{__name__}:TwoTurnParity-v0"
-QUICK = ["rl.steps=2", "rl.checkpoint_every=2", "eval.samples=1", "eval.greedy=false", "rl.warmup_steps=0"]
+QUICK = ["rl.steps=2", "rl.save_steps=2", "eval.samples=1", "eval.greedy=false", "rl.warmup_steps=0"]
 QUESTIONS = ["phases=[rl]", "rollout.n_votes_per_prompt=8", "rollout.n_samples_per_prompt=8"]
 NEEDED = {"critic": "rl.critic={learning_rate: 1.0e-3}", "extra_rewards": "rl.extra_rewards={format: 0.5}"}
 """Settings that give an algorithm what it requires."""
@@ -57,10 +57,10 @@ EPISODES: dict[str, Any] = {
     "phases": ["rl"],
     "env": {"id": ENV, "train_split": "train", "eval_split": "test"},
     "data": {"max_prompt_tokens": 160},
-    "agent": {"template": "episode", "prompts": "tiny", "memory": "window", "max_turns": 2},
-    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 192}},
+    "agent": {"template": "episode", "prompts": "tiny", "context_mode": "window", "max_turns": 2},
+    "model": {"path": "builtin", "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 192}},
     "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6},
-    "rl": {"reward": "env", "prompts_per_step": 2, "mini_batch_prompts": None, "learning_rate": 1e-3},
+    "rl": {"reward": "env", "prompts_per_step": 2, "mini_batch_size": None, "learning_rate": 1e-3},
     "runtime": {"device": "cpu", "threads": 1},
 }
 
@@ -73,7 +73,7 @@ def needs(name: str) -> frozenset[str]:
 def model(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cold start that often answers and is sometimes right, so that votes differ."""
     run = tmp_path_factory.mktemp("base") / "run"
-    longer = ["sft.steps=100", "sft.batch_size=32", "sft.micro_batch_size=32", "sft.checkpoint_every=200"]
+    longer = ["sft.steps=100", "sft.batch_size=32", "sft.micro_batch_size=32", "sft.save_steps=200"]
     train.run(load_config(tiny_yaml, ["phases=[sft]", "eval.samples=1", *longer]), run)
     (found,) = (run / "checkpoints").glob("sft-*")
     return found

@@ -175,7 +175,7 @@ def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
 def test_a_run_stops_at_once_where_it_is_to_and_leaves_the_batch(
     base: Path, own: str, tiny_yaml: Path, tmp_path: Path, key: str, reason: str, inputs: set[str]
 ) -> None:
-    given = settings(base, key.format(own=own), "run.on_nan=stop", "rl.mini_batch_prompts=1", "rl.prompts_per_step=2")
+    given = settings(base, key.format(own=own), "run.on_nan=stop", "rl.mini_batch_size=1", "rl.prompts_per_step=2")
     with pytest.raises(TrainingError, match=rf"Stopped after step 0 of rl \(run.on_nan=stop\): {reason}") as caught:
         train.run(load_config(tiny_yaml, given), tmp_path / "run")
     assert caught.value.exit_code == 8 and read_summary(tmp_path / "run").stopped == str(caught.value)
@@ -193,7 +193,7 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny
     found = train.run(load_config(tiny_yaml, settings(base, f"rl.reward={own}:flat")), tmp_path / "run")
     assert [text for text in found.warnings if text.startswith("No reward differed within any group in 2 steps")]
     assert {"accuracy_change", "majority_change", "greedy_change"} <= found.intervals.keys()
-    assert found.vote_steps == 2 and found.mean_agreement is not None
+    assert found.vote_steps == 2 and found.mean_majority_ratio is not None
 
 
 @pytest.mark.parametrize(

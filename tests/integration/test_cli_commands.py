@@ -64,7 +64,7 @@ def refused(done: Done, code: int, *words: str) -> None:
 def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run that all tests here look at and none changes."""
     folder = tmp_path_factory.mktemp("runs") / "trained"
-    done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.tracker=tensorboard")
+    done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.report_to=tensorboard")
     assert done.code == 0, done
     assert "verified: never" in done.out and "avg@2" in done.out and "cold start 12/12" in done.out
     assert "grpo 2/2 steps done" in done.out and f"skillttrl inspect {folder}" in done.out
@@ -128,11 +128,11 @@ def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
 def test_noise_free_steps_are_for_families_and_a_file_is_warned_of(tiny_yaml: Path, tmp_path: Path) -> None:
     path = tmp_path / "demos.jsonl"
     path.write_text(json.dumps({"prompt": "Compute 4+5.", "response": "The answer is 9"}) + "\n")
-    settings = [f"sft.data={{path: {path}}}", "sft.steps=1", "sft.clean_fraction=0.5"]
+    settings = [f"sft.data={{path: {path}}}", "sft.steps=1", "sft.noise_free_fraction=0.5"]
     done = skillttrl("sft", tiny_yaml, *(word for each in settings for word in ("--set", each)), "-o", tmp_path / "sft")
-    assert done.code == 0 and "sft.clean_fraction (0.5) has no effect" in " ".join(done.out.split()), done
+    assert done.code == 0 and "sft.noise_free_fraction (0.5) has no effect" in " ".join(done.out.split()), done
     done = skillttrl(
-        "sft", tiny_yaml, "--set", "sft.steps=1", "--set", "sft.clean_fraction=0.5", "-o", tmp_path / "family"
+        "sft", tiny_yaml, "--set", "sft.steps=1", "--set", "sft.noise_free_fraction=0.5", "-o", tmp_path / "family"
     )
     assert done.code == 0 and "has no effect" not in done.out
 
@@ -305,7 +305,7 @@ def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
     refused(skillttrl(*run, "agent.template=boxd"), 2, "Did you mean 'boxed'")
     refused(skillttrl(*run, "rollout.backend=hff"), 2, "Did you mean 'hf'")
     refused(skillttrl(*run, "rollout.max_new_tokens=60"), 2, "the model has 64 positions")
-    refused(skillttrl(*run, "waits_for=the next release"), 2, "waits for the next release")
+    refused(skillttrl(*run, "requires=the next release"), 2, "waits for the next release")
     refused(skillttrl("train", tmp_path / "none.yaml"), 2, "No config file at")
     refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume is 'auto' or 'last-good'")
     assert skillttrl("train").code == 2 and skillttrl("trian").code == 2
@@ -402,7 +402,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 0xFF
     file.write_bytes(content)
-    settings = ("--set", "run.tracker=tensorboard")
+    settings = ("--set", "run.report_to=tensorboard")
     done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", *settings)
     refused(done, 4, "rl-000002 is damaged", name, "--resume last-good")
     for command in (["ask", run, "?"], ["inspect", file.parent], ["export", run, "-o", tmp_path / "x"]):
@@ -416,7 +416,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
 def test_a_finished_run_resumed_stays_as_it_is(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", "--set", "run.tracker=tensorboard")
+    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", "--set", "run.report_to=tensorboard")
     assert done.code == 0
     for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
         assert (run / name).read_bytes() == (trained / name).read_bytes()

@@ -33,7 +33,7 @@ TINY: dict[str, Any] = {
     "env": {"id": DOORS},
     "agent": {"template": "plain", "max_turns": 3},
     "data": {"max_prompt_tokens": 400},
-    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
+    "model": {"path": "builtin", "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
     "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
     "runtime": {"device": "cpu", "threads": 1},
 }
@@ -118,7 +118,7 @@ def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) 
     selection = TaskSelection(DOORS, episodes=17, tries=3)
 
     def collect(path: Path, **more: Any) -> int:
-        found = run_policy("embedded", selection, config=str(recipe), chunk=6, output=path, **more)
+        found = run_policy("builtin", selection, config=str(recipe), chunk=6, output=path, **more)
         return found.played
 
     whole = tmp_path / "whole.jsonl"
@@ -180,7 +180,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
     assert len(lines(out)) == 30
 
 
-SKILLS = {**TINY, "skills": {"bank": "bank.json", "embedder": "hash", "in_prompt": 1, "max_retrievals": 0}}
+SKILLS = {**TINY, "skills": {"bank": "bank.json", "embedder": "hash", "prompt_top_k": 1, "max_retrievals": 0}}
 
 
 def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
@@ -206,14 +206,14 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
 
 
 def test_how_many_of_its_actions_were_invalid_is_counted_and_of_a_players_it_is_not() -> None:
-    """All of its first actions are written without the tags that `agent.projection` wants."""
+    """All of its first actions are written without the tags that `agent.action_parser` wants."""
 
     def tagged(body: Mapping[str, Any], draw: random.Random) -> str:
         text = opens(body, draw)
         return text if text == "wait" else f"<think>so</think><action>{text}</action>"
 
     with FaultyServer(answer=tagged, faults=()) as server:
-        overrides = settings(server, "agent.projection=skillrl")
+        overrides = settings(server, "agent.action_parser=skillrl")
         found = run_policy("openai:opener", TaskSelection(DOORS, episodes=4), overrides=overrides)
     assert found.overall.success == 1 and found.overall.steps == 2 and found.overall.invalid == 0.5
     assert {each.invalid for each in found.by_type.values()} == {0.5}
@@ -250,21 +250,21 @@ def at_nowhere() -> list[str]:
 def test_a_greedy_policy_plays_the_same_with_every_seed(tmp_path: Path, recipe: Path) -> None:
     selection = TaskSelection(DOORS, "test", episodes=2)
     for seed in (1, 2):
-        run_policy("embedded", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
+        run_policy("builtin", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
     one, other = ([each.text for each in lines(tmp_path / f"{seed}.jsonl")] for seed in (1, 2))
     assert one == other
     with pytest.raises(RunFolderError, match="sampling"):
-        run_policy("embedded", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
+        run_policy("builtin", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
 
 
 def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
     short = ["data.max_prompt_tokens=2"]
     with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):
-        run_policy("embedded", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
+        run_policy("builtin", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
 
 
-@pytest.mark.parametrize("more", [(), ("skills.use=false",)])
+@pytest.mark.parametrize("more", [(), ("skills.enabled=false",)])
 def test_without_the_bank_no_embedder_is_looked_for(
     tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
 ) -> None:
@@ -273,8 +273,8 @@ def test_without_the_bank_no_embedder_is_looked_for(
 
     monkeypatch.setattr("skill_ttrl.stages.inputs.pin.hub_commit", no_hub)
     monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
-    overrides = ["skills={}", "model.embedded.max_positions=2048", *more]
-    found = run_policy("embedded", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
+    overrides = ["skills={}", "model.builtin.max_positions=2048", *more]
+    found = run_policy("builtin", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
     assert found.overall.episodes == 6
 
 
@@ -285,35 +285,35 @@ def phase(**changes: Any) -> SkillTTRLConfig:
 def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path) -> None:
     """Of ten training tasks, six episodes; the same file when it is called again."""
     out = tmp_path / "collected.jsonl"
-    asked = {"agent": "tests.doors:Opener", "episodes": 6, "explore": 0.25}
+    asked = {"agent": "tests.doors:Opener", "episodes": 6, "epsilon": 0.25}
     config = phase(env={"id": DOORS, "train_tasks": 10}, collect=asked)
     found = collect_into(out, config, SilentProgress())
     assert found.played == 6 and found.seed == 3 and found.explore == 0.25
     played = lines(out)
     trained = {f"train/{place}" for place in (0, 1, 6, 7, 12, 13, 18, 19, 24, 25)}
     assert {each.task.id for each in played} < trained and len({each.task.task_type for each in played}) == 2
-    assert all("advice" in step.info for each in played for step in each.steps)
+    assert all("expert_action" in step.info for each in played for step in each.steps)
     before = out.read_bytes()
     assert collect_into(out, config, SilentProgress()).played == 0 and out.read_bytes() == before
 
 
 def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_own(tmp_path: Path) -> None:
-    asked = {"agent": "openai:opener", "episodes": 4, "tries": 2}
+    asked = {"agent": "openai:opener", "episodes": 4, "rollouts_per_task": 2}
     with FaultyServer(answer=opens, faults=()) as server:
-        endpoints = {"policy": {"base_url": server.url, "model": "another", "max_wait": 0.05}}
+        endpoints = {"policy": {"base_url": server.url, "model": "another", "max_retry_wait": 0.05}}
         config = phase(collect=asked, endpoints=endpoints)
         found = collect_into(tmp_path / "collected.jsonl", config, SilentProgress())
     assert found.played == 4 and found.overall.success == 1 and found.overall.tasks == 2 and found.tokens > 0
     assert {request["body"]["model"] for request in server.asked} == {"opener"}
-    found = collect_into(tmp_path / "own.jsonl", phase(collect={"agent": "embedded", "episodes": 2}), SilentProgress())
+    found = collect_into(tmp_path / "own.jsonl", phase(collect={"agent": "builtin", "episodes": 2}), SilentProgress())
     assert found.played == 2 and {len(each.steps) for each in lines(tmp_path / "own.jsonl")} <= {1, 2, 3}
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"collect": {"agent": "openai:m", "explore": 0.5}}, "is for a player, but collect.agent=openai:m is a policy"),
-        ({"collect": {"agent": "random"}, "data": {"train": {"path": "family:add"}}}, "but data.train names others"),
+        ({"collect": {"agent": "openai:m", "epsilon": 0.5}}, "is for a player, but collect.agent=openai:m is a policy"),
+        ({"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}}, "but data.train names others"),
         ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
     ],
 )

@@ -56,7 +56,7 @@ def config(argv: list[str], **command: Any) -> dict[str, Any]:
             "epochs": 1,
             "batch_size": 4,
             "selection": {"tasks": 8},
-            "slow_update": {"use": False},
+            "slow_update": {"enabled": False},
             "meta_skill": False,
         },
     }

@@ -14,7 +14,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.runs.checkpoint import load_tensors
 from skill_ttrl.stages import train
 
-PPO = ["rl.algorithm=ppo", "rl.reward=random", "rl.schedule=constant", "rl.warmup_steps=0", "rl.kl_coef=0.01"]
+PPO = ["rl.algorithm=ppo", "rl.reward=random", "rl.lr_scheduler=constant", "rl.warmup_steps=0", "rl.kl_coef=0.01"]
 
 
 def state_of(run: Path, step: int) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def test_a_critic_model_is_loaded_and_must_read_the_same_tokens(tiny_yaml: Path,
     lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     (row,) = map(json.loads, lines)
     assert row["critic/updates"] == 1 and row["critic/lr"] == 1e-5
-    other = ["data.train.path=family:operators", "sft.data.path=family:operators", "sft.steps=1", "phases=[sft]"]
-    train.run(load_config(tiny_yaml, [*other, "data.eval.path=family:operators"]), tmp_path / "other")
+    other = ["data.train.path=synthetic:operators", "sft.data.path=synthetic:operators", "sft.steps=1", "phases=[sft]"]
+    train.run(load_config(tiny_yaml, [*other, "data.eval.path=synthetic:operators"]), tmp_path / "other")
     (stranger,) = (tmp_path / "other" / "checkpoints").glob("sft-*")
     with pytest.raises(ModelError, match="another vocabulary than the policy"):
         train.run(load_config(tiny_yaml, [*start, f"rl.critic.model={stranger}"]), tmp_path / "refused")

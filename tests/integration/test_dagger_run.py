@@ -23,13 +23,13 @@ RUN: dict[str, Any] = {
     "name": "doors",
     "phases": ["collect", "sft", "dagger"],
     "env": {"id": DOORS, "kwargs": {"apart": True}, "train_split": "train", "eval_split": "test"},
-    "agent": {"template": "plain", "memory": "episode", "max_turns": 3},
+    "agent": {"template": "plain", "context_mode": "episode", "max_turns": 3},
     "data": {"max_prompt_tokens": 400},
-    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
-    "collect": {"agent": "tests.doors:Opener", "episodes": 20, "tries": 2, "explore": [0.0, 0.4]},
-    "demonstrations": {"label": "advice", "examples": None},
+    "model": {"path": "builtin", "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 512}},
+    "collect": {"agent": "tests.doors:Opener", "episodes": 20, "rollouts_per_task": 2, "epsilon": [0.0, 0.4]},
+    "demonstrations": {"label": "expert", "examples": None},
     "sft": {"steps": 4, "batch_size": 4, "micro_batch_size": 4, "optimizer": "muon", "learning_rate": 4e-3},
-    "dagger": {"rounds": 2, "episodes": 5, "steps": [2, 3], "validate_every": 1, "temperatures": [1.0, 0.0]},
+    "dagger": {"rounds": 2, "episodes": 5, "steps": [2, 3], "eval_rounds": 1, "temperatures": [1.0, 0.0]},
     "rollout": {"n_votes_per_prompt": 1, "n_samples_per_prompt": 1, "max_new_tokens": 3},
     "eval": {"samples": 1, "greedy": False, "controls": []},
     "runtime": {"device": "cpu", "threads": 1},
@@ -63,7 +63,7 @@ def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
     assert len(episodes) == 10 and len({each.task.id for each in episodes}) == 10, "no task comes twice before all have"
     for each in episodes:
         for step in each.steps:
-            assert step.completion is not None and step.info["advice"] in ("left", "right", "wait")
+            assert step.completion is not None and step.info["expert_action"] in ("left", "right", "wait")
     rows = read_jsonl(reference / "metrics.jsonl")
     rounds = [row for row in rows if row["phase"] == "dagger_round"]
     assert [row["step"] for row in rounds] == [0, 1] and all(0 <= row["expert_agreement"] <= 1 for row in rounds)
@@ -153,7 +153,7 @@ def test_killed_again_and_again_within_rounds_and_between_them(reference: Path, 
     """After a chunk, in the middle of what a round appends, after an update, and while a checkpoint is written."""
     # Each number counts from where the attempt goes on: at the end of the cold start, then within the first round, then in the second.
     stops = [("played", 1), ("learn", 1), ("appended", 3), ("seal", 1), ("played", 2), ("learn", 2)]
-    run = {**RUN, "dagger": {**RUN["dagger"], "checkpoint_every": 1}}
+    run = {**RUN, "dagger": {**RUN["dagger"], "save_steps": 1}}
     done = run_code(HARNESS, json.dumps(run), tmp_path / "run", json.dumps(stops), timeout=240)
     assert done.returncode == 0 and json.loads(done.stdout) == [-9] * len(stops) + [0], (done.stdout, done.stderr)
     assert kept(tmp_path / "run") == kept(reference)
@@ -181,18 +181,20 @@ def test_other_memories_learn_step_by_step_and_without_demonstrations(tmp_path: 
             "steps": 2,
             "demonstrations": 0.0,
             "max_turns": 2,
-            "constrain_actions": True,
+            "structured_actions": True,
         },
     }
     train.run(config(**changes), tmp_path / "run")
     episodes = list(read_episodes(tmp_path / "run" / "dagger.jsonl"))
-    assert all(len(each.steps) <= 2 and step.action in step.admissible for each in episodes for step in each.steps)
+    assert all(
+        len(each.steps) <= 2 and step.action in step.admissible_actions for each in episodes for step in each.steps
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"collect": {"agent": "embedded"}}, "asks an expert at every state"),
+        ({"collect": {"agent": "builtin"}}, "asks an expert at every state"),
         ({"collect": {"agent": "walkthrough"}}, "nor has dagger"),
         ({"dagger": {"rounds": 3, "steps": [1, 2]}}, "steps lists 2 rounds, but there are 3"),
         ({"phases": ["dagger", "sft"]}, "in this order"),

@@ -50,8 +50,8 @@ def test_real_episodes_become_skills_that_are_true_of_them(played: Path, tmp_pat
     chains = {skill.task_type: skill.text for skill in found.skills if "order" in skill.title}
     lamp = "Do these in this order: `take X from ...`, then `use desklamp`."
     assert any(text.startswith(lamp) for text in chains.values())
-    won = {each.task.id for each in read_episodes(played) if each.succeeded}
-    lost = {each.task.id for each in read_episodes(played) if not each.succeeded}
+    won = {each.task.id for each in read_episodes(played) if each.is_success}
+    lost = {each.task.id for each in read_episodes(played) if not each.is_success}
     for skill in found.skills:
         assert skill.evidence and set(skill.evidence) <= (lost if skill.tier == "mistake" else won)
         assert skill.source == "distill" and not skill.flags and len(skill.text) < 500

@@ -30,7 +30,7 @@ from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
-SHOWN = ["skills.in_prompt=1", "skills.prompt_tokens=32", "skills.max_retrievals=0", "runtime.threads=1"]
+SHOWN = ["skills.prompt_top_k=1", "skills.prompt_max_tokens=32", "skills.max_retrievals=0", "runtime.threads=1"]
 TASKS = Operators().problems("test", MATH_ENV_ID)[:40]
 NAMES = [task.id.partition("-")[0] for task in TASKS[::10]]
 RULES = "\n".join(Operators().rule(name).of(name) for name in NAMES)
@@ -67,7 +67,7 @@ def test_a_policy_rolls_out_a_document_as_its_bank(opened: Opened) -> None:
     assert [result.id for result in ruled] == [item["id"] for item in every]
     assert sorted(place for place, _ in told) == [*range(40)] and all(ruled[place] == one for place, one in told)
     assert again == ruled[7:9], "greedy results depend on neither the seed nor the other items"
-    assert ruled[0].extras["skills_in_prompt"] == [f"op-{NAMES[0]}"] and ruled[0].reference_text == first.reference
+    assert ruled[0].extras["skills_in_prompt"] == [f"op-{NAMES[0]}"] and ruled[0].reference_text == first.ground_truth
     with pytest.raises(DataError, match="no task 'x'"):
         roll_out("", [{"id": "x"}], seed=1)
 

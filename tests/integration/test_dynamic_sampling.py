@@ -15,9 +15,9 @@ from tests.integration.test_kill_and_resume import assert_same, harness
 
 # Two samples with random rewards: half of the groups earn the same.
 SETTINGS = [
-    "phases=[rl]", "rl.reward=random", "rl.algorithm=dapo", "rl.steps=4", "rl.schedule=constant", "rl.warmup_steps=1",
-    "rl.prompts_per_step=2", "rl.mini_batch_prompts=null", "rollout.n_votes_per_prompt=2", "rollout.n_samples_per_prompt=2",
-    "rl.checkpoint_every=1",
+    "phases=[rl]", "rl.reward=random", "rl.algorithm=dapo", "rl.steps=4", "rl.lr_scheduler=constant", "rl.warmup_steps=1",
+    "rl.prompts_per_step=2", "rl.mini_batch_size=null", "rollout.n_votes_per_prompt=2", "rollout.n_samples_per_prompt=2",
+    "rl.save_steps=1",
 ]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_resumed_run_draws_the_same_rounds(tiny_yaml: Path, tmp_path: Path, re
 
 @pytest.mark.slow
 def test_killed_again_and_again_it_draws_the_same_rounds(tiny_yaml: Path, tmp_path: Path) -> None:
-    given = [*SETTINGS, "rl.steps=12", "rl.checkpoint_every=2", "rl.adaptive_entropy={target: 99, delta: 0.01}"]
+    given = [*SETTINGS, "rl.steps=12", "rl.save_steps=2", "rl.adaptive_entropy={target: 99, delta: 0.01}"]
     assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=given) == 0
     *kills, end = harness(tiny_yaml, tmp_path / "killed", "kill", 12, 4, settings=given)
     assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 6

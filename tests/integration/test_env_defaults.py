@@ -68,13 +68,13 @@ def test_what_a_config_states_stays(kitchen: Path) -> None:
 
     def agent(env: str, playing: tuple[str, ...] | None = (), **stated: Any) -> Any:
         found = with_env_defaults(SkillTTRLConfig.model_validate({"env": {"id": env}, **stated}), playing=playing)
-        return found.agent.template, found.agent.memory, found.agent.projection, found.agent.max_turns
+        return found.agent.template, found.agent.context_mode, found.agent.action_parser, found.agent.max_turns
 
     assert agent("webshop") == ("webshop", "window", "action", 15)
     assert agent("math") == ("boxed", "conversation", "none", 50) and agent("math", None)[3] == 1
     assert agent("alfworld", agent={"template": "plain"}) == ("plain", "conversation", "none", 50)
-    assert agent("alfworld", agent={"projection": "skillrl"})[:3] == ("alfworld", "window", "skillrl")
-    assert agent("alfworld", agent={"max_turns": 7, "memory": "none"}) == ("boxed", "none", "none", 7)
+    assert agent("alfworld", agent={"action_parser": "skillrl"})[:3] == ("alfworld", "window", "skillrl")
+    assert agent("alfworld", agent={"max_turns": 7, "context_mode": "none"}) == ("boxed", "none", "none", 7)
     assert agent("alfworld", ("agent.max_turns=1",), agent={"max_turns": 1})[3] == 1
     assert with_env_defaults(load_config("skillrl_webshop")).to_yaml() == load_config("skillrl_webshop").to_yaml()
     assert with_env_defaults(load_config({"env": {"id": "alfworld"}})).rl.reward == "env"
@@ -95,7 +95,7 @@ def test_listed_actions_that_no_prompt_shows_are_said() -> None:
         words = ("--set", "eval.samples=1", "--set", "eval.greedy=false", "--limit", 1)
         done = skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *at(server))
         assert done.code == 0 and "lists the actions that are possible, but prompts do not show them" in done.err
-        window = ("--set", "agent.template=episode", "--set", "agent.memory=window")
+        window = ("--set", "agent.template=episode", "--set", "agent.context_mode=window")
         assert "do not show" not in skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *window, *at(server)).err
 
 

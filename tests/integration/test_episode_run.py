@@ -38,10 +38,22 @@ CONFIG: dict[str, Any] = {
     "phases": ["rl"],
     "env": {"id": HALLS, "train_split": "train", "eval_split": "test"},
     "data": {"max_prompt_tokens": 240},
-    "agent": {"template": "episode", "prompts": "tiny", "memory": "window", "max_turns": 3, "projection": "action"},
-    "model": {"path": "embedded", "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 256}},
-    "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6, "episode_seconds": 600},
-    "rl": {"reward": "env", "steps": 1, "prompts_per_step": 4, "mini_batch_prompts": None, "invalid_penalty": 0.1},
+    "agent": {
+        "template": "episode",
+        "prompts": "tiny",
+        "context_mode": "window",
+        "max_turns": 3,
+        "action_parser": "action",
+    },
+    "model": {"path": "builtin", "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 256}},
+    "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6, "rollout_timeout_s": 600},
+    "rl": {
+        "reward": "env",
+        "steps": 1,
+        "prompts_per_step": 4,
+        "mini_batch_size": None,
+        "invalid_action_penalty_coef": 0.1,
+    },
     "eval": {"samples": 1, "extra_temperatures": [], "greedy": False},
     "runtime": {"device": "cpu", "threads": 1},
 }
@@ -52,9 +64,18 @@ def test_a_run_says_how_its_episodes_went(tmp_path: Path) -> None:
     found = read_run(tmp_path / "run")
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[0])
     steps = [step for steps in found.trajectories["steps"][:16] for step in steps]
-    assert {"success", "success/left", "success/right", "episode_steps", "timeouts", "left_out/turns"} <= row.keys()
-    assert row["timeouts"] == 0 and 1 <= row["episode_steps"] <= 3 and row["sequences"] == len(steps) > 16
-    assert row["invalid_actions"] == pytest.approx(sum(step["verdict"] == "invalid" for step in steps) / len(steps))
+    assert {
+        "success",
+        "success/left",
+        "success/right",
+        "episode_steps",
+        "timeout_fraction",
+        "prompt_truncated/turns",
+    } <= row.keys()
+    assert row["timeout_fraction"] == 0 and 1 <= row["episode_steps"] <= 3 and row["sequences"] == len(steps) > 16
+    assert row["invalid_actions"] == pytest.approx(
+        sum(step["action_status"] == "invalid" for step in steps) / len(steps)
+    )
     assert set(found.trajectories["reward"]) <= {0.0, 1.0}, "the penalty is no part of a try's reward"
     assert not {"majority_ratio", "answer_entropy", "abstained"} & row.keys(), (
         "nothing was answered, so nothing was voted on"
@@ -63,16 +84,16 @@ def test_a_run_says_how_its_episodes_went(tmp_path: Path) -> None:
 
 GROWING: dict[str, Any] = {
     **CONFIG,
-    "agent": {"template": "plain", "memory": "episode", "max_turns": 3, "constrain_actions": True},
+    "agent": {"template": "plain", "context_mode": "episode", "max_turns": 3, "structured_actions": True},
     "rollout": {**CONFIG["rollout"], "n_votes_per_prompt": 8, "n_samples_per_prompt": 8},
     "rl": {
         **CONFIG["rl"],
         "steps": 3,
         "learning_rate": 3e-3,
-        "schedule": "constant",
+        "lr_scheduler": "constant",
         "warmup_steps": 0,
         "kl_coef": 0.0,
-        "invalid_penalty": 0.0,
+        "invalid_action_penalty_coef": 0.0,
     },
 }
 
@@ -91,7 +112,7 @@ def test_whole_episodes_of_possible_actions_are_scored_as_they_were_sampled(tmp_
 
 def test_a_penalty_that_nothing_can_draw_is_refused_before_a_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no action is ever found invalid"):
-        run(load_config(CONFIG, ["agent.projection=none"]), tmp_path / "run")
+        run(load_config(CONFIG, ["agent.action_parser=none"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -108,11 +129,17 @@ SHOP: dict[str, Any] = {
     **CONFIG,
     "name": "shop",
     "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": 4}, "train_tasks": 8, "eval_tasks": 2},
-    "agent": {**CONFIG["agent"], "max_turns": 4, "history": 1, "observation_tokens": 1, "actions": "numbered"},
+    "agent": {
+        **CONFIG["agent"],
+        "max_turns": 4,
+        "history_length": 1,
+        "max_observation_tokens": 1,
+        "actions": "numbered",
+    },
     "data": {"max_prompt_tokens": 500},
     "model": {
-        "path": "embedded",
-        "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 600, "merges": 100},
+        "path": "builtin",
+        "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 600, "merges": 100},
     },
     "rl": {**CONFIG["rl"], "steps": 2},
 }

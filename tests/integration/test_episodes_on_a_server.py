@@ -13,7 +13,7 @@ import pytest
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import EndpointsConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
@@ -54,11 +54,13 @@ def walks(body: Mapping[str, Any], draw: random.Random) -> str:
 
 
 def play(data: str, made: Backend, tries: int = 2, on_episode: Any = print, **more: Any) -> list[Group]:
-    agent = Agent(PromptFormatter("plain"), "window", window=Window(Templates(), "alfworld"), project=project)
+    agent = Agent(
+        PromptFormatter("plain"), "window", window=TurnPromptBuilder(Templates(), "alfworld"), project=project
+    )
     tasks = ALFWorldEnv(data).tasks("train")
     try:
         return wait_for(
-            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, on_episode=on_episode, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="free", **more))
+            rollout(tasks, tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=agent, backend=made, on_episode=on_episode, settings=RolloutSettings(Sampling(max_new_tokens=50), 0, max_turns=50, schedule="async", **more))
         )  # fmt: skip
     finally:
         made.close()
@@ -77,7 +79,7 @@ def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(d
     assert server.busiest > 2 and server.hit  # several at once, and faults in between
     tries = [each for group in groups for each in group.trajectories]
     assert len(tries) == 12 and all(each.won for each in tries)
-    assert all(step.verdict == "valid" for each in tries for step in each.steps)
+    assert all(step.action_status == "valid" for each in tries for step in each.steps)
 
 
 def test_one_answer_that_does_not_come_is_one_episode_out_of_time(data: str) -> None:
@@ -96,11 +98,11 @@ def test_one_answer_that_does_not_come_is_one_episode_out_of_time(data: str) -> 
         ended.append((trajectory.stop_reason, time.monotonic() - began))
 
     with FaultyServer((), answer=answer) as server:
-        groups = play(data, backend(server), tries=1, episode_seconds=1.5, on_episode=told)
+        groups = play(data, backend(server), tries=1, rollout_timeout_s=1.5, on_episode=told)
     assert sorted(why for why, _ in ended) == ["terminated"] * 5 + ["timeout"]
     assert ended[-1][0] == "timeout" and ended[-2][1] < 1.2 and ended[-1][1] < 2.9
     (late,) = (each for group in groups for each in group.trajectories if each.stop_reason == "timeout")
-    assert [step.action for step in late.steps] == WALK[:2] and not late.succeeded
+    assert [step.action for step in late.steps] == WALK[:2] and not late.is_success
 
 
 def test_where_the_budget_ends_what_was_on_its_way_is_still_counted(data: str) -> None:
@@ -119,8 +121,8 @@ def test_a_sampler_that_takes_many_callers_is_free_and_one_turn_is_not() -> None
     def found(*overrides: str) -> str:
         return schedule_of(load_config({}, overrides))
 
-    assert found("agent.max_turns=5") == "lockstep"  # hf
-    assert found("agent.max_turns=5", "rollout.backend=vllm") == "free"
-    assert found("rollout.backend=vllm") == "lockstep"
-    assert found("rollout.backend=vllm", "agent.max_turns=5", "rollout.schedule=lockstep") == "lockstep"
-    assert found("agent.max_turns=5", "rollout.schedule=free") == "free"
+    assert found("agent.max_turns=5") == "sync"  # hf
+    assert found("agent.max_turns=5", "rollout.backend=vllm") == "async"
+    assert found("rollout.backend=vllm") == "sync"
+    assert found("rollout.backend=vllm", "agent.max_turns=5", "rollout.mode=sync") == "sync"
+    assert found("agent.max_turns=5", "rollout.mode=async") == "async"

@@ -45,14 +45,20 @@ TURNS = 6
 SHOP: dict[str, Any] = {
     "name": "shop",
     "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": TURNS}, "train_tasks": 200},
-    "agent": {"template": "episode", "prompts": "tiny", "memory": "window", "history": 3, "observation_tokens": 1}
-    | {"actions": "numbered", "order": "words", "projection": "action", "max_turns": TURNS},
+    "agent": {
+        "template": "episode",
+        "prompts": "tiny",
+        "context_mode": "window",
+        "history_length": 3,
+        "max_observation_tokens": 1,
+    }
+    | {"actions": "numbered", "action_order": "words", "action_parser": "action", "max_turns": TURNS},
     "data": {"max_prompt_tokens": 600},
     "model": {
-        "path": "embedded",
-        "embedded": {"hidden_size": 64, "layers": 2, "heads": 2, "max_positions": 1024, "merges": 600, "numbers": 80},
+        "path": "builtin",
+        "builtin": {"hidden_size": 64, "layers": 2, "heads": 2, "max_positions": 1024, "merges": 600, "numbers": 80},
     },
-    "skills": {"embedder": "hash", "index": "memory", "in_prompt": 2, "prompt_tokens": 100, "max_retrievals": 0}
+    "skills": {"embedder": "hash", "index": "memory", "prompt_top_k": 2, "prompt_max_tokens": 100, "max_retrievals": 0}
     | {"update": "none"},
     "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 8},
     "eval": {"samples": 1, "extra_temperatures": [], "greedy": False},
@@ -60,16 +66,22 @@ SHOP: dict[str, Any] = {
 }
 LEARNS: dict[str, Any] = {
     "env": SHOP["env"] | {"eval_split": "test", "eval_tasks": 8},
-    "collect": {"agent": "careful", "episodes": 300, "tries": 2, "explore": 0.1},
-    "demonstrations": {"examples": 1200, "label": "advice"},
+    "collect": {"agent": "careful", "episodes": 300, "rollouts_per_task": 2, "epsilon": 0.1},
+    "demonstrations": {"examples": 1200, "label": "expert"},
     "sft": {"steps": 60, "batch_size": 16, "micro_batch_size": 8, "optimizer": "muon", "learning_rate": 4e-3}
     | {"muon_learning_rate": 0.02},
 }
 REINFORCES: dict[str, Any] = {
     "phases": ["rl"],
     "env": SHOP["env"] | {"eval_split": "test", "eval_tasks": 8},
-    "rl": {"reward": "env", "steps": 3, "prompts_per_step": 4, "mini_batch_prompts": None, "invalid_penalty": 0.1}
-    | {"kl_coef": 0.0, "learning_rate": 3e-4, "checkpoint_every": 1},
+    "rl": {
+        "reward": "env",
+        "steps": 3,
+        "prompts_per_step": 4,
+        "mini_batch_size": None,
+        "invalid_action_penalty_coef": 0.1,
+    }
+    | {"kl_coef": 0.0, "learning_rate": 3e-4, "save_steps": 1},
 }
 GREEDY = Sampling(temperature=0, max_new_tokens=8)
 
@@ -106,7 +118,7 @@ class Served:
     @property
     def settings(self) -> tuple[str, ...]:
         folder = self.state.parent / "transfer"
-        return "vllm.mode=server", f"vllm.servers=[{self.address}]", f"vllm.transfer_folder={folder}"
+        return "vllm.mode=server", f"vllm.servers=[{self.address}]", f"vllm.weight_transfer_dir={folder}"
 
     @property
     def running(self) -> int:
@@ -219,19 +231,19 @@ def test_episodes_that_ask_for_themselves_do_what_the_learner_would(
     steps = [step for each in played for step in each.steps]
     assert bench.gap(played[::4]) < CLOSE
     assert {step.completion.policy_version for step in steps if step.completion} == {3}
-    assert sum(step.verdict == "valid" for step in steps) > len(steps) / 2
+    assert sum(step.action_status == "valid" for step in steps) > len(steps) / 2
     assert any(each.skills_in_prompt for each in played), "of the bank that was distilled"
     decode = bench.bench.policy.tokenizer.decode
     for each in played[:8]:
         for before, step in zip(each.steps, each.steps[1:], strict=False):
-            shown = before.verdict != "valid" or before.action[:12] in decode(list(step.prompt_ids))
+            shown = before.action_status != "valid" or before.action[:12] in decode(list(step.prompt_ids))
             assert shown, "the window shows what was done"
 
 
 def test_who_is_out_of_time_leaves_nothing_behind_in_the_sampler(
     policy: Policy, settings: tuple[str, ...], request: pytest.FixtureRequest
 ) -> None:
-    made = policy.bench(*settings, "rollout.episode_seconds=0.5")
+    made = policy.bench(*settings, "rollout.rollout_timeout_s=0.5")
     backend: Any = made.bench.backend
     endless = Sampling(temperature=2.0, max_new_tokens=400)
     try:
@@ -241,7 +253,7 @@ def test_who_is_out_of_time_leaves_nothing_behind_in_the_sampler(
         while (left := _unanswered(backend, request)) and time.monotonic() < until:
             time.sleep(0.1)
         assert left == 0
-        made.bench.config.rollout.episode_seconds = 60
+        made.bench.config.rollout.rollout_timeout_s = 60
         played = made.play(Sampling(max_new_tokens=8), count=4, tries=2)
         assert {each.stop_reason for each in played} <= {"terminated", "truncated"} and made.gap(played) < CLOSE
     finally:
@@ -256,7 +268,7 @@ def _unanswered(backend: Any, request: pytest.FixtureRequest) -> int:
 
 
 def test_the_start_of_an_engine_takes_nobodys_time(policy: Policy) -> None:
-    found = evaluate.run(policy.weights, ["rollout.backend=vllm", "rollout.episode_seconds=4"])
+    found = evaluate.run(policy.weights, ["rollout.backend=vllm", "rollout.rollout_timeout_s=4"])
     assert found.failed == 0 and found.problems == 8
 
 
@@ -313,7 +325,7 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     ).json()["data"]
     path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
     endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
-    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"dialect": "vllm"}})
+    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"server_type": "vllm"}})
     path.write_text(config.to_yaml(sparse=True))
     words = ["collect", "--env", "webshop", "--data", "generated", "--agent", f"openai:{model['id']}", "-o", out]
     words += ["--episodes", 24, "--tries", 2, "--config", path, "--json"]
@@ -323,7 +335,7 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     assert len(lines) == 24 and found.json["overall"]["episodes"] == 24
     assert all(line["error"] is None and line["steps"] for line in lines)
     steps = [step for line in lines for step in line["steps"]]
-    assert sum(step["verdict"] == "valid" for step in steps) > len(steps) / 2
+    assert sum(step["action_status"] == "valid" for step in steps) > len(steps) / 2
     usage = read_jsonl(Path(f"{out}.usage.jsonl"))
     assert {line["outcome"] for line in usage} <= {"ok", "length"}
     assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0

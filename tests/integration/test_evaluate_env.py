@@ -56,7 +56,9 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         "interval": list(wilson_interval(3, 6)),
         **unscored,
     }
-    assert (found["agreement"], found["entropy"], found["majority"]) == (None, None, None), "a door gives no answer"
+    assert (found["majority_ratio"], found["entropy"], found["majority"]) == (None, None, None), (
+        "a door gives no answer"
+    )
     shown = " ".join(again.out.split())
     assert "control: first │ 0.500 [0.188, 0.812]" in shown
     assert "agreement" not in shown and "maj@" not in shown and "entropy" not in shown
@@ -106,12 +108,12 @@ def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest
         "eval.samples": 2,
         "eval.extra_temperatures": "[]",
         "agent.max_turns": 2,
-        "model.embedded": "{hidden_size: 32, layers: 1, heads: 2, max_positions: 2048}",
+        "model.builtin": "{hidden_size: 32, layers: 1, heads: 2, max_positions: 2048}",
         "data.max_prompt_tokens": 1900,
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = skillttrl(
-        *("evaluate", "embedded", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
+        *("evaluate", "builtin", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
         *("--limit", 2, "--data", "generated", "--json", *words),
     )
     assert done.code == 0, done
@@ -138,11 +140,11 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
         "data": {"max_prompt_tokens": 1900},
         "agent": {"template": "plain", "max_turns": 2},
         "model": {
-            "path": "embedded",
-            "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 2048},
+            "path": "builtin",
+            "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 2048},
         },
         "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
-        "rl": {"reward": "env", "steps": 1, "prompts_per_step": 2, "mini_batch_prompts": None},
+        "rl": {"reward": "env", "steps": 1, "prompts_per_step": 2, "mini_batch_size": None},
         "eval": {"samples": 1, "greedy": False},
         "runtime": {"device": "cpu", "threads": 1},
     }
@@ -162,7 +164,7 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
     assert len(lines) == 4 and {line["task"]["split"] for line in lines} == {"valid_seen"}
     assert {line["source"] for line in lines} == {"alfworld-generated"}
     for step in (step for line in lines for step in line["steps"]):
-        assert len(step["admissible"]) > 3 and step["completion"]
+        assert len(step["admissible_actions"]) > 3 and step["completion"]
     found = skillttrl("evaluate", run, "--env", "alfworld", "--split", "train", "--limit", 2, "--json")
     assert found.code == 0, found
     assert all("pick_and_place_simple" in result["task"] for result in found.json["results"]), (
@@ -191,11 +193,11 @@ def test_a_run_learns_in_a_generated_shop_and_is_measured_on_products_that_it_ha
         "data": {"max_prompt_tokens": 900},
         "agent": {"template": "plain", "max_turns": 2},
         "model": {
-            "path": "embedded",
-            "embedded": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 1024},
+            "path": "builtin",
+            "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 1024},
         },
         "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
-        "rl": {"reward": "env", "steps": 2, "prompts_per_step": 2, "mini_batch_prompts": None},
+        "rl": {"reward": "env", "steps": 2, "prompts_per_step": 2, "mini_batch_size": None},
         "eval": {"samples": 1, "greedy": False},
         "runtime": {"device": "cpu", "threads": 1},
     }
@@ -217,7 +219,7 @@ def test_a_run_learns_in_a_generated_shop_and_is_measured_on_products_that_it_ha
     for line in lines:
         assert [step["truncated"] for step in line["steps"]] == [False, True], "two steps, and the shop ends it"
         for step in line["steps"]:
-            assert step["completion"] and step["admissible"] and step["info"]["score"] == 0.0
+            assert step["completion"] and step["admissible_actions"] and step["info"]["score"] == 0.0
     found = skillttrl("evaluate", run, "--env", "webshop", "--split", "dev", "--json")
     assert found.code == 0, found
     assert [result["task"] for result in found.json["results"]] == [task.id for task in goals["dev"]], (

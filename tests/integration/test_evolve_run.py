@@ -31,15 +31,15 @@ DOORS = """\
 name: doors
 phases: [rl]
 env: {id: "tests.doors:Doors-v0", kwargs: {apart: true}, eval_tasks: 1}
-agent: {template: episode, memory: window, max_turns: 3, projection: action}
+agent: {template: episode, context_mode: window, max_turns: 3, action_parser: action}
 data: {max_prompt_tokens: 900}
 model:
-  path: embedded
-  embedded: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1600}
-skills: {retrieval: template, update: none, max_retrievals: 0, in_prompt: 4, prompt_tokens: 400}
+  path: builtin
+  builtin: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1600}
+skills: {retrieval: template, update: none, max_retrievals: 0, prompt_top_k: 4, prompt_max_tokens: 400}
 evolve: {every: 3, threshold: 0.9, min_episodes: 4, max_new_skills: 1}
 rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 4}
-rl: {reward: env, steps: 8, prompts_per_step: 4, kl_coef: 0.0, checkpoint_every: 2, mini_batch_prompts: null}
+rl: {reward: env, steps: 8, prompts_per_step: 4, kl_coef: 0.0, save_steps: 2, mini_batch_size: null}
 eval: {samples: 1, greedy: false}
 runtime: {device: cpu, threads: 1}
 """
@@ -75,7 +75,7 @@ def figures(run: Path) -> list[dict[str, Any]]:
 
 def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> None:
     rounds = [update for update in updates(whole) if update.reason == "evolve"]
-    assert [update.round for update in rounds] == [2, 5], "after three steps and after six"
+    assert [update.step for update in rounds] == [2, 5], "after three steps and after six"
     assert all(len(update.changes) == 1 for update in rounds), "at most evolve.max_new_skills"
     evidence = {task for update in rounds for task in update.evidence}
     assert evidence and all(task.startswith("train/") for task in evidence)
@@ -90,7 +90,7 @@ def test_each_look_has_its_figures(whole: Path) -> None:
     rows = figures(whole)
     assert [row["step"] for row in rows if "evolve_types_below" in row] == [2, 5]
     assert [rows[step]["skills_evolved"] for step in (2, 5)] == [1.0, 1.0]
-    assert rows[2]["evolve_types_below"] == 2 and rows[2]["evolve_failures"] > 0 and rows[2]["skills_retired"] == 0
+    assert rows[2]["evolve_types_below"] == 2 and rows[2]["evolve_failures"] > 0 and rows[2]["skills_evicted"] == 0
     assert [row["bank_skills"] for row in rows] == [0, 0, 1, 1, 1, 2, 2, 2]
 
 
@@ -99,7 +99,7 @@ def test_the_uses_of_skills_that_prompts_show_are_counted(whole: Path) -> None:
     steps, does not help, and makes room for the new one.
     """
     with SkillBank.open(whole / "bank", read_only=True) as bank:
-        stats = sorted((skill.stats.created_round, skill.stats.uses, skill.stats.successes) for skill in bank)
+        stats = sorted((skill.stats.created_step, skill.stats.uses, skill.stats.successes) for skill in bank)
     assert stats == [(2, 24, 0), (5, 16, 0)]
     trajectories = read_jsonl(whole / "trajectories.jsonl")
     assert sum(len(each["skills_in_prompt"]) for each in trajectories) == 40
@@ -166,7 +166,7 @@ def test_a_run_in_which_no_look_is_ever_due_says_so_and_a_threshold_of_0_is_refu
 
 MATH = [
     "env={id: math}",
-    "data={train: {path: 'family:add', split: train, limit: 6}, eval: {path: 'family:add', split: test}}",
+    "data={train: {path: 'synthetic:add', split: train, limit: 6}, eval: {path: 'synthetic:add', split: test}}",
 ]
 NO_GRADE = [*MATH, "data.max_prompt_tokens=300", "rl.reward=random", "agent={template: plain}"]
 

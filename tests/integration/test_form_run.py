@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import DemonstrationsConfig, EmbeddedConfig, load_config
+from skill_ttrl.config import BuiltinConfig, DemonstrationsConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling, wait_for
@@ -35,28 +35,28 @@ RUN: dict[str, Any] = {
     "name": "kiosk",
     "phases": ["collect", "sft", "dagger", "rl"],
     "env": {"id": KIOSK, "train_split": "train", "eval_split": "test"},
-    "agent": {"template": "plain", "memory": "episode", "max_turns": 4, "observations": "tests.kiosk:FORM"},
+    "agent": {"template": "plain", "context_mode": "episode", "max_turns": 4, "observations": "tests.kiosk:FORM"},
     "data": {"max_prompt_tokens": 200},
     "model": {
-        "path": "embedded",
-        "embedded": {"vocabulary": "entities", "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 256},
+        "path": "builtin",
+        "builtin": {"vocabulary": "entities", "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 256},
     },
-    "collect": {"agent": "tests.kiosk:Buyer", "episodes": None, "tries": 3, "explore": [0.0, 0.5, 0.5]},
-    "demonstrations": {"label": "advice", "examples": None},
+    "collect": {"agent": "tests.kiosk:Buyer", "episodes": None, "rollouts_per_task": 3, "epsilon": [0.0, 0.5, 0.5]},
+    "demonstrations": {"label": "expert", "examples": None},
     "sft": {"steps": 20, "batch_size": 8, "micro_batch_size": 8, "learning_rate": 1e-2},
     "dagger": {"rounds": 1, "episodes": 9, "steps": [4]},
-    "rl": {"steps": 2, "prompts_per_step": 3, "mini_batch_prompts": 3, "reward": "env", "algorithm": {"type": "grpo"}},
+    "rl": {"steps": 2, "prompts_per_step": 3, "mini_batch_size": 3, "reward": "env", "algorithm": {"type": "grpo"}},
     "rollout": {"n_votes_per_prompt": 4, "n_samples_per_prompt": 4, "max_new_tokens": 6},
     "eval": {"samples": 2, "greedy": True, "controls": []},
     "runtime": {"device": "cpu", "threads": 1},
 }
-RUN["agent"]["constrain_actions"] = True
+RUN["agent"]["structured_actions"] = True
 
 
 @pytest.fixture(scope="module")
 def policy() -> tuple[Any, Any]:
     """(model, tokenizer): untrained."""
-    shape = EmbeddedConfig.model_validate(RUN["model"]["embedded"])
+    shape = BuiltinConfig.model_validate(RUN["model"]["builtin"])
     tokenizer = build_tokenizer(["<task>", *FORM.vocabulary], shape)
     model: Any = build_model(shape, tokenizer, seed=0)
     return model.eval(), tokenizer
@@ -74,20 +74,20 @@ def test_a_constrained_policy_writes_its_form_and_the_environment_reads_its_own(
     assert len({step.action for each in found for step in each.steps}) > 3
     for each in found:
         for step in each.steps:
-            assert step.completion is not None and step.completion.allowed is not None and step.verdict == "valid"
+            assert step.completion is not None and step.completion.allowed is not None and step.action_status == "valid"
             said = step.completion.text
             if said.startswith("search "):
                 query = said.removeprefix("search ").replace("word 1", "red").replace("word 2", "mug")
                 assert step.action == f"search[{query}]" and set(query.split()) <= {"red", "mug"}
             else:
-                assert step.action == step.admissible[int(said.removeprefix("result ")) - 1]
+                assert step.action == step.admissible_actions[int(said.removeprefix("result ")) - 1]
 
 
 def test_what_cannot_be_read_is_answered_by_the_environment() -> None:
     (found,) = play(ScriptedBackend(["search word 2 word 1", "result 9", "click[b00]"]), 1)
     assert [step.action for step in found.steps] == ["search[mug red]", "result 9", "click[b00]"]
-    assert [step.verdict for step in found.steps] == ["valid", "invalid", "invalid"]
-    assert found.steps[2].observation == "Nothing happens." and found.succeeded, "a text is played as it is"
+    assert [step.action_status for step in found.steps] == ["valid", "invalid", "invalid"]
+    assert found.steps[2].observation == "Nothing happens." and found.is_success, "a text is played as it is"
 
 
 def test_a_backend_that_cannot_limit_the_words_of_a_slot_is_refused() -> None:
@@ -102,15 +102,15 @@ def episode(*done: tuple[str, str | None], won: bool = True) -> Trajectory:
     for action, advice in done:
         listed, before = tuple(info["admissible_commands"]), seen
         seen, reward, over, cut, info = shop.step(action)
-        told = {} if advice is None else {"advice": advice}
-        steps.append(Step(before, action, reward, over, cut, info=told, admissible=listed))
+        told = {} if advice is None else {"expert_action": advice}
+        steps.append(Step(before, action, reward, over, cut, info=told, admissible_actions=listed))
     return Trajectory(Task("t", KIOSK, {"want": "red mug"}), tuple(steps), None, "terminated")
 
 
 def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(policy: tuple[Any, Any]) -> None:
     good = episode(("search[red cheap mug]", None), ("click[b00]", None))
     helped = episode(("search[red]", "search[red mug]"), ("click[help]", "click[b00]"), ("click[b00]", "click[b00]"))
-    config = DemonstrationsConfig(label="won", examples=None)
+    config = DemonstrationsConfig(label="success", examples=None)
     shown = list(demonstrate([good], AGENT, config, 0))
     assert [(each.action, each.answer) for each in shown] == [
         ("search[red cheap mug]", "search word 1 word 2"),
@@ -138,7 +138,7 @@ def test_advice_is_learnt_in_the_form(policy: tuple[Any, Any]) -> None:
     model, tokenizer = policy
     (played,) = play(HFBackend(model, tokenizer), 1, constrain=True)
     steps = [
-        Step(**{**{name: getattr(step, name) for name in Step.__slots__}, "info": {"advice": told}})
+        Step(**{**{name: getattr(step, name) for name in Step.__slots__}, "info": {"expert_action": told}})
         for step, told in zip(played.steps, ("search[mug]", "click[help]", "click[b00]"), strict=False)
     ]
     advised = Trajectory(played.task, tuple(steps), None, "terminated")
@@ -161,17 +161,17 @@ def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
     assert episodes and all(step.action.endswith("]") for each in episodes for step in each.steps)
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     (round_row,) = [row for row in rows if row["phase"] == "dagger_round"]
-    assert round_row["advice_not_written"] == 0 and 0 <= round_row["expert_agreement"] <= 1
+    assert round_row["expert_action_not_written"] == 0 and 0 <= round_row["expert_agreement"] <= 1
     assert [row["invalid_actions"] for row in rows if row["phase"] == "rl" and "invalid_actions" in row] == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
     ("section", "value"),
     [
-        ("agent", {"projection": "skillrl"}),
-        ("agent", {"memory": "window", "template": "episode", "unlisted": ["help"]}),
-        ("agent", {"memory": "window", "template": "episode", "actions": "numbered", "projection": "action"}),
-        ("demonstrations", {"thought": "aim"}),
+        ("agent", {"action_parser": "skillrl"}),
+        ("agent", {"context_mode": "window", "template": "episode", "hidden_verbs": ["help"]}),
+        ("agent", {"context_mode": "window", "template": "episode", "actions": "numbered", "action_parser": "action"}),
+        ("demonstrations", {"rationale": "next_subgoal"}),
     ],
 )
 def test_settings_about_the_environments_texts_are_refused(section: str, value: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_evolve_run import DOORS
 from tests.integration.test_kill_and_resume import harness
 
-STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.checkpoint_every=3"]
+STRICT = ["skills.gate={tasks: 6, rollouts_per_task: 2, every: 2}", "rl.save_steps=3"]
 LAX_COMMAND = ["skills.gate={rule: not_worse, min_effect: 0.9, alpha: 0.2, rollouts_per_task: 1}"]
 LAX = ["skills.gate={tasks: 6, rollouts_per_task: 1, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}"]
 
@@ -76,7 +76,7 @@ def test_the_tasks_of_the_gate_are_not_trained_on(strict: Path, doors: Path, tmp
 def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors: Path, tmp_path: Path) -> None:
     train.run(load_config(doors, LAX), tmp_path / "run")
     evolved = [update for update in updates(tmp_path / "run") if update.reason == "evolve"]
-    assert [update.round for update in evolved] == [2, 5] and all(update.evidence for update in evolved)
+    assert [update.step for update in evolved] == [2, 5] and all(update.evidence for update in evolved)
     found = [(each["step"], each["kind"], each["accepted"]) for each in decisions(tmp_path / "run")]
     assert found == [(2, "change", True), (3, "recheck", False), (5, "change", True), (7, "recheck", False)]
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
@@ -84,7 +84,7 @@ def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors
 
 
 def test_phases_before_reinforcement_change_the_bank_directly(doors: Path, tmp_path: Path) -> None:
-    before = ["phases=[collect,distill,rl]", "collect={agent: 'tests.doors:Opener', episodes: 20, explore: 0.5}"]
+    before = ["phases=[collect,distill,rl]", "collect={agent: 'tests.doors:Opener', episodes: 20, epsilon: 0.5}"]
     train.run(load_config(doors, [*before, *STRICT, "rl.steps=3"]), tmp_path / "run")
     distilled, *others = updates(tmp_path / "run")
     assert distilled.reason == "distill" and {update.reason for update in others} <= {"use"}
@@ -180,14 +180,14 @@ def test_gate_options_without_a_gate_are_refused(
 
 
 MATH = [
-    "skills.prompt_tokens=200",
+    "skills.prompt_max_tokens=200",
     "env={id: math}",
     "agent={template: plain}",
     "evolve=null",
     "rl.reward=majority",
     "rl.kl_coef=0",
 ]
-ADD = "{path: 'family:add', split: train, limit: 6}"
+ADD = "{path: 'synthetic:add', split: train, limit: 6}"
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ ADD = "{path: 'family:add', split: train, limit: 6}"
         (
             [
                 *MATH,
-                f"data={{max_prompt_tokens: 300, train: {ADD}, eval: {{path: 'family:add', split: test}}}}",
+                f"data={{max_prompt_tokens: 300, train: {ADD}, eval: {{path: 'synthetic:add', split: test}}}}",
                 "skills.gate={tasks: 2}",
             ],
             r"There is a gate \(skills\.gate\), but .*cannot grade",

@@ -88,7 +88,7 @@ def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -
     config = load_config(config_file)
     assert config.env.id == "my_env:MyEnv-v0" and config.phases == ["sft", "rl"] and config.rl.reward == "majority"
     assert config.sft.data is not None and config.sft.data.path == demonstrations.name
-    assert verified_note(config) == "never"
+    assert verified_note(config) == "untested"
     script = (
         "import json; from skill_ttrl.envs import env_tasks;"
         "print(json.dumps({s: [t.options['number'] for t in env_tasks('my_env:MyEnv-v0', {}, s)] "

@@ -26,7 +26,7 @@ def made(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("loss") / "run"
     given = [
         "rl.reward=random",
-        "rl.mini_batch_prompts=null",
+        "rl.mini_batch_size=null",
         "rollout.n_votes_per_prompt=8",
         "rollout.n_samples_per_prompt=4",
     ]

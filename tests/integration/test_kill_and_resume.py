@@ -15,8 +15,8 @@ import pytest
 
 from tests.preloaded import run_code
 
-SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.checkpoint_every=3", "rl.checkpoint_every=2", "rl.validate_every=3"]
-SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_prompts=1", "run.keep_checkpoints=2"]
+SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.save_steps=3", "rl.save_steps=2", "rl.eval_steps=3"]
+SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_size=1", "run.save_total_limit=2"]
 STEPS = 32
 KILLS = 10
 KEPT = ("rl-000006", "rl-000008", "sft-000021", "sft-000024")
@@ -164,10 +164,10 @@ def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: P
 
 @pytest.mark.slow
 def test_the_baseline_goes_on_from_its_samples_and_from_its_steps(tiny_yaml: Path, tmp_path: Path) -> None:
-    base = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]  # enough that it answers at all
+    base = ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]  # enough that it answers at all
     assert harness(tiny_yaml, tmp_path / "base", "reference", settings=base) == 0
-    settings = ["phases=[vote_sft]", f"model.path={tmp_path}/base/checkpoints/sft-000150", "run.keep_checkpoints=2"]
-    settings += ["rl.steps=12", "rl.checkpoint_every=4", "vote_sft.batch_size=2", "vote_sft.checkpoint_every=3"]
+    settings = ["phases=[vote_sft]", f"model.path={tmp_path}/base/checkpoints/sft-000150", "run.save_total_limit=2"]
+    settings += ["rl.steps=12", "rl.save_steps=4", "vote_sft.batch_size=2", "vote_sft.save_steps=3"]
     settings += ["vote_sft.learning_rate=1e-3", "run.save_trajectories=false"]
     assert harness(tiny_yaml, tmp_path / "never-stopped", "reference", settings=settings) == 0
     rows = (tmp_path / "never-stopped" / "metrics.jsonl").read_text().splitlines()

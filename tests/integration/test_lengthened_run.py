@@ -11,7 +11,7 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages import train
 
-SETTINGS = ["phases=[rl]", "rl.reward=random", "rl.schedule=constant", "rl.warmup_steps=1", "rl.validate_every=2"]
+SETTINGS = ["phases=[rl]", "rl.reward=random", "rl.lr_scheduler=constant", "rl.warmup_steps=1", "rl.eval_steps=2"]
 
 
 def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tm
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("rl.schedule=cosine", "rl.schedule=cosine has brought its learning rate down over 2"),
+        ("rl.lr_scheduler=cosine", "rl.lr_scheduler=cosine has brought its learning rate down over 2"),
         ("vote.strategy=restrain", "vote.strategy=restrain asked the policy of its start"),
     ],
 )

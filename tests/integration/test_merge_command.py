@@ -127,7 +127,7 @@ def test_records_are_put_to_the_vote_and_merged(records: Path, tmp_path: Path) -
         (update,) = kept.history()
     assert (skill.id, skill.text, skill.task_type) == (FERMAT, "use fermat's theorem", "algebra")
     assert skill.source == "merge" and skill.evidence == ("p1",)
-    assert update.reason == "merge" and update.evidence == ("p1",) and update.round is None
+    assert update.reason == "merge" and update.evidence == ("p1",) and update.step is None
 
 
 def test_a_second_merge_credits_what_is_there_and_no_samples_twice(records: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_run_that_grew_is_merged_from_where_it_was(a_run: Path, tmp_path: Path
     path.write_text("".join(lines))
     for by in ("step", "all"):
         done = skillttrl("merge", a_run, "--bank", bank, "--by", by, "--json").json
-        assert done["version"] == 2 and (by == "all" or [update["round"] for update in done["updates"]] == [1])
+        assert done["version"] == 2 and (by == "all" or [update["step"] for update in done["updates"]] == [1])
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -191,11 +191,11 @@ def test_a_run_gives_one_update_for_each_step_by_its_rewards(a_run: Path, tmp_pa
     bank = tmp_path / "bank"
     for source in (a_run, a_run / "trajectories.jsonl"):
         dry = skillttrl("merge", source, "--bank", bank, "--dry-run", "--json").json
-        assert [update["round"] for update in dry["updates"]] == [0, 1] and dry["groups"] == 2
+        assert [update["step"] for update in dry["updates"]] == [0, 1] and dry["groups"] == 2
     assert skillttrl("merge", a_run, "--bank", bank).code == 0
     assert texts_of(bank) == {"Carry the one.", "Rewarded."}
     whole = skillttrl("merge", a_run, "--bank", tmp_path / "other", "--by", "all", "--json").json
-    assert len(whole["updates"]) == 1 and whole["updates"][0]["round"] == 1 and whole["skills_after"] == 2
+    assert len(whole["updates"]) == 1 and whole["updates"][0]["step"] == 1 and whole["skills_after"] == 2
 
 
 def test_votes_say_who_won(a_run: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from skill_ttrl.config import DistillConfig, EmbeddedConfig, EndpointConfig, EndpointsConfig
+from skill_ttrl.config import BuiltinConfig, DistillConfig, EndpointConfig, EndpointsConfig
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage
@@ -39,7 +39,7 @@ ASKED = 16
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]:
     folder = tmp_path_factory.mktemp("served")
-    shape = EmbeddedConfig(hidden_size=64, layers=1, heads=2, max_positions=POSITIONS)
+    shape = BuiltinConfig(hidden_size=64, layers=1, heads=2, max_positions=POSITIONS)
     tokenizer = build_tokenizer(["Compute 12+34."])
     save_model(build_model(shape, tokenizer, seed=0), tokenizer, folder / "model")
     with socket.socket() as probe:
@@ -96,7 +96,9 @@ def test_the_schema_of_a_teacher_s_skills_is_taken_and_what_fits_it_is_read(
     step = Step("a room", "look", 0.0, False, False)
     cases = [Case(f"t{place}", "look", f"kind{place // 2}", place % 2 == 0, (step,)) for place in range(2 * ASKED)]
     with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
-        lesson = teacher.distill(cases, DistillConfig(prompt_tokens=1200))  # the tokenizer has a token for each byte
+        lesson = teacher.distill(
+            cases, DistillConfig(prompt_max_tokens=1200)
+        )  # the tokenizer has a token for each byte
     assert lesson.requests == ASKED + 2 and lesson.failed < lesson.requests
     outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
     assert outcomes <= {"ok", "length"}

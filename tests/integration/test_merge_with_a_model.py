@@ -36,7 +36,7 @@ SMALL = [
     "skills.index=memory",
     f"rl.steps={STEPS}",
     "rl.prompts_per_step=6",
-    "rl.checkpoint_every=2",
+    "rl.save_steps=2",
     "rollout.n_votes_per_prompt=6",
     "rollout.n_samples_per_prompt=6",
     "data.eval.limit=4",
@@ -143,7 +143,7 @@ def test_a_run_gets_over_a_model_that_fails_says_it_once_and_counts(way: str, fi
 
 def test_where_the_budget_ends_no_update_is_half_applied(tmp_path: Path) -> None:
     """The first step asks the teacher, which is paid for, and then the merger, which is not: neither changes the bank."""
-    teacher = ["skills.extract=true", "skills.extractor=openai", "endpoints.max_requests=1"]
+    teacher = ["skills.extract_from_solutions=true", "skills.extractor=openai", "endpoints.max_requests=1"]
     with serving() as server:
         teacher += asking(server, role="teacher")
         config = load_config("quickstart_notes", [*SMALL, *asking(server, *teacher)])
@@ -151,7 +151,7 @@ def test_where_the_budget_ends_no_update_is_half_applied(tmp_path: Path) -> None
             train.run(config, tmp_path / "run")
         assert server.asked and len(log_of(tmp_path / "run")) == 1
         (row,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-        assert row["skills_merge_failed"] == 1 and row["skills_added"] == row["skills_credited"] == 0
+        assert row["skills_merge_failed"] == 1 and row["skills_added"] == row["skills_used"] == 0
         config.endpoints.max_requests = None
         train.run(config, tmp_path / "run", resume="auto")
     assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) == STEPS and len(log_of(tmp_path / "run")) > 1

@@ -43,12 +43,16 @@ def sometimes_adds(body: Mapping[str, Any], draw: random.Random) -> str:
 
 def at(server: FaultyServer, *more: str) -> list[str]:
     """Settings that name the server."""
-    settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.05", NOWHERE, *more]
+    settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_retry_wait=0.05", NOWHERE, *more]
     return [word for setting in settings for word in ("--set", setting)]
 
 
 def backend(server: FaultyServer, *overrides: str) -> Backend:
-    settings = ["endpoints.policy.model=m", f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.05"]
+    settings = [
+        "endpoints.policy.model=m",
+        f"endpoints.policy.base_url={server.url}",
+        "endpoints.policy.max_retry_wait=0.05",
+    ]
     config = load_config({}, ["rollout.backend=openai", *settings, *overrides])
 
     def load() -> Any:
@@ -260,7 +264,7 @@ def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:
     begun = Request((Message("user", "Q"),), begun="<answer>1")
     with FaultyServer([]) as server:
         complete(server, begun)
-        complete(server, begun, "endpoints.policy.dialect=vllm")
+        complete(server, begun, "endpoints.policy.server_type=vllm")
         complete(server, begun, "endpoints.policy.api=completions")
         plain, vllm, text = (each["body"] for each in server.asked)
     assert [each["role"] for each in plain["messages"]] == ["user", "assistant", "user"]
@@ -285,7 +289,7 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
         return ["[add them]"] * len(pauses)
 
     with FaultyServer([], answer=says) as server:
-        made = backend(server, f"endpoints.policy.dialect={dialect}")
+        made = backend(server, f"endpoints.policy.server_type={dialect}")
         request = Request((Message("user", "2+3"),), n=3)
         going = generate_with_insertions(
             made, [request], Sampling(), seed=1, stop_markers=(end,), answer=answer, limit=2
@@ -295,7 +299,7 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
         sent = [each["body"] for each in server.asked]
     whole = f"{asks}{end}[add them] so <answer>5</answer>"
     assert told == [asks + end] * 3 and [done.text for done in found.completions] == [whole] * 3
-    assert all(done.text[slice(*done.inserted[0])] == "[add them]" for done in found.completions)
+    assert all(done.text[slice(*done.inserted_spans[0])] == "[add them]" for done in found.completions)
     assert [body["n"] for body in sent] == [3, 3]  # those that stand at the same place go on as one request
     assert {"role": "assistant", "content": f"{asks}{end}[add them]"} in sent[1]["messages"]
 
@@ -327,11 +331,11 @@ def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: 
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
     choose = Request((Message("user", "Q"),), choices=("go north", "go south"))
     with FaultyServer([], answer=lambda body, draw: "go north") as server:
-        (done,) = complete(server, choose, "endpoints.policy.dialect=vllm", top_k=5, stop=("</x>",))
+        (done,) = complete(server, choose, "endpoints.policy.server_type=vllm", top_k=5, stop=("</x>",))
         body = server.asked[0]["body"]
         with pytest.raises(ConfigError, match="top_k=5"):
             complete(server, choose, top_k=5)
-        assert not backend(server).constrains and backend(server, "endpoints.policy.dialect=vllm").constrains
+        assert not backend(server).constrains and backend(server, "endpoints.policy.server_type=vllm").constrains
     assert done.text == "go north"
     assert body["structured_outputs"] == {"choice": ["go north", "go south"]}
     assert body["top_k"] == 5 and body["include_stop_str_in_output"] is True
@@ -340,7 +344,7 @@ def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refu
 def test_an_action_that_was_not_offered_is_an_error_and_no_action() -> None:
     choose = Request((Message("user", "Q"),), choices=("go north",))
     with FaultyServer([], answer=lambda body, draw: "fly") as server:
-        (done,) = complete(server, choose, "endpoints.policy.dialect=vllm")
+        (done,) = complete(server, choose, "endpoints.policy.server_type=vllm")
     assert done.finish_reason == "error" and "structured_outputs" in (done.error or "")
 
 
@@ -365,7 +369,7 @@ def test_log_probs_come_with_the_texts_where_they_are_asked_for() -> None:
         request = Request((Message("user", "Q"),), n=2)
         assert all(done.logprobs == () for done in complete(server, request))
         with_them = complete(server, request, "endpoints.policy.logprobs=true")
-        assert all(done.logprobs == (-0.5, -0.5) and done.sampled == 2 for done in with_them)
+        assert all(done.logprobs == (-0.5, -0.5) and done.num_sampled_tokens == 2 for done in with_them)
 
 
 def test_the_same_seed_asks_the_same_and_requests_differ() -> None:

@@ -26,7 +26,7 @@ from tests.faulty_server import FAULTS, REFUSED, FaultyServer
 
 KEY = "sk-secret-0123456789abcdef"
 ASK = [Message("user", "How many?")]
-QUICK = {"timeout": 3.0, "max_wait": 0.05, "max_retries": 8}
+QUICK = {"timeout": 3.0, "max_retry_wait": 0.05, "max_retries": 8}
 """Short pauses; a timeout that a busy machine does not reach by itself."""
 
 
@@ -171,7 +171,7 @@ def test_the_pause_that_a_server_asks_for_is_kept() -> None:
     busy = (429, {"retry-after-ms": "300"}, {"error": {"message": "slow down"}})
     with FaultyServer([], first=[busy]) as server:
         began = time.monotonic()
-        ask(client(server, max_wait=2.0), lambda asked: asked.chat(ASK))
+        ask(client(server, max_retry_wait=2.0), lambda asked: asked.chat(ASK))
         assert time.monotonic() - began >= 0.3 and len(server.asked) == 2
 
 
@@ -192,7 +192,7 @@ def test_a_spent_limit_holds_back_the_next_request() -> None:
             await asked.chat(ASK)
             return time.monotonic() - began
 
-        assert ask(client(server, max_wait=2.0), two) >= 0.35
+        assert ask(client(server, max_retry_wait=2.0), two) >= 0.35
 
 
 def test_no_more_requests_are_on_their_way_than_allowed() -> None:

@@ -29,7 +29,7 @@ KEY = "sk-embed-0123456789abcdef"
 
 
 def endpoint(server: FaultyServer, **fields: Any) -> str:
-    return json.dumps({"model": "vectors", "base_url": server.url, "max_wait": 0.05, **fields})
+    return json.dumps({"model": "vectors", "base_url": server.url, "max_retry_wait": 0.05, **fields})
 
 
 def settings(server: FaultyServer, *more: str) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the
 ) -> None:
     """Each step's skills are changed, so each asks for vectors anew. The end is that of a run that was never stopped."""
     with FaultyServer([]) as server:
-        often = settings(server, "rl.checkpoint_every=3", "skills.own_notes=false")
+        often = settings(server, "rl.save_steps=3", "skills.episode_notes=false")
         whole = train.run(load_config(tiny_skills_yaml, often), tmp_path / "whole")
         phases = [line["phase"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")]
         assert phases.count("rl") >= 2, phases  # the budget can end between two requests of the phase
@@ -170,7 +170,7 @@ def test_a_server_that_answers_no_more_leaves_the_last_finished_step_saved(
     tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with FaultyServer([]) as server:
-        config = load_config(tiny_skills_yaml, settings(server, "rl.checkpoint_every=9"))
+        config = load_config(tiny_skills_yaml, settings(server, "rl.save_steps=9"))
 
         def refuse() -> None:
             server.refuse_about = " "

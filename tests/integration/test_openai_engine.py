@@ -16,7 +16,7 @@ import httpx
 import pytest
 from pydantic import BaseModel
 
-from skill_ttrl.config import EmbeddedConfig, EndpointConfig, load_config
+from skill_ttrl.config import BuiltinConfig, EndpointConfig, load_config
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
@@ -37,7 +37,7 @@ from tests.integration.test_vllm_server import free_port
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
-SHAPE = EmbeddedConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
+SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
 CORPUS = ["Compute 12+34.", '8;12;<answer>128</answer> {"pick": "yes"} "no"'] * 20
 QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 19)]
 
@@ -93,13 +93,13 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None, **fields: Any) -> Client:
-    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", "max_wait": 0.1, **fields}
+    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", "max_retry_wait": 0.1, **fields}
     return Client(EndpointConfig.model_validate(settings), "policy", ledger or Ledger())
 
 
 def backend(engine: Engine, *more: str) -> Backend:
     settings = [f"endpoints.policy.model={json.dumps(engine.name)}", f"endpoints.policy.base_url={engine.address}/v1"]
-    settings += ["rollout.backend=openai", "endpoints.policy.dialect=vllm", "endpoints.policy.logprobs=true", *more]
+    settings += ["rollout.backend=openai", "endpoints.policy.server_type=vllm", "endpoints.policy.logprobs=true", *more]
     return make_backend(BackendContext.of(load_config({}, settings), lambda: pytest.fail("a model was loaded")))
 
 
@@ -120,7 +120,7 @@ def test_greedy_texts_and_their_log_probs_are_those_of_the_same_weights_here(eng
         # Random weights write bytes that are no text; those are shown in two ways.
         assert readable(far) == readable(near)
         assert far.completions[0].finish_reason == near.completions[0].finish_reason
-        assert far.completions[0].sampled == near.completions[0].sampled
+        assert far.completions[0].num_sampled_tokens == near.completions[0].num_sampled_tokens
         assert far.completions[0].logprobs == pytest.approx(near.completions[0].logprobs, abs=1e-4)
 
 
@@ -234,7 +234,7 @@ def test_through_every_fault_nothing_is_lost_or_counted_twice(engine: Engine, tm
 def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:
     data = problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1")
     with FaultyServer(["503", "drop in the answer", "truncated JSON", "one of n"], upstream=engine.address) as server:
-        settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_wait=0.1", "eval.samples=8"]
+        settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_retry_wait=0.1", "eval.samples=8"]
         settings += ["rollout.max_new_tokens=24", "model.path=/no/such/model"]
         chosen = [word for each in settings for word in ("--set", each)]
         done = skillttrl(

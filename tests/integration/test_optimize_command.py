@@ -174,7 +174,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
             (
                 ConfigError,
                 "but data.train names others",
-                ["data.train={path: 'family:formats'}", "optimize.selection={split: val}"],
+                ["data.train={path: 'synthetic:formats'}", "optimize.selection={split: val}"],
             ),
             (DocumentError, "cannot read nowhere.md", ["optimize.document=nowhere.md"]),
             (DataError, "leaves none to train on", ["optimize.selection.tasks=20"]),

@@ -33,13 +33,13 @@ phases: [rl]
 env: {id: math}
 agent: {template: plain, prompts: tiny}
 data:
-  train: {path: "family:operators", split: train, limit: 30}
-  eval: {path: "family:operators", split: test, limit: 2}
+  train: {path: "synthetic:operators", split: train, limit: 30}
+  eval: {path: "synthetic:operators", split: test, limit: 2}
   max_prompt_tokens: 64
 model:
-  path: embedded
-  embedded: {hidden_size: 16, layers: 1, heads: 2, max_positions: 256}
-skills: {embedder: hash, index: memory, update: none, in_prompt: 1, prompt_tokens: 64, max_retrievals: 0, fuse_above: null}
+  path: builtin
+  builtin: {hidden_size: 16, layers: 1, heads: 2, max_positions: 256}
+skills: {embedder: hash, index: memory, update: none, prompt_top_k: 1, prompt_max_tokens: 64, max_retrievals: 0, dedup_threshold: null}
 optimize:
   every: 2
   optimizer: induce
@@ -48,7 +48,7 @@ optimize:
   edit_budget: 1
   min_edit_budget: 1
 rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 4}
-rl: {reward: label, steps: 6, prompts_per_step: 10, kl_coef: 0.0, checkpoint_every: 3, mini_batch_prompts: null}
+rl: {reward: label, steps: 6, prompts_per_step: 10, kl_coef: 0.0, save_steps: 3, mini_batch_size: null}
 eval: {samples: 1, greedy: false}
 runtime: {device: cpu, threads: 1}
 """
@@ -72,7 +72,7 @@ def whole(both: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_second_step_edits_the_bank_by_one_update(whole: Path) -> None:
     lines = (whole / "bank" / "log.jsonl").read_bytes().split(b"\n")[:-1]
     edits = [update for update in (from_json(BankUpdate, line) for line in lines) if update.reason == "optimize"]
-    assert [update.round for update in edits] == [1, 3, 5]
+    assert [update.step for update in edits] == [1, 3, 5]
     assert all(update.evidence and update.writer == "run" for update in edits)
     with SkillBank.open(whole / "bank", read_only=True) as bank:
         skills = list(bank)
@@ -141,7 +141,7 @@ def test_success_is_the_environment_s_word_or_the_reward() -> None:
     ("settings", "why"),
     [
         (["skills=null"], "optimize.every edits the run's skill bank"),
-        (["skills.use=false"], "this run has none in use"),
+        (["skills.enabled=false"], "this run has none in use"),
         (["data.eval=null"], "measured on the very same tasks"),
         (["optimize.optimizer_options={}"], "needs a grammar"),
         (["optimize.optimizer=indoce"], "Did you mean 'induce'"),
@@ -171,7 +171,7 @@ def test_a_language_model_edits_the_bank(both: Path, tmp_path: Path) -> None:
 
 
 def test_with_a_gate_the_edits_wait_for_its_decision(both: Path, tmp_path: Path) -> None:
-    gate = "skills.gate={data: {path: 'family:operators', split: train, limit: 4}, tasks: 4, rollouts_per_task: 1, every: 4}"
+    gate = "skills.gate={data: {path: 'synthetic:operators', split: train, limit: 4}, tasks: 4, rollouts_per_task: 1, every: 4}"
     train.run(load_config(both, [gate, "rl.prompts_per_step=8"]), tmp_path / "run")
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         assert len(bank) == 0, "a policy that never answers shows no gain"

@@ -21,7 +21,7 @@ def test_hostile_documents_are_shown_and_do_not_act(tmp_path: Path) -> None:
     chromium = next((found for name in NAMES if (found := shutil.which(name))), None)
     if chromium is None:
         pytest.skip("needs Chromium on the PATH (Debian: apt-get install chromium)")
-    run(Hostile(), tmp_path, CONFIG.model_copy(update={"gate": CONFIG.gate.model_copy(update={"use": False})}))
+    run(Hostile(), tmp_path, CONFIG.model_copy(update={"gate": CONFIG.gate.model_copy(update={"enabled": False})}))
     page = write_optimize_html(tmp_path)
     acts = page.with_name("acts.html")  # the same texts put in without care: this browser runs scripts
     acts.write_text(

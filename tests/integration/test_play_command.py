@@ -163,8 +163,8 @@ def test_json_is_the_trajectory_alone() -> None:
     played = from_json(Trajectory, out)
     assert code == 0 and out.count("\n") == 1 and played.stop_reason == "terminated" and played.env_return == 1
     assert [step.action for step in played.steps] == ["take the key", "open the door"]
-    assert played.steps[1].admissible == ("look", "open the door", "take the key", "take the lamp")
-    assert played.task.id == "test/blue" and played.last_observation == "You did: open the door."
+    assert played.steps[1].admissible_actions == ("look", "open the door", "take the key", "take the lamp")
+    assert played.task.id == "test/blue" and played.final_obs == "You did: open the door."
     assert "[2/5] > open the door" in err and "Won after 2 steps" in err
 
 
@@ -194,7 +194,7 @@ def test_players_are_watched() -> None:
 def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
     """A model of random weights, first for as many steps as the game has, then for as many as there is room for."""
     small = [
-        word for key in ("phases=[rl]", "rl.steps=1", "model.embedded.max_positions=4096") for word in ("--set", key)
+        word for key in ("phases=[rl]", "rl.steps=1", "model.builtin.max_positions=4096") for word in ("--set", key)
     ]
     code = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *small)[0]
     assert code == 0
@@ -214,7 +214,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
     room = ["--set", "data.max_prompt_tokens=4000", "--set", "rollout.max_new_tokens=60"]
     code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", "--constrain", "--json", *room)
     played = from_json(Trajectory, out)
-    assert code == 0 and played.steps and all(step.action in step.admissible for step in played.steps)
+    assert code == 0 and played.steps and all(step.action in step.admissible_actions for step in played.steps)
 
 
 @pytest.mark.usefixtures("here")

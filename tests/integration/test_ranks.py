@@ -29,7 +29,7 @@ SETTINGS = (
     f"rl.steps={STEPS}",
     "rl.kl_coef=0.01",
     "rl.reward=random",
-    "run.keep_checkpoints=null",
+    "run.save_total_limit=null",
     "rl.learning_rate=1e-4",
 )
 """Random rewards: otherwise few samples agree, and nothing is learned."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-SETTINGS = ("rl.steps=40", "rl.checkpoint_every=1", "run.keep_checkpoints=null", "rl.reward=random")
+SETTINGS = ("rl.steps=40", "rl.save_steps=1", "run.save_total_limit=null", "rl.reward=random")
 SKILLTTRL = [sys.executable, "-m", "skill_ttrl.cli.entry"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TORCHRUN += ["skill_ttrl.cli.entry"]

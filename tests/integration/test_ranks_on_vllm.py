@@ -28,8 +28,8 @@ SETTINGS = (
     "runtime.parallel=fsdp",
     "rl.steps=2",
     "rl.reward=random",
-    "rl.checkpoint_every=1",
-    "model.embedded={hidden_size: 64, layers: 2, heads: 2, max_positions: 128}",
+    "rl.save_steps=1",
+    "model.builtin={hidden_size: 64, layers: 2, heads: 2, max_positions: 128}",
 )
 
 

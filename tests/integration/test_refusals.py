@@ -83,7 +83,7 @@ SENSELESS = [
     ),
     (
         "mini-batches of more prompts than a step has",
-        ["rl.mini_batch_prompts=4", "rl.prompts_per_step=3"],
+        ["rl.mini_batch_size=4", "rl.prompts_per_step=3"],
         "but a step has rl.prompts_per_step=3 prompts",
     ),
     (
@@ -111,7 +111,7 @@ SENSELESS = [
         ["rl.algorithm=w_reinforce", "rl.extra_rewards={format: 0.7, random: 0.7}"],
         "add up to 1.4, so a wrong sample could earn more than 1",
     ),
-    ("a penalty that nothing draws", ["rl.invalid_penalty=0.1"], "no action is ever found invalid"),
+    ("a penalty that nothing draws", ["rl.invalid_action_penalty_coef=0.1"], "no action is ever found invalid"),
 ]
 UNKNOWN = [
     ("rl.algorithm=gigop", "Unknown algorithm 'gigop'. Did you mean 'gigpo'?"),

@@ -70,7 +70,7 @@ def test_a_missing_model_is_named() -> None:
 
 def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None:
     path = save_model(tmp_path / "rm", outputs=1)
-    config = load_config({"model": {"path": "embedded"}, "rl": {"reward": f"model:{path}"}})
+    config = load_config({"model": {"path": "builtin"}, "rl": {"reward": f"model:{path}"}})
     pinned = pin_revisions(config)
     assert pinned.rl.reward_revision is not None and pinned.rl.reward_revision.startswith("blocks:")
     assert config_differences(pinned, config) == []

@@ -37,8 +37,8 @@ def test_the_step_before_a_refusal_is_saved_and_gone_on_from(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "refusing_backend", raising=False)
     Path("refusing_backend.py").write_text(REFUSING)
-    settings = ["rollout.backend=refusing_backend:Refusing", "rl.steps=4", "rl.checkpoint_every=10"]
-    config = load_config(tiny_yaml, [*settings, "rl.validate_every=2"])
+    settings = ["rollout.backend=refusing_backend:Refusing", "rl.steps=4", "rl.save_steps=10"]
+    config = load_config(tiny_yaml, [*settings, "rl.eval_steps=2"])
     train.run(config, "whole")
     Path("refuse").touch()
     with pytest.raises(WeightSyncError, match="old weights"):

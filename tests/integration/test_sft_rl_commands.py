@@ -102,8 +102,8 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
     assert "Begins with the skill bank of the run that --model names" in " ".join(done.err.split())
     skillttrl("rl", "recipe.yaml", "--model", which, "--bank", bank)
-    skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills.bank=family:operators")
-    assert began[1:] == ["runs/a/bank", "family:operators"]
+    skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills.bank=synthetic:operators")
+    assert began[1:] == ["runs/a/bank", "synthetic:operators"]
     done = skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills=null", "--set", "evolve=null")
     assert began[3] is None and "Begins with" not in done.err
 
@@ -150,8 +150,8 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)
     assert done.code == 0 and "collected without --explore" in " ".join(done.err.split()), done
     config = load_config(tmp_path / "sft" / "config.yaml")
-    assert config.demonstrations.label == "won" and config.env.kwargs["data"] == "generated"
-    done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=advice")
+    assert config.demonstrations.label == "success" and config.env.kwargs["data"] == "generated"
+    done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=expert")
     refused(done, 3, "none says what its player advised")
 
 
@@ -173,7 +173,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
         (["train", "recipe.yaml", "--set", "phases=[distill, collect, rl]"], 2, "in this order"),
         (["train", "recipe.yaml", "--set", "skills=null"], 2, "needs a skills section"),
         (["train", "recipe.yaml", "--set", "evolve.threshold=1.1"], 2, "evolve.threshold"),
-        (["train", "recipe.yaml", "--set", "data.train={path: 'family:add'}"], 2, "data.train names others"),
+        (["train", "recipe.yaml", "--set", "data.train={path: 'synthetic:add'}"], 2, "data.train names others"),
     ],
 )  # fmt: skip
 def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: str, bank: Path) -> None:
@@ -199,10 +199,10 @@ def test_a_file_that_was_cut_off_is_used_as_far_as_it_is_whole(episodes: Path, b
 
 def variant(name: str, episodes: Path, *, won: bool | None = None, advice: bool = True) -> Path:
     """The same episodes, without those that were lost or won, or without what the player advised."""
-    kept = [json.loads(to_json(each)) for each in read_episodes(episodes) if won is None or each.succeeded == won]
+    kept = [json.loads(to_json(each)) for each in read_episodes(episodes) if won is None or each.is_success == won]
     for row in kept if not advice else []:
         for step in row["steps"]:
-            step["info"].pop("advice", None)
+            step["info"].pop("expert_action", None)
     path = Path(f"runs/{name}/trajectories.jsonl")
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
@@ -220,10 +220,14 @@ def test_nothing_but_defeats(episodes: Path) -> None:
     done = skillttrl("distill", "--trajectories", lost, "-o", "runs/lost/bank")
     assert done.code == 0 and "so there are only mistakes to learn from" in " ".join(done.out.split()), done
     refused(
-        run_of(lost, "demonstrations.label=won"), 3, "nothing to imitate", "0 were won", "demonstrations.label=advice"
+        run_of(lost, "demonstrations.label=success"),
+        3,
+        "nothing to imitate",
+        "0 were won",
+        "demonstrations.label=expert",
     )
     assert not Path("runs/lost/sft").exists()
-    assert run_of(lost, "demonstrations.label=advice").code == 0
+    assert run_of(lost, "demonstrations.label=expert").code == 0
 
 
 def test_nothing_but_victories(episodes: Path) -> None:
@@ -232,18 +236,18 @@ def test_nothing_but_victories(episodes: Path) -> None:
     assert done.code == 0 and "so it is not known what winners do that losers do not" in " ".join(done.out.split()), (
         done
     )
-    assert run_of(won, "demonstrations.label=won").code == 0
+    assert run_of(won, "demonstrations.label=success").code == 0
 
 
 def test_advice_that_nobody_gave(episodes: Path) -> None:
     silent = variant("silent", episodes, advice=False)
     refused(
-        run_of(silent, "demonstrations.label=advice"),
+        run_of(silent, "demonstrations.label=expert"),
         3,
         "none says what its player advised",
-        "demonstrations.label=won",
+        "demonstrations.label=success",
     )
-    assert run_of(silent, "demonstrations.label=won").code == 0
+    assert run_of(silent, "demonstrations.label=success").code == 0
 
 
 def test_an_empty_bank_and_one_of_another_schema(episodes: Path) -> None:

@@ -323,7 +323,7 @@ def test_a_megabyte(bank: Path, tmp_path: Path) -> None:
 
 def test_a_run_shows_its_bank(tiny_yaml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    assert skillttrl("sft", tiny_yaml, "-o", run, "--set", "sft.steps=1", "--set", "sft.checkpoint_every=1").code == 0
+    assert skillttrl("sft", tiny_yaml, "-o", run, "--set", "sft.steps=1", "--set", "sft.save_steps=1").code == 0
     assert RunFolder.exists(run) and "skill bank" not in skillttrl("inspect", run, "--json").json["facts"]
     with SkillBank(run / "bank") as opened:
         opened.add(Skill("a", "A", "alpha"))

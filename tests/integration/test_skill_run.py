@@ -76,25 +76,25 @@ def test_a_start_that_fails_leaves_nothing_and_can_be_mended(
     assert train.run(mended, tmp_path / "run").bank_skills == 80  # in the same process: no lock was left behind
 
 
-@pytest.mark.parametrize("in_prompt", [0, 1])
+@pytest.mark.parametrize("prompt_top_k", [0, 1])
 def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(
-    in_prompt: int, tiny_skills_yaml: Path, tmp_path: Path
+    prompt_top_k: int, tiny_skills_yaml: Path, tmp_path: Path
 ) -> None:
     """The tasks pass `data.max_prompt_tokens` as they are, so their tries must pass it with what the bank adds."""
     (tmp_path / "skills.md").write_text("There is advice.\n$skills\n$question")
     (tmp_path / "skills_cold.md").write_text("$question")
-    settings = ["phases=[rl]", "rl.steps=1", f"agent.prompts={tmp_path}", "model.embedded.max_positions=256"]
-    settings += ["data.max_prompt_tokens=17", f"skills.in_prompt={in_prompt}", "skills.prompt_tokens=60"]
+    settings = ["phases=[rl]", "rl.steps=1", f"agent.prompts={tmp_path}", "model.builtin.max_positions=256"]
+    settings += ["data.max_prompt_tokens=17", f"skills.prompt_top_k={prompt_top_k}", "skills.prompt_max_tokens=60"]
     train.run(load_config(tiny_skills_yaml, settings), tmp_path / "run")
     records = read_jsonl(tmp_path / "run" / "trajectories.jsonl")
     assert records and all(record["error"] is None for record in records)
-    assert all(len(record["skills_in_prompt"]) == in_prompt for record in records)
+    assert all(len(record["skills_in_prompt"]) == prompt_top_k for record in records)
     assert all(len(record["steps"][0]["prompt_ids"]) > 17 for record in records)
 
 
 def test_the_templates_around_skills_count_against_the_models_positions(tiny_skills_yaml: Path, tmp_path: Path) -> None:
     (tmp_path / "retrieved.md").write_text("word " * 60 + "$skills\n")
-    fits = ["phases=[rl]", "rl.steps=0", "model.embedded.max_positions=108"]
+    fits = ["phases=[rl]", "rl.steps=0", "model.builtin.max_positions=108"]
     assert train.run(load_config(tiny_skills_yaml, fits), tmp_path / "fits").problems == 4
     with pytest.raises(ConfigError, match=r"the templates around skills \(\d+\)"):
         train.run(load_config(tiny_skills_yaml, [*fits, f"agent.prompts={tmp_path}"]), tmp_path / "run")
@@ -136,12 +136,12 @@ def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
 def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run")
     records = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-    assert all(row["skills_refused"] >= 0 for row in records if row["phase"] == "rl")
+    assert all(row["skills_rejected"] >= 0 for row in records if row["phase"] == "rl")
     found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
     assert not found.updates and "groups of samples were merged into this bank before" in found.notes[0]
 
 
-@pytest.mark.parametrize(("overrides", "looks"), [((), True), (("skills.use=false",), False)])
+@pytest.mark.parametrize(("overrides", "looks"), [((), True), (("skills.enabled=false",), False)])
 def test_asking_looks_at_the_bank_as_the_run_did(
     overrides: tuple[str, ...], looks: bool, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,14 +166,14 @@ def test_a_question_that_is_none_is_refused(question: str, trained: Path) -> Non
 
 def test_inserted_tokens_are_counted_apart() -> None:
     """Of six tokens the model wrote four."""
-    done = Completion("", (1,) * 6, (0.0,) * 6, "stop", mask=(True, True, False, False, True, True))
+    done = Completion("", (1,) * 6, (0.0,) * 6, "stop", completion_mask=(True, True, False, False, True, True))
     step = Step("", "", 0.0, True, False, completion=done)
     task = Task("t", "env")
     tried = Trajectory(task, (step,), None, "terminated", reward=0.0, ops=SkillOps())
     silent = Trajectory(task, (), None, "error", reward=0.0, error="broken", ops=SkillOps())
     group = Group(task, (tried, silent))
-    assert group_metrics([group])["response_tokens"] == 4
-    assert skill_metrics([group])["inserted_tokens"] == 1  # two over two tries
+    assert group_metrics([group])["completions/mean_length"] == 4
+    assert skill_metrics([group])["retrieved_tokens"] == 1  # two over two tries
 
 
 def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,19 +190,19 @@ def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: p
 def test_another_bank_can_be_measured_with(trained: Path) -> None:
     quick = ["eval.greedy=false"]
     own = evaluate.run(trained, quick)
-    other = evaluate.run(trained, [*quick, "skills.bank=family:operators-shuffled"])
+    other = evaluate.run(trained, [*quick, "skills.bank=synthetic:operators-shuffled"])
     assert own.problems == other.problems and other.skill_use
     with pytest.raises(SkillBankError, match="there is nothing at nowhere"):
         evaluate.run(trained, [*quick, "skills.bank=nowhere"])
 
 
 def test_a_bank_that_is_off_is_not_changed(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    train.run(load_config(tiny_skills_yaml, ["skills.use=false", "sft.steps=1"]), tmp_path / "off")
+    train.run(load_config(tiny_skills_yaml, ["skills.enabled=false", "sft.steps=1"]), tmp_path / "off")
     with SkillBank.open(tmp_path / "off" / "bank", read_only=True) as bank:
-        assert [update.reason for update in bank.history()] == ["import family:operators"]
+        assert [update.reason for update in bank.history()] == ["import synthetic:operators"]
 
 
 @pytest.mark.parametrize("changed", ["agent.max_turns=1", "skills.max_retrievals=0", "skills.retrieval=hybrid"])
 def test_notes_that_nobody_could_find_are_refused(changed: str) -> None:
-    with pytest.raises(ConfigError, match="own_notes needs"):
+    with pytest.raises(ConfigError, match="episode_notes needs"):
         load_config("quickstart_notes", [changed])

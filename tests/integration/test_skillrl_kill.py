@@ -21,7 +21,7 @@ from tests.preloaded import run_code
 
 KEPT = """metrics.jsonl evaluations.jsonl evolve.jsonl trajectories.jsonl collected.jsonl collected.jsonl.json demonstrations.jsonl
 coverage.json bank/log.jsonl checkpoints/rl-000003/model.safetensors checkpoints/rl-000003/trainer.pt""".split()
-SETTINGS = ["rl.steps=3", "rl.checkpoint_every=2", "sft.steps=4", "sft.checkpoint_every=2", "evolve.every=1"]
+SETTINGS = ["rl.steps=3", "rl.save_steps=2", "sft.steps=4", "sft.save_steps=2", "evolve.every=1"]
 
 HARNESS = '''
 import json, os, signal, sys
@@ -154,7 +154,7 @@ def test_killed_before_a_checkpoint_nothing_is_asked_of_a_teacher_again(recipe: 
     """Killed after distilling and thoughts, before the first step of the cold start; and after a look at failures, before a checkpoint."""
     with FaultyServer(answer=taught, faults=()) as server:
         told = {"model": "m", "base_url": server.url, "max_retries": "0"}
-        settings = [*SETTINGS, "demonstrations.examples=8", "demonstrations.thought=openai", "distill.teacher=openai"]
+        settings = [*SETTINGS, "demonstrations.examples=8", "demonstrations.rationale=openai", "distill.teacher=openai"]
         settings += ["evolve.teacher=openai", *(f"endpoints.teacher.{name}={value}" for name, value in told.items())]
         stops = (killed("sft"), killed("evolve", after=True))
         assert attempts(recipe, tmp_path / "run", *stops, settings=settings) == [-9, -9, 0], log_of(tmp_path / "run")

@@ -41,48 +41,48 @@ env:
 agent:
   template: episode
   prompts: tiny
-  memory: window
-  history: 2
-  observation_tokens: 1
+  context_mode: window
+  history_length: 2
+  max_observation_tokens: 1
   actions: numbered
-  order: words
-  unlisted: [close, examine, help, inventory, look, slice]
-  projection: action
+  action_order: words
+  hidden_verbs: [close, examine, help, inventory, look, slice]
+  action_parser: action
   max_turns: 4
 data: {max_prompt_tokens: 900}
 model:
-  path: embedded
-  embedded: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1200, merges: 50, numbers: 40}
-collect: {agent: expert, episodes: 24, tries: 2, explore: 0.2}
-demonstrations: {examples: 60, label: advice}
+  path: builtin
+  builtin: {hidden_size: 16, layers: 1, heads: 2, max_positions: 1200, merges: 50, numbers: 40}
+collect: {agent: expert, episodes: 24, rollouts_per_task: 2, epsilon: 0.2}
+demonstrations: {examples: 60, label: expert}
 skills:
   embedder: hash
   index: memory
-  in_prompt: 2
-  prompt_tokens: 200
+  prompt_top_k: 2
+  prompt_max_tokens: 200
   max_retrievals: 0
   update: none
 evolve: {every: 1, threshold: 0.9, min_episodes: 1}
-sft: {steps: 2, batch_size: 4, micro_batch_size: 4, checkpoint_every: 1}
+sft: {steps: 2, batch_size: 4, micro_batch_size: 4, save_steps: 1}
 rollout: {n_votes_per_prompt: 2, n_samples_per_prompt: 2, max_new_tokens: 2}
 rl:
   reward: env
   steps: 2
   prompts_per_step: 2
-  schedule: constant
-  mini_batch_prompts: null
+  lr_scheduler: constant
+  mini_batch_size: null
   micro_batch_size: 8
   kl_coef: 0.0
-  invalid_penalty: 0.1
-  checkpoint_every: 1
+  invalid_action_penalty_coef: 0.1
+  save_steps: 1
 eval: {samples: 1, temperature: 0.4, greedy: false}
 runtime: {device: cpu, threads: 1}
 """
 WEBSHOP = {
     "name": "tiny-webshop",
     "env": {"id": "webshop", "kwargs": {"data": "generated", "max_steps": 6}, "train_tasks": 8, "eval_tasks": 2},
-    "agent.unlisted": [],
-    "collect": {"agent": "careful", "episodes": 8, "explore": 0.1},
+    "agent.hidden_verbs": [],
+    "collect": {"agent": "careful", "episodes": 8, "epsilon": 0.1},
     "sft.steps": 1,
     "rl.steps": 1,
 }
@@ -136,7 +136,7 @@ def test_coverage_is_of_the_episodes_that_are_imitated(whole: Path) -> None:
     assert found["examples"] == 60 and found["episodes"] <= 24 and 0 < found["won"] <= found["episodes"]
     assert sum(found["by_type"].values()) == sum(found["by_verb"].values()) == 60
     assert "go" in found["by_verb"] and "help" in found["never_done"] and found["not_possible"] == 0
-    assert 0 < found["without_skills"] < 1 and found["distinct_skill_blocks"] > 1
+    assert 0 < found["no_skill_fraction"] < 1 and found["distinct_skill_blocks"] > 1
     assert sum(found["skills_shown"].values()) > 0
 
 
@@ -147,7 +147,7 @@ def test_figures_and_summary_say_what_an_environment_says(whole: Path) -> None:
     found = summary_of(whole)
     assert found["steps"] == {"sft": 2, "rl": 2}
     assert found["by_type_before"].keys() == found["by_type_after"].keys() and len(found["by_type_after"]) == 2
-    assert {"accuracy_change", "bank_worth"} <= found["intervals"].keys() and found["accuracy_bank_off"] is not None
+    assert {"accuracy_change", "skill_gain"} <= found["intervals"].keys() and found["accuracy_no_skills"] is not None
     assert found["bank_skills"] > 0 and found["majority_after"] is None and not found["transductive"]
     assert {"collect", "distill", "sft", "rl", "evaluate"} <= found["seconds"].keys()
 
@@ -176,11 +176,13 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
     """The policy's own episodes, made into demonstrations with the skills that it was shown, have the tokens of its prompts."""
     config = load_config(whole / "config.yaml")
     parts = build_policy(config, weights=whole / "checkpoints" / "rl-000002")
-    asked = config.demonstrations.model_copy(update={"without_skills": 0.0, "other_skills": 0.0, "examples": None})
+    asked = config.demonstrations.model_copy(
+        update={"no_skill_fraction": 0.0, "random_skill_fraction": 0.0, "examples": None}
+    )
     compared = with_skills = 0
     for row in rows(whole, "trajectories.jsonl"):
         played = from_json(Trajectory, json.dumps({key: row[key] for key in row.keys() - {"phase", "step", "sample"}}))
-        steps = [replace(step, info={**step.info, ADVICE: step.admissible[0]}) for step in played.steps]
+        steps = [replace(step, info={**step.info, ADVICE: step.admissible_actions[0]}) for step in played.steps]
         bank = read_run_bank(config.skills, whole, played.bank_version)
         assert bank is not None and parts.agent.skills is not None
         shown = list(demonstrate([replace(played, steps=tuple(steps))], parts.agent.with_bank(bank.view()), asked, 0))
@@ -197,7 +199,7 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
     summary: Summary = train.run(webshop(), tmp_path / "shop")
     assert (
         summary.score_after is not None
-        and summary.accuracy_bank_off is not None
+        and summary.accuracy_no_skills is not None
         and summary.steps == {"sft": 1, "rl": 1}
     )
     verbs = json.loads((tmp_path / "shop" / "coverage.json").read_text())["by_verb"]
@@ -218,8 +220,8 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
         ("evolve.teacher=openai", "endpoints.teacher"),
         ("rl.stop_rule=sometimes", "sometimes"),
         ("phases=[collect, distill]", "A run learns something"),
-        ("collect={agent: walkthrough, explore: 0.5}", "explore has no meaning with walkthrough"),
-        ("waits_for=a part", "waits for a part"),
+        ("collect={agent: walkthrough, epsilon: 0.5}", "explore has no meaning with walkthrough"),
+        ("requires=a part", "waits for a part"),
     ],
 )
 def test_what_later_phases_cannot_do_is_said_before_anything_is_played(setting: str, why: str, tmp_path: Path) -> None:
@@ -232,13 +234,13 @@ def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_p
     """What was played is not played again; other episodes than those asked for are not taken."""
     heard = Heard()
     with pytest.raises(SkillTTRLError, match=r"1\d* positions|has .* positions"):
-        train.run(load_config_text(["model.embedded.max_positions=100"]), tmp_path / "run")
+        train.run(load_config_text(["model.builtin.max_positions=100"]), tmp_path / "run")
     played = (tmp_path / "run" / "collected.jsonl").read_bytes()
     assert not (tmp_path / "run" / "bank").exists()
     with pytest.raises(RunFolderError, match="already holds a run"):
         train.run(load_config_text(["rl.steps=1"]), tmp_path / "run")
     with pytest.raises(RunFolderError, match="explore"):
-        train.run(load_config_text(["collect.explore=0.4"]), tmp_path / "run", resume="auto")
+        train.run(load_config_text(["collect.epsilon=0.4"]), tmp_path / "run", resume="auto")
     train.run(load_config_text(["rl.steps=1"]), tmp_path / "run", resume="auto", progress=heard)
     assert (tmp_path / "run" / "collected.jsonl").read_bytes() == played
     assert any("the config is taken as it is now" in text for text in heard.said)

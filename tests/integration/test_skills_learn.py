@@ -69,21 +69,25 @@ def test_who_asks_is_told_and_uses_it_on_names_never_seen() -> None:
     assert share([is_correct(trajectory) for trajectory in silent]) < 0.25  # ten answers to guess among
     for trajectory in asked:
         (step,) = trajectory.steps
-        assert step.completion is not None and step.completion.mask is not None
-        told = [token for token, own in zip(step.completion.token_ids, step.completion.mask, strict=True) if not own]
+        assert step.completion is not None and step.completion.completion_mask is not None
+        told = [
+            token
+            for token, own in zip(step.completion.token_ids, step.completion.completion_mask, strict=True)
+            if not own
+        ]
         assert made[0].policy.tokenizer.decode(told).startswith("<skill>")
 
 
 def test_a_rule_in_the_prompt_is_followed_and_a_wrong_one_is_no_help() -> None:
-    settings = ["skills.in_prompt=1", "skills.prompt_tokens=32", "skills.max_retrievals=0"]
+    settings = ["skills.prompt_top_k=1", "skills.prompt_max_tokens=32", "skills.max_retrievals=0"]
     right = built(load_config("quickstart_skills", [*SMALL, *settings]))
-    wrong = built(load_config("quickstart_skills", [*SMALL, *settings, "skills.bank=family:operators-shuffled"]))
+    wrong = built(load_config("quickstart_skills", [*SMALL, *settings, "skills.bank=synthetic:operators-shuffled"]))
     answered = [[is_correct(trajectory) for trajectory in tries(made) if not trajectory.ops] for made in (right, wrong)]
     assert share(answered[0]) > 0.85 and share(answered[1]) < 0.3
 
 
 def test_bank_off_leaves_questions_unanswered() -> None:
-    made = built(load_config("quickstart_skills", [*SMALL, "skills.use=false"]))
+    made = built(load_config("quickstart_skills", [*SMALL, "skills.enabled=false"]))
     found = list(tries(made))
     assert all(trajectory.retrieved == () and trajectory.bank_version is None for trajectory in found)
     assert share([is_correct(trajectory) for trajectory in found]) < 0.25
@@ -108,4 +112,4 @@ def test_a_few_steps_without_labels_teach_it_to_ask(tmp_path: Path) -> None:
     assert rates[0] < 0.45 and rates[-1] > rates[0] + 0.2
     assert summary.accuracy_before is not None and summary.accuracy_after is not None
     assert summary.accuracy_after > summary.accuracy_before + 0.15
-    assert summary.accuracy_bank_off is not None and summary.accuracy_bank_off < 0.25
+    assert summary.accuracy_no_skills is not None and summary.accuracy_no_skills < 0.25

@@ -12,7 +12,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 
-RULE = ["rl.stop_rule=agreement", "rl.checkpoint_every=100"]
+RULE = ["rl.stop_rule=majority_ratio", "rl.save_steps=100"]
 
 
 class Listener(SilentProgress):
@@ -29,7 +29,7 @@ class Listener(SilentProgress):
 def settings(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Six steps from a base on which no answer has 30 % of the votes: the rule fires after three."""
     folder = tmp_path_factory.mktemp("base") / "run"
-    train.run(load_config(tiny_yaml, ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]), folder)
+    train.run(load_config(tiny_yaml, ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]), folder)
     return ["phases=[rl]", f"model.path={folder}/checkpoints/sft-000150", "rl.steps=6", "rl.learning_rate=1e-4"]
 
 
@@ -45,7 +45,7 @@ def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], ti
     assert told in (tmp_path / "ended" / "summary.md").read_text()
     assert [path.name for path in (tmp_path / "ended" / "checkpoints").iterdir()] == ["rl-000003"]
 
-    whole = train.run(load_config(tiny_yaml, [*settings, "rl.validate_every=3"]), tmp_path / "whole")
+    whole = train.run(load_config(tiny_yaml, [*settings, "rl.eval_steps=3"]), tmp_path / "whole")
     assert whole.steps == {"rl": 6} and whole.stopped is None
     assert rows(tmp_path / "whole", "metrics.jsonl")[:3] == rows(tmp_path / "ended", "metrics.jsonl")
     middle, after = rows(tmp_path / "whole", "evaluations.jsonl")[1], rows(tmp_path / "ended", "evaluations.jsonl")[1]

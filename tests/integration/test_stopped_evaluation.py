@@ -13,7 +13,7 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
 
-SETTINGS = ["phases=[rl]", "rl.steps=3", "rl.checkpoint_every=3", "rl.validate_every=2", "rl.reward=random"]
+SETTINGS = ["phases=[rl]", "rl.steps=3", "rl.save_steps=3", "rl.eval_steps=2", "rl.reward=random"]
 
 
 class StopIn(SilentProgress):

@@ -38,26 +38,26 @@ class Hall(TextEnv):
 
 gymnasium.register("Hall-v0", Hall)
 '''
-SETTINGS = ["env.id=hall_env:Hall-v0", "agent.max_turns=2", "agent.constrain_actions=true", "rollout.backend=vllm"]
+SETTINGS = ["env.id=hall_env:Hall-v0", "agent.max_turns=2", "agent.structured_actions=true", "rollout.backend=vllm"]
 SETTINGS += ["eval={samples: 6, greedy: false}", "data={max_prompt_tokens: 200}", "rollout.max_new_tokens=40"]
 
 
 def test_every_action_is_one_of_those_listed_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "hall_env.py").write_text(HALL)
     monkeypatch.chdir(tmp_path)
-    config = load_config({}, ["model.embedded={hidden_size: 128, layers: 2, heads: 4, max_positions: 512}"])
+    config = load_config({}, ["model.builtin={hidden_size: 128, layers: 2, heads: 4, max_positions: 512}"])
     tokenizer = build_tokenizer()
-    save_model(build_model(config.model.embedded, tokenizer, seed=0), tokenizer, tmp_path / "model")
+    save_model(build_model(config.model.builtin, tokenizer, seed=0), tokenizer, tmp_path / "model")
     plain = load_config({}, SETTINGS)
     (tmp_path / "plain.yaml").write_text(plain.to_yaml(sparse=True))
     measured = evaluate.run_all(tmp_path / "model", config=str(tmp_path / "plain.yaml"))[0]
-    loose = ["agent.constrain_actions=false"]
+    loose = ["agent.structured_actions=false"]
     free = evaluate.run_all(tmp_path / "model", loose, config=str(tmp_path / "plain.yaml"))[0]
     assert measured.accuracy == 1.0
     assert free.accuracy == 0.0, "random weights write something else where they may"
 
 
 def test_nothing_is_learnt_from_constrained_actions(tmp_path: Path) -> None:
-    settings = ["agent.constrain_actions=true", "rollout.backend=vllm", "model.embedded={hidden_size: 128, heads: 4}"]
+    settings = ["agent.structured_actions=true", "rollout.backend=vllm", "model.builtin={hidden_size: 128, heads: 4}"]
     with pytest.raises(ConfigError, match="vllm is for measuring"):
         train.run(load_config("quickstart", settings), tmp_path / "run")

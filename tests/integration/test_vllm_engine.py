@@ -27,7 +27,7 @@ pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
 
 SETTINGS = {
-    "model": {"path": "embedded", "embedded": {"hidden_size": 128, "heads": 4, "layers": 2, "max_positions": 640}},
+    "model": {"path": "builtin", "builtin": {"hidden_size": 128, "heads": 4, "layers": 2, "max_positions": 640}},
     "data": {"max_prompt_tokens": 400},
     "rollout": {"backend": "vllm", "max_new_tokens": 200},
 }
@@ -122,7 +122,9 @@ def test_log_probs_are_the_learners_at_the_sampling_temperature(
             assert (last in backend.eos_ids) == (done.finish_reason == "stop")
             assert done.finish_reason == "stop" or len(done.token_ids) == 40
             assert done.text == loaded.tokenizer.decode(list(done.token_ids), skip_special_tokens=True)
-            assert done.policy_version == backend.policy_version and done.mask == (True,) * len(done.token_ids)
+            assert done.policy_version == backend.policy_version and done.completion_mask == (True,) * len(
+                done.token_ids
+            )
             reasons.add(done.finish_reason)
     assert reasons == {"stop", "length"}
 
@@ -239,15 +241,15 @@ def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel)
             limit=1,
         )
     )
-    told = [done for done in found.completions if done.inserted]
+    told = [done for done in found.completions if done.inserted_spans]
     assert len(told) == len(asked) > 3 and backend.cached_tokens - cached >= BLOCK * len(told)
     control = loaded.tokenizer.convert_tokens_to_ids("<|im_end|>")
     for done in told:
-        assert done.mask is not None and sum(done.mask) <= 40
-        inserted = [token for token, own in zip(done.token_ids, done.mask, strict=True) if not own]
+        assert done.completion_mask is not None and sum(done.completion_mask) <= 40
+        inserted = [token for token, own in zip(done.token_ids, done.completion_mask, strict=True) if not own]
         assert loaded.tokenizer.decode(inserted) == " <|im_end|> told: 12 " and control not in inserted
         scored = learners(loaded, found.prompt_ids, done)
-        pairs = zip(done.logprobs, scored, done.mask, strict=True)
+        pairs = zip(done.logprobs, scored, done.completion_mask, strict=True)
         assert max(abs(own - other) for own, other, sampled in pairs if sampled) < 1e-4
 
 
@@ -297,7 +299,7 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
     backend: Any, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.updates.pack_output_layer", lambda model: None)
+        patch.setattr("skill_ttrl.llm.vllm.weight_sync.pack_output_layer", lambda model: None)
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
             backend.sync(8)

@@ -23,7 +23,7 @@ import pytest
 import torch
 
 from skill_ttrl.cli.main import app
-from skill_ttrl.config import EmbeddedConfig, LoraConfig, SkillTTRLConfig
+from skill_ttrl.config import BuiltinConfig, LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.context import BackendContext
@@ -39,7 +39,7 @@ pytest.importorskip("vllm")
 KEY = "a-key-for-this-test-alone"
 CLOSE = 1e-4
 """Largest difference of log-probs in float32 that is rounding, nats."""
-SHAPE = EmbeddedConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
+SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
 QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
 
 
@@ -105,7 +105,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 def config_for(served: Served, **vllm: Any) -> SkillTTRLConfig:
     config = SkillTTRLConfig.model_validate({"model": {"path": str(served.model)}})
-    options = {"servers": [served.address], "transfer_folder": str(served.folder), "start_timeout": 240, **vllm}
+    options = {"servers": [served.address], "weight_transfer_dir": str(served.folder), "start_timeout": 240, **vllm}
     return config.model_copy(update={"vllm": config.vllm.model_validate({"mode": "server", **options})})
 
 
@@ -179,7 +179,7 @@ def test_log_probs_are_the_learners_at_the_sampling_temperature(served: Served, 
     assert largest_difference(loaded, found, temperature) < CLOSE
     assert len({done.token_ids for each in found for done in each.completions}) > 90  # of 96
     assert {done.policy_version for each in found for done in each.completions} == {3}
-    assert all(done.mask == (True,) * len(done.token_ids) for each in found for done in each.completions)
+    assert all(done.completion_mask == (True,) * len(done.token_ids) for each in found for done in each.completions)
     assert sampled(backend, sampling, n=3) == found
     assert sampled(backend, sampling, n=3, seed=1) != found
 
@@ -262,7 +262,7 @@ def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, m
 
 def test_adapters_are_swapped(served: Served) -> None:
     loaded = learner(served, lora=True)
-    config = config_for(served, updates="lora")
+    config = config_for(served, weight_sync="lora")
     config.model.lora = LoraConfig(r=4, alpha=8)
     backend = backend_for(served, learner(served))
     backend.sync(0)  # the server's base is the learner's again
@@ -298,7 +298,7 @@ def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
 
 def test_a_server_that_slept_samples_with_the_new_weights(served: Served) -> None:
     loaded = learner(served, 0.02)
-    backend = backend_for(served, loaded, config=config_for(served, sleep=True))
+    backend = backend_for(served, loaded, config=config_for(served, enable_sleep_mode=True))
     backend.sync(1)
     backend.rest()
     move(loaded.model, 0.03)
@@ -337,8 +337,8 @@ def test_training_follows_through_a_server(
     monkeypatch.setattr("skill_ttrl.llm.models.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
     run = tmp_path / "run"
     shape = SHAPE.model_dump()
-    options = [f"model.embedded={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]
-    options += [f"vllm.servers=[{served.address}]", f"vllm.transfer_folder={served.folder}", "rl.steps=3"]
+    options = [f"model.builtin={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]
+    options += [f"vllm.servers=[{served.address}]", f"vllm.weight_transfer_dir={served.folder}", "rl.steps=3"]
     words = ["train", str(tiny_yaml), "--output", str(run), *(word for each in options for word in ("--set", each))]
     app(words, standalone_mode=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
@@ -384,7 +384,7 @@ def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
 def test_a_model_of_another_shape_is_refused(served: Served) -> None:
     """After the last: what a refused update leaves behind in a server is not to be sampled from."""
     tokenizer = build_tokenizer(QUESTIONS)
-    other = build_model(EmbeddedConfig(hidden_size=64, layers=2, heads=2, max_positions=512), tokenizer, seed=0)
+    other = build_model(BuiltinConfig(hidden_size=64, layers=2, heads=2, max_positions=512), tokenizer, seed=0)
     backend = backend_for(served, LoadedModel(other, tokenizer))
     with pytest.raises(WeightSyncError, match="could not be handed"):
         backend.sync(1)

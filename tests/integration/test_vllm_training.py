@@ -38,12 +38,12 @@ pytestmark = pytest.mark.vllm
 STEPS = 3
 SETTINGS = [
     "rollout.backend=vllm",
-    "model.embedded={hidden_size: 128, heads: 4, layers: 2, max_positions: 128}",
+    "model.builtin={hidden_size: 128, heads: 4, layers: 2, max_positions: 128}",
     "sft.steps=30",
     "sft.data.limit=512",
     f"rl.steps={STEPS}",
     "rl.prompts_per_step=8",
-    "rl.checkpoint_every=1",
+    "rl.save_steps=1",
     "rollout.n_votes_per_prompt=8",
     "rollout.n_samples_per_prompt=8",
     "data.train.limit=32",
@@ -67,7 +67,7 @@ def lora_config(trained: Path, updates: str, *more: str) -> SkillTTRLConfig:
     assert cold.is_dir()
     return load_config(
         "quickstart",
-        [*SETTINGS, "phases=[rl]", f"model.path={cold}", "model.lora={r: 4}", f"vllm.updates={updates}", *more],
+        [*SETTINGS, "phases=[rl]", f"model.path={cold}", "model.lora={r: 4}", f"vllm.weight_sync={updates}", *more],
     )
 
 
@@ -92,7 +92,7 @@ def test_a_run_follows_all_weights(trained: Path) -> None:
 
 @pytest.mark.parametrize("updates", ["lora", "weights"])
 def test_a_run_follows_adapters(updates: str, trained: Path, tmp_path: Path) -> None:
-    config = lora_config(trained, updates, "vllm.sleep=true", "rl.learning_rate=1e-2")
+    config = lora_config(trained, updates, "vllm.enable_sleep_mode=true", "rl.learning_rate=1e-2")
     train.run(config, tmp_path / "run")
     look_at(tmp_path / "run")
     reply = ask(find_trained(tmp_path / "run"), "12+34", samples=2, temperature=1.0)  # from the adapters' folder
@@ -143,7 +143,7 @@ SHAPE = {
     ("family", "tied", "settings"),
     [
         ("llama", False, []),
-        ("llama", False, ["model.lora={r: 3}", "vllm.updates=lora"]),
+        ("llama", False, ["model.lora={r: 3}", "vllm.weight_sync=lora"]),
         ("qwen3", True, []),
     ],
 )
@@ -182,7 +182,7 @@ def scores(backend: Any, loaded: LoadedModel) -> tuple[list[list[float]], list[l
 
 @pytest.fixture
 def adapted(trained: Path) -> Iterator[tuple[Any, LoadedModel]]:
-    config = lora_config(trained, "lora", "vllm.sleep=true")
+    config = lora_config(trained, "lora", "vllm.enable_sleep_mode=true")
     loaded = load_model(config.model, device="cpu")
     backend = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
     yield backend, loaded
@@ -217,7 +217,7 @@ def test_adapters_that_were_not_swapped_end_the_run(
     assert len(list(Path(backend._folder.name).iterdir())) == 1  # from the disk as well
     move(loaded)
     monkeypatch.setattr(type(backend), "_swap_adapters", lambda *_: None)
-    with pytest.raises(WeightSyncError, match=r"vllm\.updates=lora"):
+    with pytest.raises(WeightSyncError, match=r"vllm\.weight_sync=lora"):
         backend.sync(3)
     assert backend.policy_version == 2
 
@@ -259,9 +259,9 @@ def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> N
 def test_what_cannot_be_trained_with_is_said_before_anything_starts(trained: Path) -> None:
     for wrong, says in (
         (["rollout.top_p=0.9"], r"rollout\.top_p=0\.9"),
-        (["model.embedded.hidden_size=96", "model.path=embedded"], r"model\.embedded\.hidden_size"),
+        (["model.builtin.hidden_size=96", "model.path=builtin"], r"model\.builtin\.hidden_size"),
         (["vllm.max_model_len=4000"], "128 positions"),
-        (["vllm.updates=lora"], r"model\.lora"),
+        (["vllm.weight_sync=lora"], r"model\.lora"),
         (["vllm.max_model_len=16"], r"vllm\.max_model_len"),
     ):
         config = load_config(trained / "config.yaml", wrong)

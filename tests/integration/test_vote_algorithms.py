@@ -43,7 +43,7 @@ def test_scores_and_advantages_stand_side_by_side(folder: Path) -> None:
     for line in lines:
         assert line["pseudo_score"] == line["reward"]
         assert line["original_score"] == grade_answer(line["answer"], truths[line["task"]["id"]])["score"]
-        assert line["task"]["reference"] is None and line["task"]["labels"] is None, "the trainer has no labels"
+        assert line["task"]["ground_truth"] is None and line["task"]["labels"] is None, "the trainer has no labels"
         groups.setdefault((line["step"], line["task"]["id"]), []).append(line)
     for group in groups.values():
         trained = [line for line in group if line["advantages"] is not None]
@@ -89,10 +89,10 @@ def test_pseudo_and_original_labels_on_the_groups_of_a_run(folder: Path) -> None
     groups = [Group(tries[0].task, tuple(tries)) for tries in by_group.values()]
     held = batch_majority_vote([group.answers for group in groups])
     pseudo = apply_ttrl_gt(groups, held)
-    assert [group.task.reference for group in pseudo] == [votes[where]["answer"] for where in by_group]
-    assert [group.task.reference for group in apply_original_gt(pseudo)] == [None] * len(groups)
+    assert [group.task.ground_truth for group in pseudo] == [votes[where]["answer"] for where in by_group]
+    assert [group.task.ground_truth for group in apply_original_gt(pseudo)] == [None] * len(groups)
     recorded = [votes[where]["labels"] for where in by_group]
-    assert [Labels(**labels).pseudo for labels in recorded] == [group.task.reference for group in pseudo]
+    assert [Labels(**labels).pseudo for labels in recorded] == [group.task.ground_truth for group in pseudo]
     metrics = compute_ttrl_metrics(held, [labels["true"] for labels in recorded], [group.answers for group in groups])
     rows = read_run(folder).metrics
     expected = rows[rows["phase"] == "rl"]["label_accuracy"].mean()

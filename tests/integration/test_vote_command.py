@@ -22,7 +22,7 @@ ALL = ("--strategies", "all")
 def run(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run in which every problem comes round again: three problems, three a step."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    settings = ("data.train.limit=3", "rl.steps=3", "sft.steps=80", "sft.checkpoint_every=80")
+    settings = ("data.train.limit=3", "rl.steps=3", "sft.steps=80", "sft.save_steps=80")
     done = skillttrl("train", tiny_yaml, "-o", folder, *[word for each in settings for word in ("--set", each)])
     assert done.code == 0, done
     return folder
@@ -44,9 +44,9 @@ def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: P
     assert set(each) == set(STRATEGIES) and next(iter(each)) == "majority"
     assert [name for name in each if each[name]["needs"]] == ["harmonic"]  # a run has a history, and no paraphrase here
     # The majority of the laboratory is the run's own: winner by winner, and whether it was true.
-    held = [(row["task_id"], row["answer"], row["agreement"], row["correct"]) for row in lines(run)]
+    held = [(row["task_id"], row["answer"], row["majority_ratio"], row["correct"]) for row in lines(run)]
     mine = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
-    assert [(row["task_id"], row["answer"], row["agreement"], row["correct"]) for row in mine] == held
+    assert [(row["task_id"], row["answer"], row["majority_ratio"], row["correct"]) for row in mine] == held
     winners: dict[str, list[str]] = defaultdict(list)
     for row in held:
         if (key := canonical(row[1])) is not None:
@@ -94,7 +94,7 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
 def test_an_evaluation_s_samples_are_voted_on(run: Path, tmp_path: Path) -> None:
     measured = skillttrl("evaluate", run, "--set", "eval.samples=4", "-o", tmp_path / "kept", "--json").json
     found = strategies(skillttrl("vote", tmp_path / "kept", "--json").json)["majority"]["figures"]
-    assert found["majority_ratio"]["value"] == pytest.approx(measured["agreement"])
+    assert found["majority_ratio"]["value"] == pytest.approx(measured["majority_ratio"])
     assert found["label_accuracy"]["value"] == pytest.approx(measured["majority"])
 
 
@@ -111,7 +111,7 @@ def test_a_model_is_asked_in_two_wordings(
     assert found.code == 0, found
     assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["needs"] is None
     rows = lines(tmp_path / "lab", "samples.jsonl")
-    assert all([sample["view"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
+    assert all([sample["prompt_variant"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
     assert all("now" not in row["task"]["options"]["question"] for row in rows)
     refused(skillttrl(*asked, "-n", 3), 2, "Make it even")
     plain = tuple(word for word in asked if word != "--paraphrase")
@@ -146,7 +146,7 @@ def test_texts_of_one_s_own(tmp_path: Path) -> None:
     )
     told = skillttrl("vote", hard, "-o", tmp_path / "hard")
     assert "1 of 3 different answers were given up (undecided 1)" in " ".join(told.out.split()), told
-    counted = json.loads((tmp_path / "hard" / "vote.json").read_text())["answers_given_up"]
+    counted = json.loads((tmp_path / "hard" / "vote.json").read_text())["undecided_answers"]
     assert counted == {"count": 1, "distinct": 3, "reasons": {"undecided": 1}}
     unlabelled = tmp_path / "open.json"
     unlabelled.write_text(json.dumps([{"problem": "a", "responses": ["answer is 1"] * 4}]))

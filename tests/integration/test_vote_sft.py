@@ -23,8 +23,8 @@ from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
 
-COLD = ["phases=[sft]", "sft.steps=150", "sft.checkpoint_every=150"]
-DRAWN = ["rl.steps=4", "rl.learning_rate=1e-4", "rl.mini_batch_prompts=null", "vote_sft.batch_size=2"]
+COLD = ["phases=[sft]", "sft.steps=150", "sft.save_steps=150"]
+DRAWN = ["rl.steps=4", "rl.learning_rate=1e-4", "rl.mini_batch_size=null", "vote_sft.batch_size=2"]
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def pair(base: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) 
     """(reinforced, baseline): two runs from the same base."""
     folder = tmp_path_factory.mktemp("pair")
     start = [f"model.path={base}", *DRAWN]
-    train.run(load_config(tiny_yaml, ["phases=[rl]", "rl.validate_every=1", *start]), folder / "mine")
+    train.run(load_config(tiny_yaml, ["phases=[rl]", "rl.eval_steps=1", *start]), folder / "mine")
     settings = ["phases=[vote_sft]", "vote_sft.passes=6", "vote_sft.learning_rate=3e-3", *start]
     train.run(load_config(tiny_yaml, settings), folder / "mine-vote_sft")
     return folder / "mine", folder / "mine-vote_sft"
@@ -64,7 +64,7 @@ def test_it_draws_as_many_samples_of_the_same_prompts_in_the_same_order(pair: tu
 
 
 def test_while_it_samples_the_policy_is_that_of_the_start(base: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    settings = ["phases=[vote_sft]", f"model.path={base}", *DRAWN, "run.keep_checkpoints=null"]
+    settings = ["phases=[vote_sft]", f"model.path={base}", *DRAWN, "run.save_total_limit=null"]
     train.run(load_config(tiny_yaml, settings), tmp_path / "run")
     start = load_file(base / "model.safetensors")
     checkpoints = sorted((tmp_path / "run" / "checkpoints").iterdir())
@@ -164,7 +164,7 @@ def test_without_a_baseline_the_report_names_the_command_that_makes_it(
 
     for path, settings in (
         ("random", ["rl.reward=random"]),
-        ("cold", ["phases=[sft]", "sft.steps=2", "model.path=embedded"]),
+        ("cold", ["phases=[sft]", "sft.steps=2", "model.path=builtin"]),
     ):
         train.run(
             load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", "rl.steps=0", *settings]), tmp_path / path
@@ -207,7 +207,7 @@ def test_phases_and_prompts_are_checked_before_anything_is_trained(tiny_yaml: Pa
 def test_with_a_bank_its_skills_are_seen_and_it_stays_as_it_was(tiny_skills_yaml: Path, tmp_path: Path) -> None:
     config = load_config(tiny_skills_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"])
     summary = train.run(config, tmp_path / "run")
-    assert summary.bank_version == 1 and summary.accuracy_bank_off is not None
+    assert summary.bank_version == 1 and summary.accuracy_no_skills is not None
     shown = [json.loads(line)["skills_in_prompt"] for line in (tmp_path / "run" / "trajectories.jsonl").open()]
     assert all(len(skills) == 1 for skills in shown)
 
@@ -231,9 +231,7 @@ def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
     base: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = [
-        word for setting in (f"model.path={base}", "rl.validate_every=1", *DRAWN) for word in ("--set", setting)
-    ]
+    settings = [word for setting in (f"model.path={base}", "rl.eval_steps=1", *DRAWN) for word in ("--set", setting)]
     code, out, _ = command(monkeypatch, capsys, "rl", tiny_yaml, *settings, "-o", "mine")
     named = out.partition("Make it: skillttrl ")[2].partition(" Wall time:")[0]
     assert code == 0 and named == "train mine/config.yaml --set 'phases=[vote_sft]' -o mine-vote_sft"

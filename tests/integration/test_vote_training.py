@@ -31,7 +31,7 @@ SETTINGS = [
     "phases=[rl]",
     "rl.steps=6",
     "rl.prompts_per_step=3",
-    "rl.checkpoint_every=2",
+    "rl.save_steps=2",
     "rl.learning_rate=0.003",
     "rollout.n_votes_per_prompt=8",
     "rollout.n_samples_per_prompt=4",
@@ -44,7 +44,7 @@ SETTINGS = [
 def cold(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """A policy that gives answers, if rarely true ones: a second of cold start, shared by all runs here."""
     folder = tmp_path_factory.mktemp("cold") / "run"
-    settings = ["phases=[sft]", "sft.steps=150", "sft.learning_rate=1e-2", "sft.checkpoint_every=150"]
+    settings = ["phases=[sft]", "sft.steps=150", "sft.learning_rate=1e-2", "sft.save_steps=150"]
     train.run(load_config(tiny_yaml, settings), folder)
     return f"model.path={folder}/checkpoints/sft-000150"
 
@@ -103,7 +103,7 @@ def test_a_strategy_trains_and_resumes_to_the_same_bytes(
             "label_accuracy",
             "pass@8",
             "collapse_warning",
-            "answers_given_up",
+            "undecided_answers",
         } <= row.keys()
     effect: dict[str, Callable[[dict[str, Any]], Any]] = {
         "confidence": lambda vote: vote["scores"],
@@ -169,10 +169,10 @@ def test_half_of_the_votes_answer_a_paraphrase(cold: str, own: str, tiny_yaml: P
     options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:say", "rl.steps=1"]
     train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
     tries = rows(tmp_path / "run", "trajectories.jsonl")
-    assert [row["view"] for row in tries] == ([0] * 4 + [1] * 4) * 3
+    assert [row["prompt_variant"] for row in tries] == ([0] * 4 + [1] * 4) * 3
     for row in tries:
         said = row["task"]["options"]["question"]
-        assert said.startswith(("Compute ", "Find ")[row["view"]]) and row["steps"][0]["observation"] == said
+        assert said.startswith(("Compute ", "Find ")[row["prompt_variant"]]) and row["steps"][0]["observation"] == said
     assert len({row["task"]["id"] for row in tries}) == 3, "both wordings are tries at the same task"
     (row,) = rows(tmp_path / "run")
     assert row["sequences"] == 12 and row["failed_rollouts"] == 0  # 4 of the 8 tries at each of 3 tasks
@@ -184,7 +184,7 @@ def test_a_paraphrase_that_is_empty_leaves_the_question_as_it_is(
     options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:silent", "rl.steps=1"]
     train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
     tries = rows(tmp_path / "run", "trajectories.jsonl")
-    assert {row["view"] for row in tries} == {0, 1}
+    assert {row["prompt_variant"] for row in tries} == {0, 1}
     assert all(row["task"]["options"]["question"].startswith("Compute ") for row in tries)
 
 
@@ -196,7 +196,9 @@ def test_the_policy_itself_can_be_asked_for_the_paraphrase(cold: str, tiny_yaml:
     options = ["vote.strategy=harmonic", "rl.steps=1", "agent.template=plain"]
     train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options, f"agent.prompts={prompts}"]), tmp_path / "asked")
     tries = rows(tmp_path / "asked", "trajectories.jsonl")
-    questions = [{row["task"]["options"]["question"] for row in tries if row["view"] == view} for view in (0, 1)]
+    questions = [
+        {row["task"]["options"]["question"] for row in tries if row["prompt_variant"] == view} for view in (0, 1)
+    ]
     assert len(questions[0]) == 3 and questions[0] != questions[1]
     (prompts / "paraphrase.md").write_text("word " * 60 + "$question")
     train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options, f"agent.prompts={prompts}"]), tmp_path / "long")

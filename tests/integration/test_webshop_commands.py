@@ -142,9 +142,9 @@ def test_a_policy_is_measured_by_score_and_success(tmp_path: Path, monkeypatch: 
     found = done.json
     rows = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
     drawn = [row["samples"][0] for row in rows if row["draw"] == "sample"]
-    assert [sample["right"] for sample in drawn] == [sample["score"] == 1 for sample in drawn]
+    assert [sample["is_correct"] for sample in drawn] == [sample["score"] == 1 for sample in drawn]
     assert 0 < found["score"] < 1 and found["score"] == pytest.approx(sum(each["score"] for each in drawn) / 5)
-    assert found["accuracy"] == sum(each["right"] for each in drawn) / 5 < found["score"]
+    assert found["accuracy"] == sum(each["is_correct"] for each in drawn) / 5 < found["score"]
     assert found["score_interval"][0] <= found["score"] <= found["score_interval"][1]
     assert found["source"] == f"webshop test ({SOURCE})"
     assert f"score, T = 0.6 │ {found['score']:.3f} [" in shown and "score, greedy" in shown and "generated" in shown

@@ -251,7 +251,7 @@ class HFBackend(TokenizerMixin):
             self._said_open = True
             warnings.warn(
                 "Actions with a place for words, such as search[<your query>], have no probability as a whole: where one is possible, "
-                "all are drawn token by token (agent.constrain_by=tokens).",
+                "all are drawn token by token (agent.structured_by=tokens).",
                 stacklevel=2,
             )
         return "tokens"
@@ -261,8 +261,8 @@ class HFBackend(TokenizerMixin):
         prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
         if not takes_slot_masks(self.model):
             raise ModelError(
-                "Actions are drawn as a whole (agent.constrain_by=actions) by models alone whose attention is `sdpa` without "
-                "sliding windows. Set agent.constrain_by=tokens."
+                "Actions are drawn as a whole (agent.structured_by=actions) by models alone whose attention is `sdpa` without "
+                "sliding windows. Set agent.structured_by=tokens."
             )
         unique = list(dict.fromkeys(rows))
         self._check_prompts([prompts[index] for index in unique])
@@ -320,6 +320,6 @@ class HFBackend(TokenizerMixin):
         different = list(set(rows))  # samples of a group are often the same
         texts = dict(zip(different, self.tokenizer.batch_decode(different, skip_special_tokens=True), strict=True))
         return [
-            Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, mask=(True,) * len(ids))
+            Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, completion_mask=(True,) * len(ids))
             for ids, logprob, reason in zip(rows, logprobs, reasons, strict=True)
         ]

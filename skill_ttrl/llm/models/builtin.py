@@ -14,7 +14,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
-from skill_ttrl.config import EmbeddedConfig
+from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.llm.models.entities import build_entity_tokenizer
 from skill_ttrl.llm.models.token_rows import attend_to_alike, draw_shared_embeddings
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 NUMBER_SCALE = 0.3
-"""Of the rows of numbers where the first layer is to find things of one kind (`model.embedded.attend_to_alike`)."""
+"""Of the rows of numbers where the first layer is to find things of one kind (`model.builtin.attend_to_alike`)."""
 TAGS = ("think", "answer", "action", "skill", "skill_ops")
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -39,13 +39,13 @@ CHAT_TEMPLATE = (
 )
 
 
-def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = None) -> PreTrainedTokenizerBase:
+def build_tokenizer(corpus: Iterable[str] = (), shape: BuiltinConfig | None = None) -> PreTrainedTokenizerBase:
     """A byte-level BPE tokenizer: 256 bytes, one token a digit and a tag, and merges for the words of `corpus`; or one of its entities.
 
     The same corpus in the same order gives the same tokenizer. `shape` says how many merges there are, and how many numbers in
     brackets are tokens of their own.
     """
-    shape = shape or EmbeddedConfig()
+    shape = shape or BuiltinConfig()
     if shape.vocabulary == "entities":
         return build_entity_tokenizer(corpus)
     tokenizer = Tokenizer(models.BPE())
@@ -81,7 +81,7 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: EmbeddedConfig | None = N
 
 
 def build_model(
-    shape: EmbeddedConfig, tokenizer: PreTrainedTokenizerBase, seed: int, attention: str | None = None
+    shape: BuiltinConfig, tokenizer: PreTrainedTokenizerBase, seed: int, attention: str | None = None
 ) -> PreTrainedModel:
     """A Qwen2 of the given shape with random weights drawn from `seed`; embeddings are tied.
 

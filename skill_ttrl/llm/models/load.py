@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-from skill_ttrl.config import EMBEDDED, LoraConfig, ModelConfig
+from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.entities import saved_as_is
@@ -53,9 +53,9 @@ def load_model(
     Raises:
         ModelError: the model is not there, needs code that is not trusted, or does not fit the device.
     """
-    if config.path == EMBEDDED:
-        tokenizer = build_tokenizer(corpus, config.embedded)
-        model: Any = build_model(config.embedded, tokenizer, seed, config.attn_implementation)
+    if config.path == BUILTIN:
+        tokenizer = build_tokenizer(corpus, config.builtin)
+        model: Any = build_model(config.builtin, tokenizer, seed, config.attn_implementation)
     elif Path(config.path, "adapter_config.json").is_file():
         raise ModelError(
             f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merged "
@@ -64,7 +64,7 @@ def load_model(
     else:
         model, tokenizer = _load_pretrained(config, dtype, empty=empty)
     if config.lora is not None:
-        if config.path == EMBEDDED:
+        if config.path == BUILTIN:
             raise ConfigError(
                 "model.lora adapts a model that knows something; the built-in one starts from random weights."
             )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, Qwen2Config
 
-from skill_ttrl.config import EMBEDDED, ModelConfig
+from skill_ttrl.config import BUILTIN, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 
@@ -33,10 +33,10 @@ def load_model_config(model: ModelConfig) -> Any:
     Raises:
         ModelError: it is in no folder and no cache, and the hub cannot be reached or has no such model.
     """
-    if model.path == EMBEDDED:
-        tokenizer = build_tokenizer((), model.embedded)
+    if model.path == BUILTIN:
+        tokenizer = build_tokenizer((), model.builtin)
         with torch.device("meta"):
-            return build_model(model.embedded, tokenizer, seed=0).config
+            return build_model(model.builtin, tokenizer, seed=0).config
     chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
     here = Path(model.path).is_dir()
     try:

@@ -1,6 +1,6 @@
 """The `openai` backend: a policy at a remote endpoint that speaks OpenAI's protocol. Its weights are not trained.
 
-It works on text only. Request options that the protocol lacks are sent as vLLM's extensions with `endpoints.policy.dialect: vllm`,
+It works on text only. Request options that the protocol lacks are sent as vLLM's extensions with `endpoints.policy.server_type: vllm`,
 and otherwise handled as docs/endpoints.md states. A failed request becomes a completion with the reason in `error`; a server
 that would refuse every request ends the run.
 """
@@ -56,7 +56,7 @@ class OpenAIBackend:
         self.config = self.client.config
         self.policy_version = 0
         self.context: int | None = None
-        self.constrains = self._vllm = self.config.dialect == "vllm"
+        self.constrains = self._vllm = self.config.server_type == "vllm"
 
     def encode(self, messages: Sequence[Message]) -> None:
         """Return None: this backend works on text only."""
@@ -97,7 +97,7 @@ class OpenAIBackend:
         if sampling.top_k and not self._vllm:
             raise ConfigError(
                 f"rollout.top_k={sampling.top_k} cannot be said in OpenAI's protocol. Set it to 0, or "
-                "endpoints.policy.dialect=vllm where the server is one that understands it."
+                "endpoints.policy.server_type=vllm where the server is one that understands it."
             )
         try:
             async with asyncio.TaskGroup() as group:

@@ -2,7 +2,7 @@
 
 Again: 408, 409, 429, 5xx, a dropped connection, a timeout, an answer that cannot be read. Never again: any other refusal, and
 a 429 that says the account is empty. Pauses double from half a second, with jitter; a server that says how long to wait is
-given that long, and one that asks for longer than `max_wait` is not asked again.
+given that long, and one that asks for longer than `max_retry_wait` is not asked again.
 """
 
 from __future__ import annotations
@@ -139,16 +139,16 @@ def duration(text: str | None) -> float | None:
     return _number(text)
 
 
-def pause_before(attempt: int, wait: float | None, max_wait: float, random: Random) -> float | None:
-    """Seconds before an attempt (2 is the first repetition); None where the server asks for more than `max_wait`.
+def pause_before(attempt: int, wait: float | None, max_retry_wait: float, random: Random) -> float | None:
+    """Seconds before an attempt (2 is the first repetition); None where the server asks for more than `max_retry_wait`.
 
     Jitter is added to what the server asks for (`wait`), so that those who wait do not all come back at once.
     """
     if wait is None:
-        return float(min(max_wait, FIRST_PAUSE * 2.0 ** min(attempt - 2, 30)) * random.uniform(0.5, 1.0))
-    if wait > max_wait:
+        return float(min(max_retry_wait, FIRST_PAUSE * 2.0 ** min(attempt - 2, 30)) * random.uniform(0.5, 1.0))
+    if wait > max_retry_wait:
         return None
-    return wait + random.uniform(0.0, min(1.0, 0.25 * wait, max_wait - wait))
+    return wait + random.uniform(0.0, min(1.0, 0.25 * wait, max_retry_wait - wait))
 
 
 _FOUND = {
@@ -188,8 +188,8 @@ def _remedy(failure: Failure, role: Role, config: EndpointConfig, address: Addre
         return "Add credit, or name another model; what was begun can be gone on with."
     if failure.kind == "redirected":
         return f"Give that address as {here}.base_url."
-    if failure.wait is not None and failure.wait > config.max_wait:
-        return f"It asks for a pause of {failure.wait:g} s, more than {here}.max_wait ({config.max_wait:g} s): raise it, or try later."
+    if failure.wait is not None and failure.wait > config.max_retry_wait:
+        return f"It asks for a pause of {failure.wait:g} s, more than {here}.max_retry_wait ({config.max_retry_wait:g} s): raise it, or try later."
     if failure.kind == "timeout":
         return f"Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."
     if failure.kind == "unreachable":

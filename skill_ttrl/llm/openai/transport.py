@@ -133,7 +133,7 @@ class Transport:
     def _hold_off(self, seconds: float | None) -> None:
         """Send nothing for so long: other requests are not to run into the same limit."""
         if seconds is not None:
-            self._not_before = max(self._not_before, time.monotonic() + min(seconds, self.config.max_wait))
+            self._not_before = max(self._not_before, time.monotonic() + min(seconds, self.config.max_retry_wait))
 
     async def _pause(self, attempt: int, failure: Failure) -> None:
         """Wait before the next attempt.
@@ -142,7 +142,7 @@ class Transport:
             EndpointError: there is none.
         """
         config = self.config
-        wait = pause_before(attempt + 1, failure.wait, config.max_wait, self._random)
+        wait = pause_before(attempt + 1, failure.wait, config.max_retry_wait, self._random)
         if not failure.retryable or attempt > config.max_retries or wait is None:
             raise EndpointError(explained(failure, self.role, config, self.address, attempt), failure.kind) from None
         self._hold_off(failure.wait)

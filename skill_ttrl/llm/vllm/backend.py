@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import EMBEDDED
+from skill_ttrl.config import BUILTIN
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
@@ -157,12 +157,12 @@ class VLLMBackend(TokenizerMixin):
         self.policy_version = policy_version
 
     def rest(self) -> None:
-        """Let the engine sleep where `vllm.sleep` says so; the next `sync` wakes it.
+        """Let the engine sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes it.
 
         On a GPU its memory becomes the learner's: weights that will be sent again are thrown away (level 2), those under an
         adapter wait in the CPU's memory (level 1). On a CPU vLLM takes the call and gives nothing back.
         """
-        if self._config.sleep and self._engine is not None and not self._resting:
+        if self._config.enable_sleep_mode and self._engine is not None and not self._resting:
             level = 1 if hands_adapters(self._context) else 2
             self._engine.call(lambda llm: llm.sleep(level=level))
             self._resting = True
@@ -177,7 +177,7 @@ class VLLMBackend(TokenizerMixin):
     def _start(self) -> Engine:
         model, weights = self._context.model.config, self._context.model.weights
         files, revision = model.path, model.revision
-        if (weights is None and files == EMBEDDED) or is_sharded(
+        if (weights is None and files == BUILTIN) or is_sharded(
             weights or Path(files)
         ):  # no folder that vLLM could read
             files, revision = self._folder.name, None
@@ -263,12 +263,12 @@ class VLLMBackend(TokenizerMixin):
             engine.call(function)
         except Exception as error:
             raise WeightSyncError(
-                f"vLLM did not take over the learner's weights ({what}): {reason(error)}. Try another vllm.updates, or "
+                f"vLLM did not take over the learner's weights ({what}): {reason(error)}. Try another vllm.weight_sync, or "
                 "rollout.backend=hf."
             ) from error
 
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        theirs, most = score(engine, sequences, self._lora), self._config.max_gap or MAX_GAP[self.dtype]
-        self.last_gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates}")
+        theirs, most = score(engine, sequences, self._lora), self._config.max_logprob_diff or MAX_GAP[self.dtype]
+        self.last_gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import EMBEDDED, ModelConfig, VLLMConfig
+from skill_ttrl.config import BUILTIN, ModelConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def check_fits(settings: BackendSettings, model: ModelSource, device: str, model
     check_learnable(settings, model)
     if on_cpu and (problem := wrong_heads(model.config.path, model_config)):
         cure = "Take another model, or set rollout.backend=hf."
-        if model.config.path == EMBEDDED:
-            cure = "Set model.embedded.hidden_size and model.embedded.heads so that their ratio is one of these."
+        if model.config.path == BUILTIN:
+            cure = "Set model.builtin.hidden_size and model.builtin.heads so that their ratio is one of these."
         raise ConfigError(f"{problem} {cure}")
 
 
@@ -55,15 +55,15 @@ def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
             "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
             "rollout.top_k=0, or with rollout.backend=hf."
         )
-    if settings.vllm.updates != "lora":
+    if settings.vllm.weight_sync != "lora":
         return
     if lora is None and (model.trains or is_adapter(model.weights)):
         raise ConfigError(
-            "vllm.updates=lora hands adapters over, and this policy has none. Set model.lora, or vllm.updates=weights."
+            "vllm.weight_sync=lora hands adapters over, and this policy has none. Set model.lora, or vllm.weight_sync=full."
         )
     if lora is not None and lora.r > LORA_RANKS[-1]:
         raise ConfigError(
-            f"model.lora.r is {lora.r}; vLLM takes at most {LORA_RANKS[-1]}. Lower it, or set vllm.updates=weights."
+            f"model.lora.r is {lora.r}; vLLM takes at most {LORA_RANKS[-1]}. Lower it, or set vllm.weight_sync=full."
         )
 
 
@@ -139,7 +139,7 @@ def engine_arguments(
             "max_num_batched_tokens": max(BATCHED_TOKENS, length),
         }
     else:
-        arguments["enable_sleep_mode"] = vllm.sleep
+        arguments["enable_sleep_mode"] = vllm.enable_sleep_mode
     if adapted and model.lora is not None:
         arguments |= {
             "enable_lora": True,
@@ -199,4 +199,4 @@ def wrong_heads(model: str, described: Any) -> str:
 
 def hands_adapters(context: BackendContext) -> bool:
     """True if adapters go to the engine as they are, not folded into the weights."""
-    return context.settings.vllm.updates == "lora" and context.model.config.lora is not None
+    return context.settings.vllm.weight_sync == "lora" and context.model.config.lora is not None

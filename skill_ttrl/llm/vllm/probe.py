@@ -98,7 +98,7 @@ def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]
     """The gap between the log-probs of learner and sampler after an update of the kind `update`.
 
     Raises:
-        WeightSyncError: it is more than rounding: its mean is larger than `most` (`vllm.max_gap`).
+        WeightSyncError: it is more than rounding: its mean is larger than `most` (`vllm.max_logprob_diff`).
     """
     gap = compare(ours, theirs)
     if gap.mean <= most:
@@ -106,6 +106,6 @@ def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]
     raise WeightSyncError(
         f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "
         f"token on average, {gap.largest:.3g} at most, over {gap.tokens} tokens; at most {most:g} on average is "
-        "rounding (vllm.max_gap). It does not sample from the policy that is trained, so the run ends here. Try another "
-        "vllm.updates or vllm.mode, float32 on both sides to tell rounding from old weights, or rollout.backend=hf."
+        "rounding (vllm.max_logprob_diff). It does not sample from the policy that is trained, so the run ends here. Try another "
+        "vllm.weight_sync or vllm.mode, float32 on both sides to tell rounding from old weights, or rollout.backend=hf."
     )

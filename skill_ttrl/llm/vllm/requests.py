@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import EMBEDDED
+from skill_ttrl.config import BUILTIN
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.chat import end_ids
@@ -70,7 +70,7 @@ def completions(
     """
     texts = tokenizer.batch_decode([list(ids) for ids, _, _ in samples], skip_special_tokens=True)
     found = tuple(
-        Completion(text, ids, logprobs, REASONS.get(ended or "", "error"), version, mask=(True,) * len(ids))
+        Completion(text, ids, logprobs, REASONS.get(ended or "", "error"), version, completion_mask=(True,) * len(ids))
         for text, (ids, logprobs, ended) in zip(texts, samples, strict=True)
     )
     return found if len(found) == n else found * n
@@ -84,7 +84,7 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
         ModelError: the model is not there, or nothing could end its completions.
     """
     base, weights = context.model.config, context.model.weights
-    if context.model.trains or (weights is None and base.path == EMBEDDED):  # the learner has loaded it, or soon will
+    if context.model.trains or (weights is None and base.path == BUILTIN):  # the learner has loaded it, or soon will
         loaded: Any = context.loaded
         return loaded.tokenizer, loaded.model.config, end_ids(loaded.model, loaded.tokenizer)
     from transformers import GenerationConfig

@@ -24,7 +24,7 @@ class Decision:
 
 def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | None:
     """The rule that ends an evaluation early; None where all items are needed."""
-    if not gate.use or not gate.early_stop:
+    if not gate.enabled or not gate.early_stop:
         return None
     margin = -gate.min_effect if gate.rule == "not_worse" else gate.min_effect
     threshold = _mean(current.scores) + current.bonus + margin if current.scores else 0.0
@@ -40,7 +40,7 @@ def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | N
 
 def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> Decision:
     """Accept `candidate` in the place of `current`, or not."""
-    if not gate.use:
+    if not gate.enabled:
         return Decision(True, "the gate is off")
     if not candidate.whole:
         return Decision(

@@ -117,7 +117,7 @@ class LLMOptimizer:
 
     def _takes_notes(self, source: Source) -> bool:
         aware = self.config.skill_aware
-        return aware.use and self.mode.ranks and (source == "failure" or aware.appendix_source == "both")
+        return aware.enabled and self.mode.ranks and (source == "failure" or aware.appendix_source == "both")
 
     def _merge_levels(self, view: StepView, stage: str, patches: Sequence[Patch]) -> Patch:
         """Merge `merge_batch_size` patches at a time until one is left."""

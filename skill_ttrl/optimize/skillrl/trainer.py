@@ -38,7 +38,7 @@ from skill_ttrl.storage.files import wrap_os_errors
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
 """Keys of the config that a continued run may change: no result depends on them."""
-DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 """Settings of what skillrl 1.0.0 does not do."""
 COMMAND_ONLY = {
     "document": "pass its text as initial_skill",

@@ -19,7 +19,7 @@ def shape_advantages(vote: VoteResult, advantages: Sequence[float], estimate: Ad
     if vote.label_weights:
         values = [0.0] * len(values)
         for label, weight in enumerate(vote.label_weights):
-            rewards = [float(place == label) for place in vote.membership]
+            rewards = [float(place == label) for place in vote.class_ids]
             if any(rewards):
                 alone = estimate(rewards, [0] * len(rewards)).tolist()
                 values = [value + weight * each for value, each in zip(values, alone, strict=True)]

@@ -29,7 +29,7 @@ class TrainingSamples:
     """Each trajectory carries its reward."""
     votes: Sequence[VoteResult] | None = None
     """The vote of each group, as it bears on these rollouts (`VoteResult.select`); None where votes are not rewarded."""
-    invalid_penalty: float = 0.0
+    invalid_action_penalty_coef: float = 0.0
     """Taken off the score of each step whose action was invalid."""
     batch: RolloutBatch | None = None
     """The same rollouts as tokens, with `scores_F`, `rewards_F` and `values_F`; None for texts without tokens."""
@@ -93,7 +93,7 @@ class TrainingSamples:
 
     @property
     def step_scores(self) -> list[list[float]]:
-        """Sum of `token_level_scores` of each step of each trajectory: its reward, less `invalid_penalty` for an invalid action."""
+        """Sum of `token_level_scores` of each step of each trajectory: its reward, less `invalid_action_penalty_coef` for an invalid action."""
         return self._by_step(self.rewards)
 
     @property
@@ -104,7 +104,7 @@ class TrainingSamples:
     def _by_step(self, rewards: Sequence[float]) -> list[list[float]]:
         """The reward of each step's trajectory (E), less the penalty of an invalid action."""
         return [
-            [reward - self.invalid_penalty * (step.verdict == "invalid") for step in each.steps]
+            [reward - self.invalid_action_penalty_coef * (step.action_status == "invalid") for step in each.steps]
             for each, reward in zip(self.trajectories, rewards, strict=True)
         ]
 

@@ -170,7 +170,7 @@ class SkillBank(VersionedSkills):
         """
         round = why.get("round")
         if round is not None and skill.stats == SkillStats():
-            skill = replace(skill, stats=SkillStats(created_round=round))
+            skill = replace(skill, stats=SkillStats(created_step=round))
         return self._change(Change("add", None, skill), why)
 
     def add_from_dict(
@@ -261,16 +261,16 @@ class SkillBank(VersionedSkills):
         return self.apply(changes, reason=reason, evidence=evidence, round=round)
 
     def evict_stale(self, current_round: int) -> list[str]:
-        """Evict skills that were neither used nor made in the last `stale_after` rounds; their ids.
+        """Evict skills that were neither used nor made in the last `stale_after_steps` rounds; their ids.
 
         Skills of the source `seeded` stay: whoever seeds a bank wants them there, used or not (as in Skill-TTRL).
         """
-        if self.settings.stale_after is None:
+        if self.settings.stale_after_steps is None:
             return []
-        least = current_round - self.settings.stale_after
+        least = current_round - self.settings.stale_after_steps
         stale = [skill for skill in self if skill.source != SEEDED and last_active(skill) <= least]
         if stale:
-            reason = f"evict: not used for {self.settings.stale_after} rounds"
+            reason = f"evict: not used for {self.settings.stale_after_steps} rounds"
             self.apply([Change("evict", skill, None) for skill in stale], reason=reason, round=current_round)
         return [skill.id for skill in stale]
 

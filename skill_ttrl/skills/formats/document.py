@@ -109,7 +109,7 @@ def document_changes(
     for skill in skills:
         old = snapshot.get(skill.id) or edits.get(skill.id)
         if old is None:
-            changes.append(Change("add", None, replace(skill, stats=SkillStats(created_round=round or 0))))
+            changes.append(Change("add", None, replace(skill, stats=SkillStats(created_step=round or 0))))
         elif any(getattr(old, name) != getattr(skill, name) for name in ("id", *_FIELDS)):
             words = {name: getattr(skill, name) for name in ("id", *_FIELDS, "source")}
             changes.append(Change("replace", old, as_successor(old, replace(old, **words))))

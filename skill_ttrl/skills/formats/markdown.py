@@ -29,7 +29,7 @@ from skill_ttrl.types import Skill, SkillStats
 
 TEXTS = ("title", "tier", "task_type", "when_to_apply", "source", "extra")
 LISTS = ("parents", "evidence", "flags")
-COUNTS = ("uses", "successes", "created_round", "last_used_round")
+COUNTS = ("uses", "successes", "created_step", "last_used_step")
 FIELDS = (*TEXTS, "version", *LISTS, *COUNTS)
 
 

@@ -104,7 +104,7 @@ def _stats(value: object) -> SkillStats:
     if value is None or isinstance(value, SkillStats):
         return value or SkillStats()
     if not isinstance(value, dict) or not set(value) <= {field.name for field in fields(SkillStats)}:
-        raise SkillBankError(f"'stats' holds uses, successes, created_round and last_used_round; found {quote(value)}.")
+        raise SkillBankError(f"'stats' holds uses, successes, created_step and last_used_step; found {quote(value)}.")
     return SkillStats(**value)
 
 
@@ -115,7 +115,7 @@ def _foreign_stats(d: Mapping[str, Any]) -> dict[str, Any]:
     """
     found = {name: d[key] for key, name in STATISTICS.items() if d.get(key) is not None}
     if not found.get("uses"):
-        found.pop("last_used_round", None)
+        found.pop("last_used_step", None)
     return found
 
 

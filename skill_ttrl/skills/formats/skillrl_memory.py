@@ -104,11 +104,11 @@ def memory_of(trajectory: Trajectory, memory_id: str) -> dict[str, Any]:
             "step_index": number,
             "action": step.action,
             "critical_observation": step.observation,
-            "reasoning": " ".join(found[1].strip() for found in _THOUGHT.finditer(step.written) if found[2] is None),
+            "reasoning": " ".join(found[1].strip() for found in _THOUGHT.finditer(step.model_text) if found[2] is None),
         }
         for number, step in enumerate(trajectory.steps, start=1)
     ]
-    tags = {"environment": task.env_id, "outcome": "success" if trajectory.succeeded else "failure"}
+    tags = {"environment": task.env_id, "outcome": "success" if trajectory.is_success else "failure"}
     return {
         "memory_id": memory_id,
         "contextual_description": trajectory.goal,

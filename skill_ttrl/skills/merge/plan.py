@@ -64,7 +64,7 @@ def merge_groups(
         winners: for each group, for each rollout, whether it won.
         snapshot: the bank as it is now.
         rules: see `MergeRules`.
-        round: the training step, for statistics; None leaves `last_used_round` as it is.
+        round: the training step, for statistics; None leaves `last_used_step` as it is.
 
     Returns:
         The changes, each skill at most once (uses, then replacements, then new skills, each by id), and the counts.
@@ -230,7 +230,7 @@ def _skill(
         task_type="".join(task_types) if len(task_types) == 1 else "",
         source=source,
         evidence=tuple(sorted(task_ids)),
-        stats=SkillStats(created_round=round or 0),
+        stats=SkillStats(created_step=round or 0),
     )
 
 

@@ -79,7 +79,7 @@ def _named_forms(forms: Forms, case: Case, actions: set[str]) -> list[str]:
 
 def _offered(case: Case) -> set[str]:
     """The actions that were possible at some step of an episode."""
-    return {action for step in case.steps for action in step.admissible}
+    return {action for step in case.steps for action in step.admissible_actions}
 
 
 def _shape(step: str) -> tuple[str, ...]:

@@ -98,8 +98,8 @@ def case_text(case: Case, number: int, last_steps: int) -> str:
         lines.append(f"[{before} earlier steps are left out]")
     for step in steps:
         lines += [_seen(step.observation), f"Action: {_one_line(step.action, ACTION_CHARS)}{_trouble(step)}"]
-    if case.last_observation:
-        lines.append(_seen(case.last_observation))
+    if case.final_obs:
+        lines.append(_seen(case.final_obs))
     facts = {"n": number, "outcome": "success" if case.won else "failure", "task_type": case.task_type}
     inside = "\n".join(lines)
     # Each part is bounded and escaped; escaped again, as a whole, nothing can close the tag from within.
@@ -177,4 +177,4 @@ def _one_line(text: str, most: int) -> str:
 
 
 def _trouble(step: Step) -> str:
-    return "" if step.verdict in (None, "valid") else f" ({step.verdict})"
+    return "" if step.action_status in (None, "valid") else f" ({step.action_status})"

@@ -130,13 +130,13 @@ def lean(case: Case, *, with_listed: bool = True) -> Case:
             step.reward,
             step.terminated,
             step.truncated,
-            admissible=tuple(map(sys.intern, step.admissible)) if with_listed else (),
-            verdict=step.verdict,
-            complaint=step.complaint,
+            admissible_actions=tuple(map(sys.intern, step.admissible_actions)) if with_listed else (),
+            action_status=step.action_status,
+            parse_error=step.parse_error,
         )
         for step in case.steps
     )
-    return replace(case, steps=steps, last_observation=case.last_observation[:OBSERVATION_CHARS])
+    return replace(case, steps=steps, final_obs=case.final_obs[:OBSERVATION_CHARS])
 
 
 def round_robin(lists: Iterable[Sequence[T]]) -> list[T]:

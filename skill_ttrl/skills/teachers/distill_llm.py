@@ -125,7 +125,7 @@ def questions_of(
             questions.append(found)
         else:
             notes.append(
-                f"{found.name}: not asked, no episode has room in distill.prompt_tokens={config.prompt_tokens}."
+                f"{found.name}: not asked, no episode has room in distill.prompt_max_tokens={config.prompt_max_tokens}."
             )
     return questions, notes
 
@@ -139,12 +139,12 @@ def _question(
     def request(episodes: str) -> Message:
         return Message("user", templates.render(REQUEST, episodes=episodes))
 
-    room = room_for_cases(config.prompt_tokens, (system, request("-")), SkillsAnswer)
+    room = room_for_cases(config.prompt_max_tokens, (system, request("-")), SkillsAnswer)
     shown = shown_cases(cases, last_steps=config.last_steps, tokens=room)
     found = DistillQuestion(tier, kind, most, (system, request(shown.text)), shown.cases)
     if not shown.left_out:
         return found
-    said = f"{shown.left_out} of {len(cases)} episodes have no room in distill.prompt_tokens={config.prompt_tokens}."
+    said = f"{shown.left_out} of {len(cases)} episodes have no room in distill.prompt_max_tokens={config.prompt_max_tokens}."
     return replace(found, notes=(f"{found.name}: {said}",))
 
 

@@ -107,13 +107,13 @@ def evolved_by_asking(
 def question_of(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
 ) -> EvolveQuestion:
-    """The question that failures lead to, within `evolve.prompt_tokens`; what has no room is noted."""
+    """The question that failures lead to, within `evolve.prompt_max_tokens`; what has no room is noted."""
     system = rules(asking.templates, RULES, config.max_new_skills)
 
     def request(bank: str, episodes: str) -> Message:
         return Message("user", asking.templates.render(REQUEST, skills=bank or "none", episodes=episodes))
 
-    room = room_for_cases(config.prompt_tokens, (system, request("-", "-")), EvolveAnswer)
+    room = room_for_cases(config.prompt_max_tokens, (system, request("-", "-")), EvolveAnswer)
     types = list(dict.fromkeys(case.task_type for case in failures))
     near = in_view(skills, types)
     whole = _with_room(near, int(SKILLS_SHARE * room))
@@ -122,11 +122,11 @@ def question_of(
     notes = []
     if len(whole) < len(near):
         notes.append(
-            f"{len(near) - len(whole)} of {len(near)} skills had no room in evolve.prompt_tokens={config.prompt_tokens}"
+            f"{len(near) - len(whole)} of {len(near)} skills had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
         )
     if cases.left_out:
         notes.append(
-            f"{cases.left_out} of {len(failures)} failures had no room in evolve.prompt_tokens={config.prompt_tokens}"
+            f"{cases.left_out} of {len(failures)} failures had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
         )
     by_id = {skill.id: skill for skill in near if skill.id in whole}
     return EvolveQuestion((system, request(bank, cases.text)), cases.cases, by_id, tuple(notes))

@@ -78,7 +78,7 @@ class ParsedEpisode:
     @cached_property
     def named_listed(self) -> tuple[str, ...]:
         """Of the actions that were listed at the last step, those that the task names word for word."""
-        return tuple(action for action in self.case.steps[-1].admissible if _names(action, self.case.task))
+        return tuple(action for action in self.case.steps[-1].admissible_actions if _names(action, self.case.task))
 
     @cached_property
     def named_forms(self) -> frozenset[str]:
@@ -194,9 +194,11 @@ def _names(action: str, task: str) -> bool:
 
 
 def _is_invalid(step: Step) -> bool:
-    if step.verdict == "invalid":
+    if step.action_status == "invalid":
         return True
-    if not step.admissible or step.action in step.admissible:
+    if not step.admissible_actions or step.action in step.admissible_actions:
         return False
     verb = step.action.partition("[")[0]
-    return not any("<" in each and each.partition("[")[0] == verb for each in step.admissible)  # `search[<your query>]`
+    return not any(
+        "<" in each and each.partition("[")[0] == verb for each in step.admissible_actions
+    )  # `search[<your query>]`

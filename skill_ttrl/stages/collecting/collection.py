@@ -98,7 +98,7 @@ class TaskSelection:
         if most is not None and len(tasks) < most:
             progress.notice(
                 f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.tries:,} episodes are played, not "
-                f"{self.episodes:,}. More tries play each more often (--tries; collect.tries)."
+                f"{self.episodes:,}. More tries play each more often (--tries; collect.rollouts_per_task)."
             )
         return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
 
@@ -228,7 +228,7 @@ def training_selection(config: SkillTTRLConfig) -> TaskSelection:
             "one of the two out."
         )
     selection = TaskSelection(
-        env.id, env.train_split, episodes=asked.episodes, tries=asked.tries, subset_size=env.train_tasks
+        env.id, env.train_split, episodes=asked.episodes, tries=asked.rollouts_per_task, subset_size=env.train_tasks
     )
     return selection.made(env.kwargs)
 

@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.players.scripted_agent import Player, WalkthroughPlayer, make_player, player_names
-from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
@@ -78,7 +78,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
         """See `gymnasium.Env.step`."""
         answer = self.env.step(action)
         possible = admissible_actions(self._info)
-        observation, step = make_step(self._observation, action, answer, self._reset_info, admissible=possible)
+        observation, step = make_step(self._observation, action, answer, self._reset_info, admissible_actions=possible)
         self._steps.append(step)
         self._tell(action, observation, answer[-1], over=step.terminated or step.truncated)
         return answer
@@ -91,7 +91,7 @@ class WatchedEnv(gymnasium.Wrapper[str, str, str, str]):
             tuple(self._steps),
             None,
             "max_turns",
-            last_observation=seen,
+            final_obs=seen,
             source=stated(self._reset_info, "source"),
         )
 
@@ -149,7 +149,7 @@ def find_player(name: str, env_id: str) -> Player | None:
     exists = Path(name).exists()
     if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
         return make_player(name, env_id)
-    if name not in (REMOTE, EMBEDDED) and "/" not in name and ":" not in name and not exists:
+    if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
             f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
             "folder, owner/name or openai:MODEL; a player of your own is module:attribute."

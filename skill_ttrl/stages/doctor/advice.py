@@ -29,8 +29,8 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
     if parts["engine"] and estimate.device == "cuda":
         if phase == "sample":
             return "Leave the learner more: a lower vllm.gpu_memory_utilization."
-        if not config.vllm.sleep:
-            return "Let the engine give its memory back while the learner computes: --set vllm.sleep=true."
+        if not config.vllm.enable_sleep_mode:
+            return "Let the engine give its memory back while the learner computes: --set vllm.enable_sleep_mode=true."
     if phase == "sample" and not parts["engine"]:
         fewer = max(1, config.rollout.max_batch_size // 2)
         return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."

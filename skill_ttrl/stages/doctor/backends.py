@@ -113,7 +113,7 @@ def _engine_fits(config: SkillTTRLConfig, model_config: Any | None, engine: str)
     if model_config is not None:
         policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
         check_fits(BackendSettings.of(config), policy, device, model_config)
-    return f"{engine} in this process, on {device}; updates of {config.vllm.updates}"
+    return f"{engine} in this process, on {device}; updates of {config.vllm.weight_sync}"
 
 
 def context_checks(config: SkillTTRLConfig, model_config: Any) -> list[Check]:
@@ -139,7 +139,7 @@ def _servers(config: SkillTTRLConfig) -> list[Check]:
         return [Check("vllm server", "fail", "vllm.mode=server, and vllm.servers names none", advice)]
     with ThreadPoolExecutor(len(config.vllm.servers)) as asking:
         checks = list(asking.map(partial(_server, config), config.vllm.servers))
-    folder = config.vllm.transfer_folder
+    folder = config.vllm.weight_transfer_dir
     if folder is not None:
         checks += tried("vllm transfer", lambda: _writable(Path(folder)))
     return checks
@@ -180,7 +180,7 @@ def _writable(folder: Path) -> str:
             return f"{folder} can be written"
     except OSError as error:
         raise ConfigError(
-            f"vllm.transfer_folder {folder} cannot be written ({error.strerror}). Name one that the learner can write and the "
+            f"vllm.weight_transfer_dir {folder} cannot be written ({error.strerror}). Name one that the learner can write and the "
             "servers can read, or leave it out."
         ) from None
 
@@ -200,10 +200,14 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
     asked: dict[Role, str] = {}
     if config.rollout.backend == REMOTE:
         asked["policy"] = "rollout.backend"
-    if config.skills is not None and config.skills.use:
+    if config.skills is not None and config.skills.enabled:
         if config.skills.update == "merge" and config.skills.merger == "openai":
             asked["merger"] = "skills.merger"
-        if config.skills.update == "merge" and config.skills.extract and config.skills.extractor == "openai":
+        if (
+            config.skills.update == "merge"
+            and config.skills.extract_from_solutions
+            and config.skills.extractor == "openai"
+        ):
             asked["teacher"] = "skills.extractor"
         if "distill" in config.phases and config.distill.teacher == "openai":
             asked["teacher"] = "distill.teacher"
@@ -211,8 +215,8 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
             asked["teacher"] = "evolve.teacher"
         if config.skills.embeds and config.skills.embedder == "openai":
             asked["embeddings"] = "skills.embedder"
-    if config.imitates and config.sft.data is None and config.demonstrations.thought == "openai":
-        asked["teacher"] = "demonstrations.thought"
+    if config.imitates and config.sft.data is None and config.demonstrations.rationale == "openai":
+        asked["teacher"] = "demonstrations.rationale"
     if config.optimize is not None and config.optimize.optimizer == "openai":
         asked["optimizer"] = "optimize.optimizer"
     return asked

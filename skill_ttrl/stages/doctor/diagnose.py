@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import EMBEDDED, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import BUILTIN, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.stages.doctor import version_sets
@@ -89,10 +89,10 @@ def _env(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _waits(config: SkillTTRLConfig) -> list[Check]:
-    if not config.waits_for:
+    if not config.requires:
         return []
-    advice = "A run of it refuses to start. --set waits_for=null starts it all the same."
-    return [Check("recipe", "fail", f"{config.name} waits for {config.waits_for}", advice)]
+    advice = "A run of it refuses to start. --set requires=null starts it all the same."
+    return [Check("recipe", "fail", f"{config.name} waits for {config.requires}", advice)]
 
 
 def _data(config: SkillTTRLConfig) -> list[Check]:
@@ -100,7 +100,7 @@ def _data(config: SkillTTRLConfig) -> list[Check]:
 
     def tasks(source: SourceConfig, split: str) -> str:
         loaded = load_tasks(source, split=split)
-        labelled = sum(task.reference is not None for task in loaded)
+        labelled = sum(task.ground_truth is not None for task in loaded)
         return f"{source.path}: {len(loaded)} problems, {labelled} of them with a true answer"
 
     checks: list[Check] = []
@@ -114,11 +114,11 @@ def _data(config: SkillTTRLConfig) -> list[Check]:
 
 
 def _tracker(config: SkillTTRLConfig) -> list[Check]:
-    tracker = config.run.tracker
+    tracker = config.run.report_to
     if tracker == "none" or installed_version(tracker) is not None:
         return []
     command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
-    return [Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.tracker=none")]
+    return [Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.report_to=none")]
 
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
@@ -178,7 +178,7 @@ def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEs
         estimate = estimate_memory(config, model_config)
         estimates.append(estimate)
         checks.append(_fits(config, estimate, device_memory(device)))
-        if estimate.device != "cpu" or config.model.path == EMBEDDED:
+        if estimate.device != "cpu" or config.model.path == BUILTIN:
             return checks + memory_checks(estimate, "of the GPU" if estimate.device == "cuda" else "of this machine")
         if version_sets.this_environment().engines:
             checks += memory_checks(estimate, "of this machine")

@@ -101,7 +101,7 @@ def estimate_memory(
       own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
     - gathered, gathered_to_sample: see `spread`; several ranks, of which each holds a share of what is above.
     - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
-      the learner computes too, unless `vllm.sleep`. On a CPU, where sleeping changes nothing, its weights and
+      the learner computes too, unless `vllm.enable_sleep_mode`. On a CPU, where sleeping changes nothing, its weights and
       `vllm.cpu_kv_cache_gb`.
 
     Args:
@@ -181,7 +181,7 @@ def _phases(
 
     fixed = together("weights", "reference", "critic", "casts", "runtime")
     optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
-    sleeps = config.vllm.sleep and not how.on_cpu
+    sleeps = config.vllm.enable_sleep_mode and not how.on_cpu
     engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
     phases = {
         "sample": fixed + optimizer + together("kv_cache", "sampling", "episodes", "engine", "gathered_to_sample"),
@@ -205,7 +205,7 @@ def _has_critic_model(config: SkillTTRLConfig) -> bool:
 def _keeps_reference(config: SkillTTRLConfig) -> bool:
     """The reference is a copy; without a cold start or a refresh adapters have the bare base instead."""
     bare_base = config.model.lora is not None and not {"sft", "dagger"} & {*config.phases}
-    return config.rl.kl_coef > 0 and not (bare_base and config.rl.reference_refresh_steps is None)
+    return config.rl.kl_coef > 0 and not (bare_base and config.rl.ref_model_sync_steps is None)
 
 
 def _packs(config: SkillTTRLConfig, model_config: Any) -> bool:
@@ -219,7 +219,7 @@ def _backward(
 ) -> dict[str, int]:
     """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least, and no more than a mini-batch has.
 
-    Packed samples of one prompt share it; turns of an episode have prompts of their own. With `agent.memory: episode` its last prompt and
+    Packed samples of one prompt share it; turns of an episode have prompts of their own. With `agent.context_mode: episode` its last prompt and
     answer are all of it.
     """
     prompt, answer = longest_turn(config)
@@ -228,7 +228,7 @@ def _backward(
     if isinstance(section, SFTConfig):
         most, limit = section.batch_size if section.batch_tokens is None else rows, section.batch_tokens
     else:
-        groups = section.mini_batch_prompts or section.prompts_per_step
+        groups = section.mini_batch_size or section.prompts_per_step
         turns = config.agent.max_turns
         most = groups * config.rollout.n_samples_per_prompt * items_of_episode(config)
         sampled = min(sampled * turns // items_of_episode(config), prompt + answer)
@@ -268,15 +268,15 @@ def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings,
 
 def items_of_episode(config: SkillTTRLConfig) -> int:
     """Sequences that the learner makes of an episode: one, or one for each turn."""
-    return 1 if config.agent.memory == "episode" else config.agent.max_turns
+    return 1 if config.agent.context_mode == "episode" else config.agent.max_turns
 
 
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
     """(tokens of the longest prompt, of the longest answer); skills add budgets of their own to both."""
     prompt, answer = config.data.max_prompt_tokens, config.rollout.max_new_tokens
-    if config.skills is not None and config.skills.use:
-        prompt += config.skills.prompt_tokens if config.skills.in_prompt else 0
-        answer += config.skills.max_retrievals * config.skills.retrieve_tokens
+    if config.skills is not None and config.skills.enabled:
+        prompt += config.skills.prompt_max_tokens if config.skills.prompt_top_k else 0
+        answer += config.skills.max_retrievals * config.skills.retrieval_max_tokens
     return prompt, answer
 
 

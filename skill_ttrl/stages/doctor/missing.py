@@ -43,7 +43,7 @@ def beside_learner(config: SkillTTRLConfig) -> list[str]:
     here = [each for each in config.vllm.servers if is_localhost(urlsplit(each).hostname or "")]
     if not here:
         return []
-    asleep = ", and give it back while the learner computes" if config.vllm.sleep else ""
+    asleep = ", and give it back while the learner computes" if config.vllm.enable_sleep_mode else ""
     return [
         f"{len(here)} vLLM servers on this machine are not counted: started with this config they take "
         f"{config.vllm.gpu_memory_utilization:.0%} of the GPU that each is on (vllm.gpu_memory_utilization){asleep}"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.agents.players.scripted_agent import player_names
-from skill_ttrl.config import EMBEDDED, EndpointConfig, SkillTTRLConfig, verified_note
+from skill_ttrl.config import BUILTIN, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backends import REMOTE, backend_facts, is_command
 from skill_ttrl.llm.models.model_config import load_model_config, published_config
@@ -127,7 +127,7 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
         *_too_large(config, model_config, 0 if device is None and _too_many(found) else memory.on_device, available),
     ]
     assumptions += [*_about_ranks(memory), *beside_learner(config)]
-    if config.verified is not None and not (note := verified_note(config)).startswith("never"):
+    if config.verified is not None and not (note := verified_note(config)).startswith("untested"):
         assumptions.append(f"a recorded run of these settings: {note}")
     if any(each.requests and each.cost is None for each in phases):
         assumptions.append(
@@ -188,7 +188,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
     """The tokens of one phase; `found` knows how many tasks there are."""
     if name == "collect":
         collect = config.collect
-        count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.tries
+        count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.rollouts_per_task
         count *= len(collect.data or [None])
         each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
         return each if _is_player(collect.agent) else _sampled(each, count, _batches(count, config), config)
@@ -198,7 +198,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
             name,
             f"skills by {config.distill.teacher}",
             requests=asked,
-            cost=_cost(asked, config.distill.prompt_tokens, config.endpoints.teacher),
+            cost=_cost(asked, config.distill.prompt_max_tokens, config.endpoints.teacher),
         )
     if name == "sft":
         sft = config.sft
@@ -206,7 +206,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         examples = sft.steps * batch
         size = str(batch) if sft.batch_tokens is None else f"{sft.batch_tokens:,} tokens"
         each = PhasePlan(name, f"{sft.steps:,} steps of {size}", trained_tokens=examples * _item(config))
-        if sft.data is not None or config.demonstrations.thought != OPENAI:
+        if sft.data is not None or config.demonstrations.rationale != OPENAI:
             return each
         # Without `demonstrations.examples` every step is imitated: then as many as are learnt from is the best that is known.
         asked = config.demonstrations.examples or examples
@@ -214,8 +214,8 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         return replace(each, what=f"{each.what}, thoughts by {OPENAI}", requests=asked, cost=cost)
     if name == "evaluate":
         trained = {"rl", "vote_sft"} & {*config.phases}
-        between = (config.rl.steps - 1) // config.rl.validate_every if trained and config.rl.validate_every else 0
-        bank_off = len(trained) if config.skills is not None and config.skills.use else 0
+        between = (config.rl.steps - 1) // config.rl.eval_steps if trained and config.rl.eval_steps else 0
+        bank_off = len(trained) if config.skills is not None and config.skills.enabled else 0
         times = 1 + len(trained) + between + bank_off + ("dagger" in config.phases) * config.dagger.evaluations
         tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
         tasks = found.evaluated or config.env.eval_tasks or 0
@@ -255,9 +255,9 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
         + (rl.top_entropy_quantile < 1)
         + (0 if rl.critic is None else 2 if rl.critic.model is None else 4)
     )
-    trained = learned * _item(config) * rl.epochs * thirds // 3
+    trained = learned * _item(config) * rl.ppo_epochs * thirds // 3
     asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
-    tokens = 0 if config.evolve is None else config.evolve.prompt_tokens
+    tokens = 0 if config.evolve is None else config.evolve.prompt_max_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
 
 
@@ -310,7 +310,9 @@ def _batches(rows: int, config: SkillTTRLConfig) -> int:
 
 def _prompt(config: SkillTTRLConfig) -> int:
     skills = config.skills
-    return config.data.max_prompt_tokens + (skills.prompt_tokens if skills is not None and skills.in_prompt else 0)
+    return config.data.max_prompt_tokens + (
+        skills.prompt_max_tokens if skills is not None and skills.prompt_top_k else 0
+    )
 
 
 def _item(config: SkillTTRLConfig) -> int:
@@ -355,7 +357,7 @@ def _model_config(config: SkillTTRLConfig, assumptions: list[str], missing: list
 
 def _device(config: SkillTTRLConfig, assumptions: list[str], ranks: int) -> Device | None:
     """The GPU that is planned for; None: the CPU."""
-    if config.runtime.device == "cpu" or (config.model.path == EMBEDDED and not gpus()):
+    if config.runtime.device == "cpu" or (config.model.path == BUILTIN and not gpus()):
         return None
     here = gpus()
     known = device_of(here[0]) if here else None

@@ -45,7 +45,7 @@ def join(parts: Iterable[Controls]) -> Controls:
 
 def applies(config: EvalConfig, tasks: Sequence[Task]) -> bool:
     """Tell whether controls are asked for, and the environment judges the tasks: they have no true answers."""
-    return bool(config.controls and tasks) and all(task.reference is None for task in tasks)
+    return bool(config.controls and tasks) and all(task.ground_truth is None for task in tasks)
 
 
 def check_controls(config: SkillTTRLConfig) -> None:
@@ -110,5 +110,5 @@ def lists_actions(env: TextEnvironment, tasks: Sequence[Task], seed: int) -> boo
     for task in tasks:
         played = play_episode(env, task, ConstantPlayer("look"), seed=seed, max_steps=1)
         if played.steps:
-            return bool(played.steps[0].admissible)
+            return bool(played.steps[0].admissible_actions)
     return False

@@ -38,9 +38,9 @@ NO_CONTROLS = Controls()
 
 def correctness(row: TaskSamples) -> list[bool | None]:
     """Grade each sample: by the true answer, else by what the environment said; None where neither is known."""
-    if row.task.reference is None:
-        return [sample.right for sample in row.samples]
-    return list(correct([(answer, row.task.reference) for answer in row.answers]))
+    if row.task.ground_truth is None:
+        return [sample.is_correct for sample in row.samples]
+    return list(correct([(answer, row.task.ground_truth) for answer in row.answers]))
 
 
 def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[SamplingPass]:
@@ -113,13 +113,15 @@ def evaluate_samples(
     Raises:
         EnvError: every try failed in the environment.
     """
-    canonicals([answer for row in rows for answer in (*row.answers, row.task.reference)])  # all in one go; kept there
+    canonicals(
+        [answer for row in rows for answer in (*row.answers, row.task.ground_truth)]
+    )  # all in one go; kept there
     main = [row for row in rows if row.draw == SAMPLE]
     errors = failures(main)
     greedy = [row for row in rows if row.draw == GREEDY]
     results = [_result(row, greedy[place] if greedy else None) for place, row in enumerate(main)]
     graded = bool(results) and all(result.correct is not None for result in results)
-    voted = any(row.task.reference is not None or any(answer is not None for answer in row.answers) for row in main)
+    voted = any(row.task.ground_truth is not None or any(answer is not None for answer in row.answers) for row in main)
     majority = [bool(result.majority_correct) for result in results] if graded and voted else []
     greedily = [bool(result.greedy_correct) for result in results] if graded and greedy else []
     score, score_interval = _score(main, config)
@@ -133,14 +135,14 @@ def evaluate_samples(
         **(_accuracy(rows, main, config) if graded else NOT_GRADED),
         **_share("majority", majority, config),
         **_share("greedy", greedily, config),
-        agreement=float(np.mean([result.agreement for result in results])) if voted else None,
+        majority_ratio=float(np.mean([result.majority_ratio for result in results])) if voted else None,
         entropy=float(np.mean([_answer_entropy(row) for row in main])) if voted else None,
         results=tuple(results),
         failed=len(errors) / sum(len(row.samples) for row in main),
         skill_use=_skill_use(main),
         source=source,
         transductive=transductive,
-        answers_given_up=given_up(answer for row in rows for answer in row.answers).count,
+        undecided_answers=given_up(answer for row in rows for answer in row.answers).count,
         score=score,
         score_interval=score_interval,
         greedy_score=greedy_score,
@@ -250,7 +252,7 @@ def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
         correct=sum(bool(each) for each in right) if known else None,
         samples=len(right),
         majority_answer=vote.answer,
-        agreement=vote.agreement,
+        majority_ratio=vote.majority_ratio,
         majority_correct=(winner is not None and bool(right[winner])) if known else None,
         greedy_correct=correctness(greedy)[0] if greedy else None,
         score=_score_of(row),

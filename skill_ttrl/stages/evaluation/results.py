@@ -9,7 +9,7 @@ from skill_ttrl.intervals import Interval
 
 EVALUATION = "evaluation.json"
 """The file of an evaluation, in the folder of its samples."""
-BANK_OFF = "after, bank off"
+NO_SKILLS = "after_no_skills"
 """Label of the evaluation of the trained policy without its skills: the difference is what they are worth."""
 
 
@@ -22,7 +22,7 @@ class ProblemResult:
     """Right samples; None where nothing says what is right."""
     samples: int
     majority_answer: str | None
-    agreement: float
+    majority_ratio: float
     majority_correct: bool | None
     greedy_correct: bool | None
     score: float | None = None
@@ -71,13 +71,13 @@ class Evaluation:
     pass_at_k: dict[str, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
-    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `agreement`."""
+    """maj@k: share of problems whose most frequent answer is right; None where there are no answers, see `majority_ratio`."""
     majority_interval: Interval | None
     greedy: float | None
     greedy_interval: Interval | None
     by_temperature: dict[str, float]
     """avg@k at the extra temperatures, keyed by temperature."""
-    agreement: float | None
+    majority_ratio: float | None
     """Mean share of the votes that the most frequent answer has. None, as is all that is of votes, where nothing gives an answer:
     no task has a true one, and neither the environment nor a text says one."""
     entropy: float | None
@@ -93,7 +93,7 @@ class Evaluation:
     """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
     transductive: bool | None = None
     """The policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
-    answers_given_up: int | None = None
+    undecided_answers: int | None = None
     """Number of distinct undecided answers over all ways of sampling (`voting.given_up`). None: measured by an older version."""
     by_type: dict[str, TypeResult] = field(default_factory=dict)
     """By type of task; empty where there is only one type, or a problem has no true answer."""

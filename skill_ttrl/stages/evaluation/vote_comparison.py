@@ -72,7 +72,7 @@ def replay(
     Raises:
         ConfigError: an option of a strategy is out of its range.
     """
-    canonicals([answer for visit in visits for row in visit for answer in (*row.answers, row.task.reference)])
+    canonicals([answer for visit in visits for row in visit for answer in (*row.answers, row.task.ground_truth)])
     ballots = ballots_of(visits, settings.seed)
     asked = {BASELINE: strategies.get(BASELINE, {}), **strategies}
     found: list[Replayed] = []
@@ -115,7 +115,7 @@ def _replayed(
 def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
     """The ballots of each visit, with all that the samples say.
 
-    The share that a majority had before training (`base_share`) is that of a problem's first visit: samples of one policy
+    The share that a majority had before training (`base_majority_ratio`) is that of a problem's first visit: samples of one policy
     are what its training would begin with. Earlier votes differ from strategy to strategy; `hold` adds them.
     """
     shares: dict[Problem, float] = {}
@@ -124,15 +124,17 @@ def ballots_of(visits: Visits, seed: int) -> list[list[Ballot]]:
         ballots = []
         for row in visit:
             keys = tuple(canonicals(row.answers))
-            share = shares.setdefault(_problem(row), majority_vote(row.answers).agreement)
+            share = shares.setdefault(_problem(row), majority_vote(row.answers).majority_ratio)
             ballots.append(
                 Ballot(
                     answers=row.answers,
                     prompt="/".join(_problem(row)),
                     logprobs=_whole([sample.logprob for sample in row.samples]),
                     lengths=_whole([sample.tokens for sample in row.samples]),
-                    views=tuple(sample.view for sample in row.samples) if any(s.view for s in row.samples) else None,
-                    base_share=share,
+                    views=tuple(sample.prompt_variant for sample in row.samples)
+                    if any(s.prompt_variant for s in row.samples)
+                    else None,
+                    base_majority_ratio=share,
                     seed=derive_seed(seed, "ballot", step),
                     keys=keys,
                 )
@@ -216,8 +218,8 @@ def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[B
 
 def _judged(row: TaskSamples, step: int, vote: VoteResult) -> Held:
     won, reward_accuracy = None, None
-    if row.task.reference is not None:
-        won, *right = correct([(answer, row.task.reference) for answer in (vote.answer, *row.answers)])
+    if row.task.ground_truth is not None:
+        won, *right = correct([(answer, row.task.ground_truth) for answer in (vote.answer, *row.answers)])
         reward_accuracy = float(np.mean([one == other for one, other in zip(vote.matches, right, strict=True)]))
     return Held(_problem(row), row.task.task_type, step, vote, won, reward_accuracy, bare_key(canonical(vote.answer)))
 

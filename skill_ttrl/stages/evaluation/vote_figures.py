@@ -90,14 +90,14 @@ def values_by_problem(votes: Sequence[Held], threshold: float) -> dict[str, dict
     found: dict[str, dict[Problem, list[float]]] = {name: defaultdict(list) for name in FIGURES if name != "flip_rate"}
     for held in votes:
         vote, problem = held.vote, held.problem
-        found["majority_ratio"][problem].append(vote.agreement)
+        found["majority_ratio"][problem].append(vote.majority_ratio)
         found["abstained"][problem].append(float(vote.answer is None or vote.skipped))
         if held.correct is None or held.reward_accuracy is None:
             continue
         found["label_accuracy"][problem].append(float(held.correct))
         found["reward_accuracy"][problem].append(held.reward_accuracy)
         wrong = vote.answer is not None and not held.correct
-        found["false_consensus"][problem].append(float(wrong and vote.agreement >= threshold))
+        found["false_consensus"][problem].append(float(wrong and vote.majority_ratio >= threshold))
         if vote.answer is not None:
             found["decided_accuracy"][problem].append(float(held.correct))
     return {
@@ -152,10 +152,10 @@ def reliability_curve(votes: Sequence[Held], confidence: float) -> tuple[Bin, ..
     bins: dict[int, list[Held]] = defaultdict(list)
     for held in votes:
         if held.correct is not None and held.vote.answer is not None:
-            bins[min(BINS - 1, int(held.vote.agreement * BINS))].append(held)
+            bins[min(BINS - 1, int(held.vote.majority_ratio * BINS))].append(held)
     return tuple(
         Bin(
-            agreement=math.fsum(held.vote.agreement for held in inside) / len(inside),
+            agreement=math.fsum(held.vote.majority_ratio for held in inside) / len(inside),
             accuracy=(right := sum(bool(held.correct) for held in inside)) / len(inside),
             interval=wilson_interval(right, len(inside), confidence),
             votes=len(inside),

@@ -40,7 +40,7 @@ class VoteLab:
     """The majority first; the others as they were asked for."""
     notes: tuple[str, ...] = ()
     """Notes on omitted or missing samples."""
-    answers_given_up: UndecidedAnswers = field(default_factory=UndecidedAnswers)
+    undecided_answers: UndecidedAnswers = field(default_factory=UndecidedAnswers)
     """Of the different answers of all samples, those that are compared as texts only, and why."""
 
 

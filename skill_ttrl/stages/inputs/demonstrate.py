@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene, task_skills
+from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.adviser import ADVICE
@@ -67,7 +67,7 @@ class Coverage:
     """Examples whose prompt shows a skill, by its id; skills of the bank that none shows have 0."""
     skills_followed: Mapping[str, int] = field(default_factory=dict)
     """Examples in which the action has more words of this skill than of any other shown."""
-    without_skills: float = 0.0
+    no_skill_fraction: float = 0.0
     """Share of the examples whose prompts have none."""
     distinct_skill_blocks: int = 0
     """Different sets of skills in the prompts."""
@@ -99,27 +99,29 @@ def chosen_steps(
     found: list[tuple[Trajectory, int, str]] = []
     refused = not_written = 0
     for trajectory in trajectories:
-        if trajectory.error is not None or not (trajectory.succeeded or config.label == ADVICE):
+        if trajectory.error is not None or not (trajectory.is_success or config.label == "expert"):
             continue
         for place, action, written in _labels(trajectory, config, agent):
-            listed = trajectory.steps[place].admissible
-            if not (action in listed or not listed or project(f"<action>{action}</action>", listed).verdict == "valid"):
+            listed = trajectory.steps[place].admissible_actions
+            if not (
+                action in listed or not listed or project(f"<action>{action}</action>", listed).action_status == "valid"
+            ):
                 refused += 1
             elif not written:
                 not_written += 1
             else:
                 found.append((trajectory, place, action))
     if not found:
-        won = sum(trajectory.succeeded for trajectory in trajectories)
+        won = sum(trajectory.is_success for trajectory in trajectories)
         raise DataError(
             f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
-            + (" and none says what its player advised" if config.label == ADVICE else "")
+            + (" and none says what its player advised" if config.label == "expert" else "")
             + (f", and agent.observations writes none of their {not_written} steps" if not_written else "")
             + ". Collect with a better player, or more episodes. "
             + (
-                "Advice is in episodes that were collected with --explore; demonstrations.label=won imitates what was done in won ones."
-                if config.label == ADVICE
-                else "demonstrations.label=advice takes lost episodes too, where they were collected with --explore."
+                "Advice is in episodes that were collected with --explore; demonstrations.label=success imitates what was done in won ones."
+                if config.label == "expert"
+                else "demonstrations.label=expert takes lost episodes too, where they were collected with --explore."
             )
         )
     most = config.examples or len(found)
@@ -148,7 +150,7 @@ def _labels(
 
 def _label(step: Step, config: DemonstrationsConfig) -> str | None:
     advice = step.info.get(ADVICE)
-    if config.label == ADVICE:
+    if config.label == "expert":
         return advice if isinstance(advice, str) else None
     # An episode that was won in spite of a step that its player did not want shows nothing good at that step.
     return None if isinstance(advice, str) and advice != step.action else step.action
@@ -179,12 +181,12 @@ def show_steps(
     prompts: bool = True,
 ) -> Iterator[StepShown]:
     """The steps of `chosen_steps`, with the skills of each episode (`skills_of_episodes`); without `prompts` they have no messages."""
-    aims = Aims(trajectories, config) if config.thought == "aim" else None
+    aims = Aims(trajectories, config) if config.rationale == "next_subgoal" else None
     for trajectory, place, action in steps:
         skills = shown[id(trajectory)]
         scene = scene_at(trajectory, place, skills)
         followed = follows(action, skills)
-        thought = followed.title if followed is not None and config.thought == "skill" else ""
+        thought = followed.title if followed is not None and config.rationale == "skill" else ""
         if aims is not None:
             thought = aims.before(trajectory, place, action)
         yield StepShown(
@@ -199,10 +201,10 @@ def show_steps(
         )
 
 
-def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> Scene:
+def scene_at(trajectory: Trajectory, place: int, skills: tuple[Skill, ...]) -> AgentInput:
     """The scene in which the step at this place was taken."""
     step = trajectory.steps[place]
-    return Scene(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible, skills)
+    return AgentInput(step.observation, trajectory.steps[:place], goal_of(trajectory), step.admissible_actions, skills)
 
 
 def skills_of_episodes(
@@ -225,9 +227,9 @@ def skills_of_episodes(
         share = drawn.random()
         if task_skills(trajectory.task) is not None:
             shown[id(trajectory)] = own.skills
-        elif share < config.without_skills:
+        elif share < config.no_skill_fraction:
             shown[id(trajectory)] = ()
-        elif share < config.without_skills + config.other_skills:
+        elif share < config.no_skill_fraction + config.random_skill_fraction:
             others = drawn.sample(everything, min(len(everything), max(1, len(own.skills))))
             shown[id(trajectory)] = agent.fit_to_budget(others).skills
         else:
@@ -298,20 +300,20 @@ def coverage(
         fixed: the environment's `fixed_actions`.
     """
     verbs = Counter(verb(each.action, fixed) for each in shown)
-    actions = {action for each in episodes for step in each.steps for action in step.admissible}
+    actions = {action for each in episodes for step in each.steps for action in step.admissible_actions}
     possible = {verb(action, fixed) for action in actions}
     blocks = Counter(each.skills for each in shown)
     counts = Counter(skill for each in shown for skill in each.skills)
     return Coverage(
         examples=len(shown),
         episodes=len(episodes),
-        won=sum(trajectory.succeeded for trajectory in episodes),
+        won=sum(trajectory.is_success for trajectory in episodes),
         by_type=dict(sorted(Counter(each.task_type for each in shown).items())),
         by_verb=dict(verbs.most_common()),
         never_done=sorted(possible - set(verbs)),
         skills_shown={skill.id: counts[skill.id] for skill in bank},
         skills_followed=dict(Counter(each.followed for each in shown if each.followed).most_common()),
-        without_skills=blocks[()] / len(shown) if shown else 0.0,
+        no_skill_fraction=blocks[()] / len(shown) if shown else 0.0,
         distinct_skill_blocks=len(blocks),
         not_possible=left_out.not_possible,
         not_written=left_out.not_written,

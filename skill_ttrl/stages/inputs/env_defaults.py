@@ -17,9 +17,9 @@ from skill_ttrl.progress import Progress
 
 MAX_TURNS = 50
 """Turns of an episode where neither a config nor the environment says how many."""
-PROMPT = ("template", "memory")
+PROMPT = ("template", "context_mode")
 """Keys of `agent` that a prompt is made by. A config that states one of them otherwise than the environment keeps its own."""
-OF_A_PROMPT = (*PROMPT, "history", "projection")
+OF_A_PROMPT = (*PROMPT, "history_length", "action_parser")
 
 
 def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None = None) -> SkillTTRLConfig:
@@ -63,10 +63,10 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
 
 def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> None:
     """Say that the environment lists what can be done (`lists`) and the prompts will not show it, where nobody chose that."""
-    if lists and config.agent.memory not in ("window", "episode"):
+    if lists and config.agent.context_mode not in ("window", "episode"):
         progress.notice(
-            f"{config.env.id} lists the actions that are possible, but prompts do not show them: agent.memory="
-            f"{config.agent.memory}, agent.template={config.agent.template}. With agent.memory=window and agent.template=episode "
+            f"{config.env.id} lists the actions that are possible, but prompts do not show them: agent.context_mode="
+            f"{config.agent.context_mode}, agent.template={config.agent.template}. With agent.context_mode=window and agent.template=episode "
             "(or the environment's own) they do.",
             warning=True,
         )

@@ -17,7 +17,7 @@ from skill_ttrl.types import Task, derive_seed
 def gate_of(config: SkillTTRLConfig) -> GateConfig | None:
     """The gate of a run; None where no bank changes in it, or all changes are applied as they come."""
     skills = config.skills
-    return skills.gate if skills is not None and skills.use and "rl" in config.phases else None
+    return skills.gate if skills is not None and skills.enabled and "rl" in config.phases else None
 
 
 def hold_out(
@@ -72,5 +72,5 @@ def split_tasks(tasks: Sequence[Task], count: int, seed: int) -> tuple[list[Task
     drawn = np.random.default_rng(derive_seed(seed, "gate tasks")).permutation(len(tasks))[:count].tolist()
     held_out = {*drawn}
     return [task for place, task in enumerate(tasks) if place not in held_out], [
-        tasks[place].without_reference() for place in drawn
+        tasks[place].without_ground_truth() for place in drawn
     ]

@@ -6,7 +6,7 @@ import hashlib
 from pathlib import Path
 
 from skill_ttrl.agents.document import document_revision
-from skill_ttrl.config import EMBEDDED, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import BUILTIN, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
@@ -76,7 +76,7 @@ def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
 
 
 def _model_revision(model: ModelConfig) -> str | None:
-    if model.path == EMBEDDED or Path(model.path).is_dir():
+    if model.path == BUILTIN or Path(model.path).is_dir():
         return model.revision
     from skill_ttrl.llm.models.load import hub_revision
 
@@ -136,7 +136,7 @@ def data_revision(source: SourceConfig) -> str | None:
     Raises:
         DataError: it cannot be read, or a file's content is not the pinned one.
     """
-    if source.path.startswith("family:"):
+    if source.path.startswith("synthetic:"):
         return source.revision
     asked = source.revision
     is_hash = asked is not None and asked.startswith(FILE_HASH)

@@ -1,4 +1,4 @@
-"""Rationales in `<think>` for demonstrations, written by a language model (`demonstrations.thought: openai`)."""
+"""Rationales in `<think>` for demonstrations, written by a language model (`demonstrations.rationale: openai`)."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
@@ -92,7 +92,7 @@ def fit_prompts(
     """
 
     def length(question: str) -> int:
-        return backend.count(agent.prompt(Scene(question)).messages)
+        return backend.count(agent.prompt(AgentInput(question)).messages)
 
     kept: list[Task] = []
     long: list[str] = []

@@ -1,11 +1,11 @@
-"""The texts that a tokenizer of entities learns its words from (`model.embedded.vocabulary: entities`): those of a run's prompts."""
+"""The texts that a tokenizer of entities learns its words from (`model.builtin.vocabulary: entities`): those of a run's prompts."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from skill_ttrl.agents.agent import Scene, task_skills
+from skill_ttrl.agents.agent import AgentInput, task_skills
 from skill_ttrl.agents.document import read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.config import AgentConfig, SkillTTRLConfig
@@ -25,7 +25,7 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
         DataError: the demonstrations cannot be read.
         ConfigError, DocumentError: a template or the document cannot.
     """
-    found = {*_around(config.agent, bool(skills)), *config.model.embedded.words}
+    found = {*_around(config.agent, bool(skills)), *config.model.builtin.words}
     form = find_observations(config.agent.observations)
     found |= set(() if form is None else form.vocabulary)
     found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
@@ -39,7 +39,7 @@ def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set
 def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
     """Texts of the templates, of the system message and the document."""
     templates = Templates(agent.prompts)
-    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.memory == "window").template)
+    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.context_mode == "window").template)
     for name in _OF_SKILLS if skills else ():
         yield _PLACE.sub(" ", templates.get(name).template)
     yield agent.system or ""
@@ -53,12 +53,14 @@ def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:
     for trajectory in read_episodes(files):
         for skill in task_skills(trajectory.task) or ():
             yield from (skill.title, skill.text, skill.when_to_apply)
-        if agent.memory == "window":  # whose prompts have a place for it
+        if agent.context_mode == "window":  # whose prompts have a place for it
             yield trajectory.goal
         for place, step in enumerate(trajectory.steps):
             seen = step.observation
             if form is not None:
-                seen = form.observe(Scene(seen, trajectory.steps[:place], trajectory.goal, step.admissible))
+                seen = form.observe(
+                    AgentInput(seen, trajectory.steps[:place], trajectory.goal, step.admissible_actions)
+                )
             yield seen
             if form is None or form.actions is None:
-                yield from step.admissible or (step.action,)  # a model may have written anything
+                yield from step.admissible_actions or (step.action,)  # a model may have written anything

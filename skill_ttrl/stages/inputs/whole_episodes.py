@@ -1,4 +1,4 @@
-"""Demonstrations of whole episodes, where an episode is one growing conversation (`agent.memory: episode`).
+"""Demonstrations of whole episodes, where an episode is one growing conversation (`agent.context_mode: episode`).
 
 What was done stays in the conversation, whatever was advised: what is to be learnt at a turn is a text of its own.
 """
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.skills.types import goal_of
 from skill_ttrl.stages.inputs.demonstrate import (
@@ -23,7 +23,7 @@ from skill_ttrl.stages.inputs.demonstrate import (
 from skill_ttrl.types import Message, Skill, Trajectory
 
 MEMORY = "episode"
-"""The `agent.memory` of such episodes."""
+"""The `agent.context_mode` of such episodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,9 @@ def _show(
         seen = None
         if place < last:
             after = steps[place + 1]
-            seen = agent.next_message(Scene(after.observation, steps[: place + 1], goal, after.admissible, skills))
+            seen = agent.next_message(
+                AgentInput(after.observation, steps[: place + 1], goal, after.admissible_actions, skills)
+            )
         assert done is not None
         turns.append(TurnShown(done, target, seen))
     return EpisodeShown(

@@ -254,7 +254,7 @@ def _stored_fields(skill: Skill) -> dict[str, object]:
         "parents": ", ".join(skill.parents),
         "source": skill.source,
         "evidence": ", ".join(skill.evidence),
-        "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_round}",
+        "uses": f"{stats.uses}, successful {stats.successes}, last in round {stats.last_used_step}",
     }
 
 

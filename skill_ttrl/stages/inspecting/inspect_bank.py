@@ -159,7 +159,7 @@ def _history_row(update: BankUpdate) -> tuple[Any, ...]:
     ids = dict.fromkeys(skill.id for change in update.changes if (skill := change.after or change.before))
     what = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
     evidence = _cell(", ".join(update.evidence)) or None
-    return (update.version, update.round, _cell(update.reason), what, _cell(", ".join(ids)), evidence)
+    return (update.version, update.step, _cell(update.reason), what, _cell(", ".join(ids)), evidence)
 
 
 def _retrieval(bank: SkillBank) -> str:

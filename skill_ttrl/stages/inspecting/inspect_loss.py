@@ -136,7 +136,7 @@ def _sample(
     tokens, advantage = sum(counts), None
     if advantages is not None and tokens:
         advantage = sum(a * n for a, n in zip(advantages, counts, strict=True) if a is not None) / tokens
-    stopped = sum(record.get("stopped_tokens") or ()) / max(1, tokens * rl.epochs)
+    stopped = sum(record.get("stopped_tokens") or ()) / max(1, tokens * rl.ppo_epochs)
     score = record.get("pseudo_score")
     return SampleGradient(
         task=record["task"]["id"],
@@ -156,7 +156,7 @@ def _sample(
 def _trained(completion: Mapping[str, Any] | None) -> int:
     if completion is None:
         return 0
-    return len(completion["token_ids"]) if completion["mask"] is None else sum(completion["mask"])
+    return len(completion["token_ids"]) if completion["completion_mask"] is None else sum(completion["completion_mask"])
 
 
 def _why_left_out(record: Mapping[str, Any], group: Sequence[Mapping[str, Any]], rl: RLConfig) -> str:

@@ -14,7 +14,7 @@ from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_succe
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows, text_edit_rows
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
-from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
+from skill_ttrl.storage.jsonl import current_record, first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 COLUMNS = (
@@ -27,7 +27,7 @@ COLUMNS = (
     "reward",
     "original_score",
     "advantages",
-    "agreement",
+    "majority_ratio",
     "correct",
     "tie",
     "stop_reason",
@@ -51,7 +51,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     for where, line in whole_lines(path, notes):
         record = _record(f"{path}, line {where.rpartition(':')[2]}", line)
         count += 1
-        row = _flatten(record) if count <= limit else {}
+        row = _flatten(current_record(path, record)) if count <= limit else {}
         if {"task", "steps", "stop_reason"} <= record.keys():
             outcome = _outcome(where, line)
             outcomes.append(outcome)

@@ -91,7 +91,7 @@ def inspect_stopping(path: str | Path) -> Inspection:
     rows.append(row("no training", "0", 0))
     notes = []
     if any(found.reached(rule) not in found.accuracy for rule in found.stops):
-        notes.append("A dash: nothing was measured after that step. rl.validate_every=1 measures after each.")
+        notes.append("A dash: nothing was measured after that step. rl.eval_steps=1 measures after each.")
     notes.append("The rules look at votes only; the accuracies need labels and tell whether a rule was right.")
     return Inspection(
         "stopping",

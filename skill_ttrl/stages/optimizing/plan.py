@@ -197,7 +197,7 @@ def _possible_of(parts: tuple[int, ...], text: str) -> tuple[Counter[str], ...]:
     for size in parts:
         of_part = {_analysts(config, failures, size) for failures in range(size + 1)}
         analysts = {_added(pair) for pair in product(analysts, of_part)}
-    shortens = config.skill_aware.use and config.skill_aware.consolidate_threshold > 0
+    shortens = config.skill_aware.enabled and config.skill_aware.consolidate_threshold > 0
     for error, success, *asked in sorted(analysts):
         for patches in product(_some(error), _some(success)):
             way = Counter(dict(zip(ANALYSTS, asked, strict=True))) + _merges(config, *patches)
@@ -239,7 +239,7 @@ def epoch_ends(
     Where the success is known no candidate passes: both documents are the same and rolled out once, and no item changes.
     """
     slow = config.slow_update
-    features = Features(*(use is None or use for use in (slow.use, config.meta_skill)))
+    features = Features(*(use is None or use for use in (slow.enabled, config.meta_skill)))
     samples = min(slow.samples, sizes.train)
     most = sizes.train if slow.pair_policy == "changed" else samples
     asks = Span(int(slow.pair_policy == "mixed" or (known and slow.pair_policy != "changed")), 1)
@@ -258,7 +258,7 @@ def epoch_ends(
     forced = bool(ends) and features.slow_update and not slow.gate
     if known:
         return tuple(ends), exactly(sizes.selection if forced and asks.least else 0)
-    return tuple(ends), Span(0, sizes.selection if forced or config.skill_aware.use else 0)
+    return tuple(ends), Span(0, sizes.selection if forced or config.skill_aware.enabled else 0)
 
 
 def _analysts(config: OptimizeConfig, failures: int, size: int) -> tuple[int, ...]:

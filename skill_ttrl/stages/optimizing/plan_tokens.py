@@ -172,7 +172,7 @@ def _rollout_tokens(
 def _prompt(config: SkillTTRLConfig, task: Task) -> int | None:
     """Tokens of a task's first prompt without a document; None where it is not known beforehand."""
     question = task.options.get("question")
-    if not isinstance(question, str) or config.agent.memory == "window":
+    if not isinstance(question, str) or config.agent.context_mode == "window":
         return None
     formatter = PromptFormatter.from_config(config.agent)
     formatter = formatter.with_document(DocumentSlot(formatter.templates, config.agent.document_as))
@@ -223,7 +223,7 @@ def _answer(options: OptimizeConfig, stage: str) -> int:
 
 def _added_rules(options: OptimizeConfig, templates: Templates, stage: str) -> int:
     """Tokens of the instructions that are added to an analyst's: of skill-aware reflection, and of several minibatches."""
-    added = [stage.replace("analyst", "skill_aware")] if options.skill_aware.use else []
+    added = [stage.replace("analyst", "skill_aware")] if options.skill_aware.enabled else []
     added += ["analyst_joint"] if options.minibatches_per_request > 1 else []
     return sum(estimate_tokens(templates.render(name)) for name in added) if stage.startswith("analyst") else 0
 
@@ -261,7 +261,7 @@ def _assumptions(
         found.append(
             "at least and at most: by how many rollouts succeed, which answers can be used and which candidates pass; one number with --success RATE"
         )
-        if options.gate.use and options.gate.early_stop:
+        if options.gate.enabled and options.gate.early_stop:
             found.append(
                 "a candidate that cannot pass any more is rolled out on fewer selection tasks (optimize.gate.early_stop)"
             )

@@ -63,14 +63,14 @@ def unplayed(task: Task, why: str) -> RolloutResult:
 def true_answer(task: Task) -> str | None:
     """The true answer of a task, or the phrasings that its environment accepts (`SkillTTRL/QA-v0`); None where there is none."""
     accepted = task.options.get("answers")
-    if task.reference is None and isinstance(accepted, list) and accepted:
+    if task.ground_truth is None and isinstance(accepted, list) and accepted:
         return " | ".join(map(str, accepted))
-    return task.reference
+    return task.ground_truth
 
 
 def is_success(trajectory: Trajectory) -> bool | None:
     """Success of a rollout; None where neither the environment nor a true answer tells."""
-    reference = trajectory.task.reference
+    reference = trajectory.task.ground_truth
     if trajectory.error is None and trajectory.won is None and reference is not None:
         return bool(correct([(trajectory.answer, reference)])[0])
     return env_success(trajectory)
@@ -80,7 +80,7 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
     """The reason of a failure in words."""
     if trajectory.error is not None:
         return f"{trajectory.stop_reason}: {clipped(trajectory.error, 500)}"
-    invalid = sum(step.verdict == "invalid" for step in trajectory.steps)
+    invalid = sum(step.action_status == "invalid" for step in trajectory.steps)
     reasons = []
     if trajectory.stop_reason == "max_turns":
         reasons.append(f"the task was not done after {len(trajectory.steps)} turns")
@@ -112,8 +112,8 @@ def conversation(trajectory: Trajectory) -> list[dict[str, str]]:
     for step in trajectory.steps:
         said = step.action if step.completion is None else step.completion.text
         turns += [_turn("user", step.observation), _turn("assistant", said)]
-    if trajectory.last_observation:
-        turns.append(_turn("user", trajectory.last_observation))
+    if trajectory.final_obs:
+        turns.append(_turn("user", trajectory.final_obs))
     return shortened(turns)
 
 

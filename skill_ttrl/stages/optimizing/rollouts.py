@@ -63,7 +63,7 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
     Raises:
         ConfigError: the policy's config has no skills section.
     """
-    if skills is None or not skills.use:
+    if skills is None or not skills.enabled:
         raise ConfigError(
             "The document is to be a skill bank, but the config has no skills section in use: its prompts have no place for skills. Add "
             "one, or put the document at the head of the prompts."
@@ -107,10 +107,10 @@ def one_by_one(worker: RolloutWorker) -> RolloutWorker:
     Returns other workers, and those whose config sets a schedule, unchanged.
     """
     config = worker.config
-    if not backend_facts(config).remote or config.rollout.schedule != "auto":
+    if not backend_facts(config).remote or config.rollout.mode != "auto":
         return worker
     return replace(
-        worker, config=config.model_copy(update={"rollout": config.rollout.model_copy(update={"schedule": "free"})})
+        worker, config=config.model_copy(update={"rollout": config.rollout.model_copy(update={"mode": "async"})})
     )
 
 
@@ -136,7 +136,7 @@ class PolicyRollouts:
     @property
     def batched(self) -> bool:
         """True if a sampled result depends on which items are rolled out together."""
-        return self.temperature > 0 and schedule_of(one_by_one(self.worker).config) == "lockstep"
+        return self.temperature > 0 and schedule_of(one_by_one(self.worker).config) == "sync"
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None

@@ -16,7 +16,7 @@ from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
-from skill_ttrl.stages.evaluation.results import BANK_OFF, Evaluation, ProblemResult, control_warning
+from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
@@ -55,10 +55,10 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     """Sum up a run from what it has written; `failed` is why a phase could not go on."""
     config, path = run.config, run.folder.path
     evaluations, bank = run.meter.evaluations, run.components.bank
-    before, after, bank_off = (evaluations.get(label) for label in ("before", "after", BANK_OFF))
+    before, after, bank_off = (evaluations.get(label) for label in ("before", "after", NO_SKILLS))
     measured = after or before
     assert measured is not None  # every run ends with an evaluation
-    votes = config.rl.reward != "env" or measured.agreement is not None
+    votes = config.rl.reward != "env" or measured.majority_ratio is not None
     rows = metric_rows(path)
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
@@ -67,7 +67,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     exposure = bank.exposure
     signs = (
         control_warning(evaluations),
-        bank_warning(control, intervals.get("bank_majority")),
+        bank_warning(control, intervals.get("majority_gain")),
         exposure_warning(exposure.rollouts, exposure.given),
     )
     return Summary(
@@ -81,7 +81,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         problems=measured.problems,
         samples=measured.samples,
         temperature=measured.temperature,
-        accuracy_bank_off=bank_off.accuracy if bank_off else None,
+        accuracy_no_skills=bank_off.accuracy if bank_off else None,
         bank_votes=control,
         skill_rollouts=exposure.rollouts,
         skill_exposure=exposure.given,
@@ -89,9 +89,9 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         intervals=intervals,
         confidence=config.eval.confidence,
         label_accuracy=last.get("label_accuracy"),
-        agreement=last.get("majority_ratio") if votes else None,
+        majority_ratio=last.get("majority_ratio") if votes else None,
         mean_label_accuracy=_mean(voted, "label_accuracy"),
-        mean_agreement=_mean(voted, "majority_ratio") if votes else None,
+        mean_majority_ratio=_mean(voted, "majority_ratio") if votes else None,
         vote_steps=len(voted) if votes else 0,
         flip_rate=_mean(voted, "flip_rate"),
         steps={phase: sum(row["phase"] == phase for row in rows) for phase in learning_phases(config)},
@@ -138,7 +138,7 @@ def _intervals(
         for agent, control in evaluation.controls.items() if evaluation else ():
             found[f"control_{agent}_{name}"] = control.interval
     pairs = {f"{name}_change": (name, before, after) for name in HEADLINES}
-    pairs |= {"bank_worth": ("accuracy", bank_off, after), "bank_majority": ("majority", bank_off, after)}
+    pairs |= {"skill_gain": ("accuracy", bank_off, after), "majority_gain": ("majority", bank_off, after)}
     for name, (figure, one, other) in pairs.items():
         if one and other and getattr(one, figure) is not None and getattr(other, figure) is not None:
             of = HEADLINES[figure]

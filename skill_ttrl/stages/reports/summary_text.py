@@ -13,7 +13,7 @@ from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
     "retrieve_rate": "tries that ask the skill bank",
-    "answered_rate": "tries that are told a skill",
+    "retrieval_hit_rate": "tries that are told a skill",
     "generate_rate": "tries that write a skill",
     "evolve_rate": "tries that rewrite a skill",
 }
@@ -65,7 +65,7 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     )
     rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
     rows += _by_key(f"avg@{summary.samples}, {{}}", summary.by_type_before, summary.by_type_after)
-    rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_bank_off))
+    rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_no_skills))
     rows += _by_key(CONTROL, summary.controls_before, summary.controls_after)
     before, after = summary.skill_use_before, summary.skill_use_after
     asked = [key for key in SKILL_USE if before.get(key) or after.get(key)]
@@ -102,10 +102,10 @@ def change_lines(summary: Summary) -> list[str]:
 
 def vote_line(summary: Summary) -> str | None:
     """Describe the training's votes, over all steps and in the last; None where none were held."""
-    if summary.mean_agreement is None or summary.agreement is None:
+    if summary.mean_majority_ratio is None or summary.majority_ratio is None:
         return None
     steps = f"{summary.vote_steps} step{'s' * (summary.vote_steps != 1)}"
-    text = f"Votes, mean over {steps} (last step): agreement {summary.mean_agreement:.3f} ({summary.agreement:.3f})"
+    text = f"Votes, mean over {steps} (last step): agreement {summary.mean_majority_ratio:.3f} ({summary.majority_ratio:.3f})"
     if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
         share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
         use = "true answers are the reward here" if summary.reward == "label" else "measured, never used"
@@ -119,9 +119,9 @@ def skill_lines(summary: Summary) -> list[str]:
     """Lines on the votes without the bank, and on the skills that the rollouts were given."""
     lines, votes = [], summary.bank_votes
     if votes:
-        text = f"Votes with the skill bank (without it): agreement {votes['agreement']:.3f} ({votes['agreement_bank_off']:.3f})"
+        text = f"Votes with the skill bank (without it): agreement {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
         if "majority" in votes:
-            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_bank_off']:.3f})"
+            text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
         lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")
     exposed = exposure_line(summary.skill_rollouts, summary.skill_exposure, summary.skills_never_given)
     return [*lines, *([] if exposed is None else [exposed])]

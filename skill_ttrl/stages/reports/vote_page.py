@@ -31,7 +31,7 @@ def vote_html(lab: VoteLab) -> str:
         curves=[_reliability(each) for each in judged if each.reliability],
         columns=["strategy", *(TITLES[name] for name in names)],
         rows=_figure_rows(judged, names),
-        undecided=lab.answers_given_up,
+        undecided=lab.undecided_answers,
         lacking=[each for each in lab.strategies if each.needs],
     )
 

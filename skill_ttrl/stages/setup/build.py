@@ -90,12 +90,12 @@ def build(
     if unshown := bank.unshown([*train, *evaluated]):
         progress.notice(unshown, warning=True)
     # An environment keeps what it was reset with: one that saw a true answer is not trained in.
-    answered = any(task.reference is not None for task in evaluated)
-    known = {task.id: task.reference for task in train if task.reference is not None}
+    answered = any(task.ground_truth is not None for task in evaluated)
+    known = {task.id: task.ground_truth for task in train if task.ground_truth is not None}
     meter = Meter(known, evaluated, make_envs(config, evaluated) if answered else envs, not held_out)
     worker = RolloutWorker(config, parts.backend, parts.agent, envs)
     tested = GateTasks(gate, make_envs(config, gate)) if gate else None
-    return TrainingComponents(worker, driver, [task.without_reference() for task in train], bank, tested), meter
+    return TrainingComponents(worker, driver, [task.without_ground_truth() for task in train], bank, tested), meter
 
 
 def build_learner_policy(

@@ -1,4 +1,4 @@
-"""The rule of `agent.constrain_actions`: who samples under limits, and who may be trained on what came of it."""
+"""The rule of `agent.structured_actions`: who samples under limits, and who may be trained on what came of it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from skill_ttrl.llm.backends import backend_facts
 
 def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
     """Raise `ConfigError` where actions are to be constrained, and the backend cannot, or cannot name what training has to know."""
-    if config.agent.constrain_by == "actions":
+    if config.agent.structured_by == "actions":
         _check_whole(config, backend, trains)
-    if not config.agent.constrain_actions:
+    if not config.agent.structured_actions:
         return
     if not backend.constrains:
         raise ConfigError(
-            f"agent.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend="
-            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.constrain_actions=false."
+            f"agent.structured_actions needs a backend that can keep a completion to given texts; rollout.backend="
+            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.structured_actions=false."
         )
     if trains and not backend_facts(config).is_learner:
         raise ConfigError(
-            f"agent.constrain_actions with rollout.backend={config.rollout.backend} is for measuring: this backend does not name the tokens "
+            f"agent.structured_actions with rollout.backend={config.rollout.backend} is for measuring: this backend does not name the tokens "
             "that each one was drawn from, so the learner cannot score them as they were drawn. Train with rollout.backend=hf, which does, "
-            "or with agent.constrain_actions=false."
+            "or with agent.structured_actions=false."
         )
 
 
 def _check_whole(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
     if not getattr(backend, "weighs_choices", False):
         raise ConfigError(
-            f"agent.constrain_by=actions needs a backend that weighs whole actions; rollout.backend={config.rollout.backend} "
-            "cannot. Use hf, or --set agent.constrain_by=tokens."
+            f"agent.structured_by=actions needs a backend that weighs whole actions; rollout.backend={config.rollout.backend} "
+            "cannot. Use hf, or --set agent.structured_by=tokens."
         )
     if trains and "rl" in config.phases:
         raise ConfigError(
-            "agent.constrain_by=actions is for measuring and for play that no RL learns from: the learner scores tokens among those that "
-            "may follow, not whole actions among each other. Train with agent.constrain_by=tokens, and evaluate with "
-            "--set agent.constrain_by=actions."
+            "agent.structured_by=actions is for measuring and for play that no RL learns from: the learner scores tokens among those that "
+            "may follow, not whole actions among each other. Train with agent.structured_by=tokens, and evaluate with "
+            "--set agent.structured_by=actions."
         )

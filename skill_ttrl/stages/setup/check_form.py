@@ -15,10 +15,10 @@ def check_form(config: SkillTTRLConfig) -> None:
         return
     others = {
         "agent.actions=numbered": agent.actions == "numbered",
-        "agent.order=words": agent.order == "words",
-        f"agent.unlisted={agent.unlisted}": bool(agent.unlisted),
-        "agent.projection=skillrl": agent.projection == "skillrl",
-        "demonstrations.thought=aim": config.demonstrations.thought == "aim",
+        "agent.action_order=words": agent.action_order == "words",
+        f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
+        "agent.action_parser=skillrl": agent.action_parser == "skillrl",
+        "demonstrations.rationale=next_subgoal": config.demonstrations.rationale == "next_subgoal",
     }
     found = [name for name, asked in others.items() if asked]
     if found:

@@ -1,4 +1,4 @@
-"""Rules of `agent.memory: episode`, whose prompts grow token by token."""
+"""Rules of `agent.context_mode: episode`, whose prompts grow token by token."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from skill_ttrl.types import Message
 
 def check_memory(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where episodes are to be sequences of tokens and the backend knows texts alone."""
-    if config.agent.memory == "episode" and backend_facts(config).remote:
+    if config.agent.context_mode == "episode" and backend_facts(config).remote:
         raise ConfigError(
-            f"agent.memory=episode continues an episode token by token, and rollout.backend={config.rollout.backend} takes texts. Use hf or "
-            "vllm, or set agent.memory=conversation."
+            f"agent.context_mode=episode continues an episode token by token, and rollout.backend={config.rollout.backend} takes texts. Use hf or "
+            "vllm, or set agent.context_mode=conversation."
         )
 
 
 def check_grows(config: SkillTTRLConfig, backend: Backend) -> None:
     """Raise `ConfigError` where episodes are to be sequences of tokens, and the backend or its chat template cannot continue them."""
-    if config.agent.memory != "episode":
+    if config.agent.context_mode != "episode":
         return
     check_memory(config)
     if not hasattr(backend, "encode_next") or backend.encode_next(Message("user", "next")) is None:
         raise ConfigError(
-            f"agent.memory=episode continues an episode token by token, and rollout.backend={config.rollout.backend} has no encode_next that "
-            "gives tokens (skill_ttrl.llm.backend.Backend). Add it, or set agent.memory=conversation."
+            f"agent.context_mode=episode continues an episode token by token, and rollout.backend={config.rollout.backend} has no encode_next that "
+            "gives tokens (skill_ttrl.llm.backend.Backend). Add it, or set agent.context_mode=conversation."
         )

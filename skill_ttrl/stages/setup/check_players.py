@@ -32,8 +32,8 @@ def check_dagger(config: SkillTTRLConfig) -> None:
 
 def check_dagger_backend(config: SkillTTRLConfig, backend: Backend) -> None:
     """Raise `ConfigError` where the policy is to be constrained in the phase dagger, and its backend cannot."""
-    if config.dagger.constrain_actions and not backend.constrains:
+    if config.dagger.structured_actions and not backend.constrains:
         raise ConfigError(
-            f"dagger.constrain_actions needs a backend that can keep a completion to given texts; rollout.backend={config.rollout.backend} "
+            f"dagger.structured_actions needs a backend that can keep a completion to given texts; rollout.backend={config.rollout.backend} "
             "cannot. Leave it out."
         )

@@ -88,8 +88,8 @@ def load_checked(
 
 def check_ready(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` for a recipe that needs a part which is not there yet."""
-    if config.waits_for:
-        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.waits_for}.")
+    if config.requires:
+        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.requires}.")
 
 
 def check_names(config: SkillTTRLConfig) -> None:
@@ -131,7 +131,7 @@ def check_models(config: SkillTTRLConfig) -> None:
         make_client(config.endpoints, "policy").shut()
     if "distill" in config.phases:
         make_teacher(config.distill.teacher, models=models)
-    if config.imitates and config.sft.data is None and config.demonstrations.thought == OPENAI:
+    if config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI:
         models.asking("teacher")
     if skills is not None and skills.embeds and skills.embedder == OPENAI:
         with_endpoint(config)
@@ -142,16 +142,16 @@ def check_models(config: SkillTTRLConfig) -> None:
         make_teacher(config.evolve.teacher, models=models)
     if skills is not None and skills.update == "merge":
         make_merger(skills.merger, models=models)
-        if skills.extract:
+        if skills.extract_from_solutions:
             make_extractor(skills.extractor, models=models)
 
 
 def check_episodes(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where skills are to be distilled from episodes that nothing names, or thoughts asked for that have no place."""
-    if config.agent.memory == "episode" and config.imitates and config.demonstrations.thought == "openai":
+    if config.agent.context_mode == "episode" and config.imitates and config.demonstrations.rationale == "openai":
         raise ConfigError(
-            "demonstrations.thought=openai asks a teacher about single steps, and with agent.memory=episode whole episodes are imitated. "
-            "Set demonstrations.thought to none, skill or aim, or agent.memory=conversation."
+            "demonstrations.rationale=openai asks a teacher about single steps, and with agent.context_mode=episode whole episodes are imitated. "
+            "Set demonstrations.rationale to none, skill or aim, or agent.context_mode=conversation."
         )
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
         raise ConfigError(
@@ -187,7 +187,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_collected,
     check_dagger,
     check_ranks,
-    lambda config: check_tracker(config.run.tracker),
+    lambda config: check_tracker(config.run.report_to),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""
 
@@ -232,8 +232,10 @@ def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
         "rollout.max_new_tokens": config.rollout.max_new_tokens,
     }
     if (skills := config.skills) is not None:
-        parts["skills.prompt_tokens"] = skills.prompt_tokens if skills.in_prompt else 0
-        parts["skills.max_retrievals x skills.retrieve_tokens"] = skills.max_retrievals * skills.retrieve_tokens
+        parts["skills.prompt_max_tokens"] = skills.prompt_max_tokens if skills.prompt_top_k else 0
+        parts["skills.max_retrievals x skills.retrieval_max_tokens"] = (
+            skills.max_retrievals * skills.retrieval_max_tokens
+        )
     return parts
 
 
@@ -285,7 +287,7 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
     if skills is not None and skills.update == "merge":
         found["merger"] = partial(_known, skills.merger, MERGERS.get)
-        if skills.extract:
+        if skills.extract_from_solutions:
             found["extractor"] = partial(_known, skills.extractor, EXTRACTORS.get)
     if config.evolve is not None:
         found["teacher of evolve"] = partial(_known, config.evolve.teacher, TEACHERS.get)
@@ -322,7 +324,7 @@ def with_wrong_names(error: InvalidConfigError) -> InvalidConfigError:
     """The same error with the names that nothing has, as far as what is wrong elsewhere lets them be seen."""
     if error.rest is None:
         return error
-    # A template is one of a turn or of a question by `agent.memory`, and is looked for in `agent.prompts`.
+    # A template is one of a turn or of a question by `agent.context_mode`, and is looked for in `agent.prompts`.
     skipping = ("prompt template",) if {*error.removed} & {"memory", "prompts"} else ()
     further = [str(each) for each in wrong_names(error.rest, skipping)]
     hidden = [rf"\b{re.escape(name)}\b" for name in error.removed]
@@ -365,15 +367,15 @@ def _algorithm(config: SkillTTRLConfig) -> str:
         config.rl,
         vote_strategy=config.vote.strategy,
         vote_shapes=shapes,
-        action_parser=config.agent.projection,
+        action_parser=config.agent.action_parser,
         multi_turn=config.agent.max_turns > 1,
-        whole_episodes=config.agent.memory == "episode",
+        whole_episodes=config.agent.context_mode == "episode",
     )
     return str(config.rl.algorithm["type"])
 
 
 def _template(config: SkillTTRLConfig) -> str:
-    if config.agent.memory == "window":
+    if config.agent.context_mode == "window":
         Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
     else:
         PromptFormatter.from_config(config.agent)

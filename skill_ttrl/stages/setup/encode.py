@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
@@ -83,11 +83,11 @@ def encode_demonstrations(
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
     noisy = encode_written(tokenizer, agent, demonstrations)
     refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")
-    if config.clean_fraction == 0:
+    if config.noise_free_fraction == 0:
         return noisy, noisy
-    if not config.data.path.startswith("family:"):
+    if not config.data.path.startswith("synthetic:"):
         progress.notice(
-            f"sft.clean_fraction ({config.clean_fraction}) has no effect: only a family's demonstrations can be had without "
+            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: only a family's demonstrations can be had without "
             f"noise, and {config.data.path} is a file. Set it to 0.",
             warning=True,
         )
@@ -107,7 +107,7 @@ def encode_episodes(
     config, whole = parts.config.demonstrations, parts.config
     files = imitated_files(whole)
     episodes, agent = list(read_episodes(files, progress)), agent_of(parts)
-    tagged = whole.agent.projection != "none"
+    tagged = whole.agent.action_parser != "none"
     what = f"demonstrations.trajectories ({names_of(files)})"
     warnings += settle(whole, foreign_splits(episodes, training_splits(whole), what))
     warnings += meter.demonstration_leaks(whole, seen_tasks(episode.task for episode in episodes), what)
@@ -116,7 +116,7 @@ def encode_episodes(
         encoded, chats = _encode_grown(parts, grown), [each.as_chat() for each in grown]
     else:
         shown = list(demonstrate(episodes, agent, config, whole.seed))
-        if config.thought == OPENAI:
+        if config.rationale == OPENAI:
             shown = with_thoughts(shown, models_of(whole).asking("teacher"), progress)
         steps, left_out = chosen_steps(episodes, config, agent)
         imitated = list({id(trajectory): trajectory for trajectory, _, _ in steps}.values())
@@ -161,7 +161,7 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
         RunFolderError: it was changed.
     """
     chats: list[tuple[tuple[Message, ...], str]] = []
-    if parts.config.agent.memory == MEMORY:
+    if parts.config.agent.context_mode == MEMORY:
         with suppress(KeyError, TypeError, ValueError, StopIteration):
             return _encode_grown(parts, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
         raise _changed(path)
@@ -212,7 +212,7 @@ def said_of(found: Coverage) -> str:
     never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
     if found.not_written:
         never += f" {found.not_written:,} steps are left out: agent.observations cannot write what was done there, or before in their episode."
-    bare = f" {found.without_skills:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
+    bare = f" {found.no_skill_fraction:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
     return (
         f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"
         + (f"{bare} Most shown: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
@@ -235,7 +235,8 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
     texts = list(dict.fromkeys(piece.text for row in pieces for piece in row if isinstance(piece, Written)))
     written = dict(zip(texts, tokenizer(texts, add_special_tokens=False)["input_ids"], strict=True)) if texts else {}
     scenes = [
-        Scene(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills))) for shown in demonstrations
+        AgentInput(shown.prompt, _turns(shown.before), skills=tuple(map(_skill, shown.skills)))
+        for shown in demonstrations
     ]
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
     encoded = []

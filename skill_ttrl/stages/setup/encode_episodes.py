@@ -140,7 +140,7 @@ def _unrepeated(trajectory: Trajectory, advice: Sequence[str | None], most: int 
     for step, said in zip(trajectory.steps, advice, strict=True):
         repeats = repeats + 1 if said is not None and said == before else 1
         found.append(said if most is None or repeats <= most else None)
-        changed = not step.admissible or possible(step.action, step.admissible)
+        changed = not step.admissible_actions or possible(step.action, step.admissible_actions)
         before = None if changed else said
     return found
 
@@ -151,7 +151,7 @@ def _advised(agent: Agent, trajectory: Trajectory, place: int, known: Mapping[st
     advice = step.info.get(ADVICE)
     if not isinstance(advice, str) or step.completion is None:
         return None
-    if step.admissible and not possible(advice, step.admissible):
+    if step.admissible_actions and not possible(advice, step.admissible_actions):
         return None
     skills = tuple(known[name] for name in trajectory.skills_in_prompt if name in known)
     answer = agent.answer(advice, scene_at(trajectory, place, skills))

@@ -33,7 +33,7 @@ from skill_ttrl.types import Skill
 BANK = "bank"
 WRITER = "run"
 """Marks the updates that a run makes in its own bank (`BankUpdate.writer`)."""
-FAMILY = "family:"
+FAMILY = "synthetic:"
 DOCUMENT = "document:"
 
 

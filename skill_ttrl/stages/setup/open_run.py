@@ -65,12 +65,12 @@ def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
         f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --model {folder.path} --set "
         f"rl.steps={asked - done}"
     )
-    if config.rl.schedule != "constant":
+    if config.rl.lr_scheduler != "constant":
         raise RunFolderError(
-            f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.schedule={config.rl.schedule} has brought "
+            f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.lr_scheduler={config.rl.lr_scheduler} has brought "
             f"its learning rate down over {done}. {way}"
         )
-    if "base_share" in needs(config.vote.strategy, config.vote.options):
+    if "base_majority_ratio" in needs(config.vote.strategy, config.vote.options):
         raise RunFolderError(
             f"{folder.path} was made for {done} steps and cannot go on to {asked}: vote.strategy={config.vote.strategy} asked the "
             f"policy of its start about the prompts of {done} steps. {way}"

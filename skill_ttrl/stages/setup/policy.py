@@ -11,14 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.agents.action_list import Listing
+from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.document import DocumentSlot
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
-from skill_ttrl.config import EMBEDDED, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
+from skill_ttrl.config import BUILTIN, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import episode_corpus
 from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.envs import resolve_env
@@ -107,28 +107,28 @@ def build_policy(
 def make_agent(config: SkillTTRLConfig, backend: Backend) -> Agent:
     """The agent that a config asks for; its prompts have skills where the config has a skills section."""
     numbered = config.agent.actions == "numbered"
-    project = projection(config.agent.projection, resolve_env(config.env.id), numbered=numbered)
-    listing = Listing.of(config.agent)
-    window = make_window(config, backend) if config.agent.memory == "window" else None
+    project = projection(config.agent.action_parser, resolve_env(config.env.id), numbered=numbered)
+    listing = ActionList.of(config.agent)
+    window = make_window(config, backend) if config.agent.context_mode == "window" else None
     agent = config.agent if window is None else config.agent.model_copy(update={"template": "plain"})
     skills, formatter = config.skills, PromptFormatter.from_config(agent)
     if skills is not None:
-        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_tokens, count=backend.count_text)
+        formatter = PromptFormatter.from_config(agent, skill_tokens=skills.prompt_max_tokens, count=backend.count_text)
     form = find_observations(config.agent.observations)
-    made = Agent(formatter, agent.memory, window, skills, project=project, listing=listing, form=form)
+    made = Agent(formatter, agent.context_mode, window, skills, project=project, listing=listing, form=form)
     check_document(made, backend, config.data.max_prompt_tokens)
     return made
 
 
-def make_window(config: SkillTTRLConfig, backend: Backend) -> Window:
-    """Create the prompt builder of `agent.memory: window`."""
+def make_window(config: SkillTTRLConfig, backend: Backend) -> TurnPromptBuilder:
+    """Create the prompt builder of `agent.context_mode: window`."""
     templates = Templates(config.agent.prompts)
-    return Window(
+    return TurnPromptBuilder(
         templates,
         config.agent.template,
         system=config.agent.system,
-        history=config.agent.history,
-        observation_tokens=config.agent.observation_tokens,
+        history=config.agent.history_length,
+        observation_tokens=config.agent.max_observation_tokens,
         max_tokens=config.data.max_prompt_tokens,
         count=backend.count,
         count_text=backend.count_text,
@@ -160,11 +160,11 @@ def load_policy(
     if weights is not None:
         return load_checkpoint(weights, device=device, dtype=dtype, base=config.model, empty=empty)
     corpus: Collection[str] = []
-    if config.model.path == EMBEDDED and config.model.embedded.vocabulary == "entities":
+    if config.model.path == BUILTIN and config.model.builtin.vocabulary == "entities":
         corpus = prompt_texts(config, () if config.skills is None else tuple(starting_skills(config.skills)))
-    elif config.model.path == EMBEDDED and config.sft.data is not None:
+    elif config.model.path == BUILTIN and config.sft.data is not None:
         corpus = tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations"))
-    elif config.model.path == EMBEDDED and config.demonstrations.trajectories is not None:
+    elif config.model.path == BUILTIN and config.demonstrations.trajectories is not None:
         corpus = episode_corpus(config.demonstrations.trajectories)
     seed = derive_seed(config.seed, "model")
     return load_model(config.model, device=device, dtype=dtype, seed=seed, corpus=corpus, empty=empty)
@@ -189,9 +189,11 @@ def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
     every = tuple(Skill("skill", "skill", "skill", tier=tier) for tier in TIERS)
     shown = every[1:2] if agent.window is None else every  # each tier has a heading of its own there
     render = agent.formatter.render_skill if agent.window is None else agent.window.skill
-    with_skills, without = (backend.count(agent.prompt(Scene("question", skills=few)).messages) for few in (shown, ()))
+    with_skills, without = (
+        backend.count(agent.prompt(AgentInput("question", skills=few)).messages) for few in (shown, ())
+    )
     alone = sum(backend.count_text(render(each)) for each in shown)
-    prompt = with_skills - without - alone + skills.in_prompt  # a line break for each
+    prompt = with_skills - without - alone + skills.prompt_top_k  # a line break for each
     found = backend.count_text(agent.formatter.render_skill(every[1]))
     told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
-    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieve_k - 1)
+    return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)

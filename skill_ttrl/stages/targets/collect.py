@@ -103,9 +103,9 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     What it costs stands in the ledger that the run has opened.
     """
     selection, source = training_selection(config), config.collect.agent
-    if config.collect.explore:
+    if config.collect.epsilon:
         raise ConfigError(
-            f"collect.explore is for a player, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
+            f"collect.epsilon is for a player, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
             "rollout.temperature to see more of the tasks."
         )
     own = None if is_trained(source) else config.model_dump(mode="json")
@@ -219,7 +219,9 @@ class _Meter:
         self._began = time.perf_counter()
 
     def add(self, trajectory: Trajectory) -> None:
-        self.tokens += sum(step.completion.sampled for step in trajectory.steps if step.completion is not None)
+        self.tokens += sum(
+            step.completion.num_sampled_tokens for step in trajectory.steps if step.completion is not None
+        )
 
     def figures(self) -> dict[str, float]:
         spent = self._ledger.totals()

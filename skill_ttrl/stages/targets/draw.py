@@ -43,7 +43,7 @@ KEPT = ("seed", "env", "agent", "skills", "runtime")
 
 CONTROLS = "controls.json"
 """The file with the episodes of scripted agents on the problems of a folder."""
-DECISIVE = ("model", "provider", "base_url", "api", "dialect", "logprobs", "token_limit_field", "extra_body")
+DECISIVE = ("model", "provider", "base_url", "api", "server_type", "logprobs", "token_limit_field", "extra_body")
 """Fields of an endpoint that samples depend on."""
 
 

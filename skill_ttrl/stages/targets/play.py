@@ -82,9 +82,9 @@ def play_policy(
                 seed,
                 max_turns=config.agent.max_turns,
                 max_prompt_tokens=config.data.max_prompt_tokens,
-                constrain=config.agent.constrain_actions,
-                constrain_by=config.agent.constrain_by,
-                schedule="lockstep",
+                constrain=config.agent.structured_actions,
+                structured_by=config.agent.structured_by,
+                schedule="sync",
             ),
         )
         try:

@@ -177,7 +177,7 @@ def resolve_target(
         return EvalTarget(trained.weights.name, own, trained.weights, trained, origin, tuple(overrides))
     base: str | Mapping[str, Any] = {} if config is None else config
     asked = load_checked(base, now)
-    asked.waits_for = None  # what a recipe still needs, it needs to train
+    asked.requires = None  # what a recipe still needs, it needs to train
     asked.model.lora = None
     if path.is_dir():
         if not any((path / name).is_file() for name in MODEL_FILES):
@@ -225,7 +225,7 @@ def _remote(
     name = source.partition(":")[2]
     own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
     asked = load_checked(base, [*now, *own])
-    asked.waits_for = None
+    asked.requires = None
     if asked.endpoints.policy is None:
         raise ConfigError(
             f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
@@ -247,7 +247,7 @@ def _command(
     line = source.partition(":")[2].strip()
     own = [*([f"command.argv={json.dumps(split_command(line))}"] if line else []), f"rollout.backend={COMMAND}"]
     asked = load_checked(base, [*now, *own])
-    asked.waits_for = None
+    asked.requires = None
     if asked.command is None:
         raise ConfigError(
             f"{source} is the program of command.argv, and the config names none. Give '{COMMAND}:PROGRAM ARGUMENTS', or a --config that "
@@ -296,4 +296,4 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
 
 def _with_model_pinned(config: SkillTTRLConfig, use_bank: bool) -> SkillTTRLConfig:
     """Data sets are pinned where they are read."""
-    return pin_policy(config, use_bank=use_bank and config.skills is not None and config.skills.use)
+    return pin_policy(config, use_bank=use_bank and config.skills is not None and config.skills.enabled)

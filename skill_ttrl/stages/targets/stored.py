@@ -120,8 +120,8 @@ def _from_trajectories(path: Path) -> SampleSet:
     for tasks in tries.values():
         rows = []
         for name, group in tasks.items():
-            task = next((task for task, sample in group if sample.view == 0), group[0][0])
-            task = replace(task, reference=task.reference or references.get(name))
+            task = next((task for task, sample in group if sample.prompt_variant == 0), group[0][0])
+            task = replace(task, ground_truth=task.ground_truth or references.get(name))
             rows.append(TaskSamples("", SAMPLE, task, tuple(sample for _, sample in group)))
         visits.append(tuple(rows))
     problems = {name for tasks in tries.values() for name in tasks}
@@ -141,7 +141,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     except (ConfigError, DataError, EnvError, TrustError) as error:
         notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
         return {}
-    return {task.id: task.reference for task in tasks if task.reference is not None}
+    return {task.id: task.ground_truth for task in tasks if task.ground_truth is not None}
 
 
 def _from_records(path: Path) -> SampleSet:
@@ -178,7 +178,7 @@ def _from_records(path: Path) -> SampleSet:
                         answer=OutputParser().parse(text).answer,
                         logprob=logprob,
                         tokens=None if length is None else int(length),
-                        view=int(view or 0),
+                        prompt_variant=int(view or 0),
                     )
                     for text, logprob, length, view in samples
                 ),
@@ -224,7 +224,7 @@ def _refuse_unsound(sample: Sample, where: str) -> None:
         raise DataError(f"{where}: its log-probability must be a number up to {LARGEST:g} in size.")
     if sample.tokens is not None and not (_is_number(sample.tokens) and _is_length(sample.tokens)):
         raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
-    if sample.view not in VIEWS:
+    if sample.prompt_variant not in VIEWS:
         raise DataError(f"{where}: its view must be 0 (answers the question) or 1 (answers its paraphrase).")
 
 

@@ -166,7 +166,7 @@ def ask(
         samples: how many answers; more than one are put to a vote.
         temperature: 0 is greedy; None: 0 for one answer, 1 for several.
         max_new_tokens: longest answer; None takes the config's.
-        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.use: false`.
+        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.enabled: false`.
 
     Raises:
         ConfigError: the question is empty, or no valid Unicode.
@@ -238,7 +238,7 @@ def load_policy(trained: PolicySource, use_bank: bool = True) -> Iterator[Policy
 
     Args:
         trained: which policy.
-        use_bank: False leaves its skill bank out; so does `skills.use: false`.
+        use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
     """
     parts = build_policy(trained.config, weights=trained.weights)
     agent = parts.agent

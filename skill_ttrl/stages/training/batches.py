@@ -19,7 +19,7 @@ Batch = list[EncodedDemonstration]
 
 
 def batch_selector(data: Sequence[EncodedDemonstration], config: SFTConfig, seed: int) -> Callable[[int], Batch]:
-    """The batch of a step, as a function of its number: each epoch is all demonstrations once, in the order of `sft.order`."""
+    """The batch of a step, as a function of its number: each epoch is all demonstrations once, in the order of `sft.shuffle`."""
     if config.batch_tokens is None:
         return lambda step: [data[place] for place in places_of_step(len(data), config, step, seed)]
     if not data:
@@ -40,7 +40,7 @@ def batch_selector(data: Sequence[EncodedDemonstration], config: SFTConfig, seed
 def places_of_step(count: int, config: SFTConfig, step: int, seed: int) -> list[int]:
     """Positions of the `sft.batch_size` demonstrations of a step; a batch may reach into the next epoch."""
     start = step * config.batch_size
-    if config.order == "given":
+    if not config.shuffle:
         return [(start + place) % count for place in range(config.batch_size)]
     places: list[int] = []
     while len(places) < config.batch_size:
@@ -57,7 +57,7 @@ def batches_of_epoch(lengths: Sequence[int], config: SFTConfig, seed: int, epoch
     come first. In the given order they are cut as they stand.
     """
     assert config.batch_tokens is not None
-    if config.order == "given":
+    if not config.shuffle:
         return _cut(range(len(lengths)), lengths, config.batch_tokens)
     order = _shuffle(len(lengths), seed, epoch).tolist()
     chunks = [order[first : first + config.sort_chunk] for first in range(0, len(order), config.sort_chunk)]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.players.scripted_agent import Player
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DocumentError
@@ -117,11 +117,11 @@ class RolloutWorker:
                     seed,
                     max_turns=self.config.agent.max_turns,
                     max_prompt_tokens=self.config.data.max_prompt_tokens,
-                    constrain=self.config.agent.constrain_actions,
-                    constrain_by=self.config.agent.constrain_by,
+                    constrain=self.config.agent.structured_actions,
+                    structured_by=self.config.agent.structured_by,
                     adviser=adviser,
                     schedule=schedule_of(self.config),
-                    episode_seconds=self.config.rollout.episode_seconds,
+                    rollout_timeout_s=self.config.rollout.rollout_timeout_s,
                 ),
             )
         )
@@ -213,11 +213,11 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
 def _shortest_prompt(agent: Agent, backend: Backend) -> int:
     """Tokens of a prompt that shows next to nothing of a task."""
     unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
-    return backend.count(unbounded.prompt(Scene("?", task="?")).messages)
+    return backend.count(unbounded.prompt(AgentInput("?", task="?")).messages)
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:
-    """The order in which rollouts advance; `rollout.schedule: auto` goes by the backend and the number of turns."""
-    if config.rollout.schedule != "auto":
-        return config.rollout.schedule
-    return "lockstep" if backend_facts(config).blocking or config.agent.max_turns == 1 else "free"
+    """The order in which rollouts advance; `rollout.mode: auto` goes by the backend and the number of turns."""
+    if config.rollout.mode != "auto":
+        return config.rollout.mode
+    return "sync" if backend_facts(config).blocking or config.agent.max_turns == 1 else "async"

@@ -83,7 +83,7 @@ def evolve(
         evolver: what lets failures change it; None where nothing does.
         groups: the step's episodes.
         step: its number.
-        figures: the step's metrics so far; `skills_evolved` and `skills_retired` add to theirs.
+        figures: the step's metrics so far; `skills_evolved` and `skills_evicted` add to theirs.
 
     Raises:
         ConfigError: an episode is not of a training task.
@@ -104,7 +104,7 @@ def evolve(
             step=step,
             capacity=bank.target.settings.max_skills,
             similarity=bank.alike,
-            threshold=bank.config.fuse_above or 1.0,
+            threshold=bank.config.dedup_threshold or 1.0,
         )
     except BudgetError as error:
         run.warn(f"{UNPAID} {error}", once=UNPAID)
@@ -122,7 +122,7 @@ def evolve(
         "evolve_types_below": float(len(selection.below)),
         "evolve_failures": float(len(selection.failures)),
         "skills_evolved": figures.get("skills_evolved", 0.0) + found.count("add") + found.count("replace"),
-        "skills_retired": figures.get("skills_retired", 0.0) + found.count("evict"),
+        "skills_evicted": figures.get("skills_evicted", 0.0) + found.count("evict"),
         "bank_skills": float(len(bank.bank)),
         "bank_version": float(bank.bank.version),
     }

@@ -60,6 +60,6 @@ class GreedyBaseline:
             return {}
         return {
             "greedy_reward": mean(list(rewards.values())),
-            "greedy_tokens": float(sum(done.sampled for done in completions_of(greedy))),
+            "greedy_tokens": float(sum(done.num_sampled_tokens for done in completions_of(greedy))),
             "failed_greedy_rollouts": 1.0 - len(rewards) / max(1, len(greedy)),
         }

@@ -54,7 +54,7 @@ class Meter:
     def labelled(self, groups: Sequence[Group], votes: Sequence[VoteResult]) -> list[Group]:
         """The groups with the true answer and the voted one as labels, the voted one in force (TTRL: `apply_ttrl_gt`)."""
         known = [
-            replace(g, task=replace(g.task, reference=self.references.get(g.task.id), labels=None)) for g in groups
+            replace(g, task=replace(g.task, ground_truth=self.references.get(g.task.id), labels=None)) for g in groups
         ]
         return apply_ttrl_gt(known, votes)
 
@@ -64,10 +64,10 @@ class Meter:
         None where the true answer is not known.
         """
         originals = apply_original_gt(labelled)
-        right = iter(correct([(answer, group.task.reference) for group in originals for answer in group.answers]))
+        right = iter(correct([(answer, group.task.ground_truth) for group in originals for answer in group.answers]))
         rows = [[float(next(right)) for _ in group.trajectories] for group in originals]
         return [
-            [None if group.task.reference is None else score for score in row]
+            [None if group.task.ground_truth is None else score for score in row]
             for group, row in zip(originals, rows, strict=True)
         ]
 

@@ -23,7 +23,7 @@ PLAIN = "majority"
 BY_TYPE = "success/"
 """Begins the name of a metric that is the success of one type of task."""
 LEFT_OUT = ("turns", "observation_tokens", "actions")
-"""Parts that a prompt of `agent.memory: window` may have had no room for; see `Step.left_out`."""
+"""Parts that a prompt of `agent.context_mode: window` may have had no room for; see `Step.truncated_parts`."""
 
 
 def trajectories_of(groups: Sequence[Group]) -> list[Trajectory]:
@@ -46,9 +46,13 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         **{f"rewards/{name}/mean": mean([part[name] for part in parts if name in part]) for name in names},
         "reward": float(np.mean([value for group in rewards for value in group])),
-        "uniform_groups": float(np.mean([len(set(group)) == 1 for group in rewards])),
-        "response_tokens": float(np.mean([done.sampled for done in completions])) if completions else 0.0,
-        "cut_off": float(np.mean([done.finish_reason == "length" for done in completions])) if completions else 0.0,
+        "frac_reward_zero_std": float(np.mean([len(set(group)) == 1 for group in rewards])),
+        "completions/mean_length": float(np.mean([done.num_sampled_tokens for done in completions]))
+        if completions
+        else 0.0,
+        "completions/clipped_ratio": float(np.mean([done.finish_reason == "length" for done in completions]))
+        if completions
+        else 0.0,
         "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
         **_version_metrics(groups),
     }
@@ -81,7 +85,7 @@ def step_rates(
     """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
     from skill_ttrl.rl.speed import update_rates
 
-    tokens = sum(completion.sampled for completion in completions_of(groups))
+    tokens = sum(completion.num_sampled_tokens for completion in completions_of(groups))
     seconds = max(times["sample_seconds"], 1e-9)
     return {
         "rollouts_per_second": len(trajectories_of(groups)) / seconds,
@@ -107,7 +111,7 @@ def answer_metrics(groups: Sequence[Group], votes: Sequence[VoteResult]) -> dict
     """Entropy of a step's answers, and how many stayed undecided."""
     return {
         "answer_entropy": float(np.mean([vote_entropy([n for _, n in v.classes] + [1] * v.abstained) for v in votes])),
-        "answers_given_up": float(given_up(answer for group in groups for answer in group.answers).count),
+        "undecided_answers": float(given_up(answer for group in groups for answer in group.answers).count),
     }
 
 
@@ -123,29 +127,29 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     `by_type` also `success/<type>` of each type that the step has. `score`: mean of how near they came to perfect ones, where
     the environment says so. Both are left out where it says nothing. `invalid_actions` and `repaired_actions`: shares of the
     steps whose action was read from the model's words. Where episodes can have several turns: `episode_steps` (mean of those
-    that did not fail), `timeouts` (share of rollouts) where there is a limit, and as `left_out/<what>` the share of steps whose
+    that did not fail), `timeout_fraction` (share of rollouts) where there is a limit, and as `prompt_truncated/<what>` the share of steps whose
     prompt had no room for all of it.
     """
     rollouts = trajectories_of(groups)
     metrics = success_metrics(rollouts, by_type=by_type)
     steps = [step for trajectory in rollouts for step in trajectory.steps]
-    read = [step.verdict for step in steps if step.verdict is not None]
+    read = [step.action_status for step in steps if step.action_status is not None]
     if read:
         metrics["invalid_actions"] = mean([float(verdict == "invalid") for verdict in read])
         metrics["repaired_actions"] = mean([float(verdict == "repaired") for verdict in read])
     if config.agent.max_turns > 1:
         metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
-        if config.rollout.episode_seconds is not None:
-            metrics["timeouts"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
+        if config.rollout.rollout_timeout_s is not None:
+            metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
         for what in could_be_left_out(config):
-            metrics[f"left_out/{what}"] = mean([float(step.left_out.get(what, 0) > 0) for step in steps])
+            metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics
 
 
 def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
     """Return the parts that prompts may have no room for."""
-    shown = config.skills is not None and config.skills.use and config.skills.in_prompt > 0
-    return [*(LEFT_OUT if config.agent.memory == "window" else ()), *(["skills"] if shown else [])]
+    shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
+    return [*(LEFT_OUT if config.agent.context_mode == "window" else ()), *(["skills"] if shown else [])]
 
 
 def success_metrics(rollouts: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:

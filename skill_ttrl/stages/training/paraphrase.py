@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.answers.extract import last_tagged
 from skill_ttrl.config import SkillTTRLConfig
@@ -53,7 +53,7 @@ def sample_both_variants(
 ) -> list[Group]:
     """Sample each task in two wordings; one group a task, in order. Every task states its question.
 
-    The second half of a group answers the paraphrase (`Trajectory.view` 1).
+    The second half of a group answers the paraphrase (`Trajectory.prompt_variant` 1).
     """
     questions = paraphrase([task.options["question"] for task in tasks])
     others = [
@@ -66,7 +66,7 @@ def sample_both_variants(
 
 def merge_variants(group: Group, paraphrased: Group) -> Group:
     """The rollouts of a task and of its paraphrase as one group."""
-    second = tuple(replace(trajectory, view=1) for trajectory in paraphrased.trajectories)
+    second = tuple(replace(trajectory, prompt_variant=1) for trajectory in paraphrased.trajectories)
     return replace(group, trajectories=group.trajectories + second)
 
 
@@ -122,5 +122,5 @@ def _formatter(config: SkillTTRLConfig) -> PromptFormatter:
 
 
 def _fits(worker: RolloutWorker, question: str) -> bool:
-    length = worker.backend.count(worker.agent.prompt(Scene(question)).messages) if question.strip() else 0
+    length = worker.backend.count(worker.agent.prompt(AgentInput(question)).messages) if question.strip() else 0
     return 0 < length <= worker.config.data.max_prompt_tokens

@@ -46,7 +46,7 @@ def warn_of_undecided_answers(warn: WarningLog, where: str, groups: Sequence[Gro
     """Warn once of many undecided answers: votes for them are split although they may be equal."""
     found = given_up(answer for group in groups for answer in group.answers)
     if found.many:
-        text = f"{GIVEN_UP} ({where}): {found} The figure is answers_given_up; see docs/answers.md."
+        text = f"{GIVEN_UP} ({where}): {found} The figure is undecided_answers; see docs/answers.md."
         warn(text, once=GIVEN_UP)
 
 
@@ -112,7 +112,7 @@ class Run:
                 )
             self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
-            place = "evaluate" if use_bank else "evaluate_bank_off"
+            place = "evaluate" if use_bank else "evaluate_no_skills"
             self.log.track(place, tracked_metrics(found), self._learned_steps())
             done[label] = found
             self.progress.finish(f"evaluate {label}")
@@ -131,7 +131,7 @@ class Run:
         ended: list[bool] = []
 
         def count(trajectory: Trajectory) -> None:
-            ended.append(trajectory.succeeded)
+            ended.append(trajectory.is_success)
             self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
 
         return count if self.config.agent.max_turns > 1 else ignore
@@ -144,10 +144,10 @@ class Run:
 
 def tracked_metrics(found: Evaluation) -> dict[str, float]:
     """Metrics of an evaluation for a tracker; those that were not measured are left out."""
-    names = ("accuracy", "majority", "greedy", "score", "greedy_score", "agreement", "entropy", "failed")
+    names = ("accuracy", "majority", "greedy", "score", "greedy_score", "majority_ratio", "entropy", "failed")
     measured = {name: getattr(found, name) for name in names}
     if all(result.majority_answer is None for result in found.results):  # no answers, so nothing to agree on
-        measured |= {"majority": None, "agreement": None, "entropy": None}
+        measured |= {"majority": None, "majority_ratio": None, "entropy": None}
     measured |= {f"pass@{k}": value for k, value in found.pass_at_k.items()}
     measured |= {f"accuracy/{kind or 'other'}": each.accuracy for kind, each in found.by_type.items()}
     return {name: value for name, value in measured.items() if value is not None}

@@ -51,8 +51,8 @@ class RunBank:
     """With a gate: a copy in memory with the changes that it has not decided on yet. Prompts never show it."""
 
     def __bool__(self) -> bool:
-        """Tell whether prompts show it and rollouts query it: `skills.use`."""
-        return self.config.use
+        """Tell whether prompts show it and rollouts query it: `skills.enabled`."""
+        return self.config.enabled
 
     @property
     def skills(self) -> list[Skill]:
@@ -67,7 +67,7 @@ class RunBank:
     @cached_property
     def alike(self) -> Similarity | None:
         """How alike the texts of two skills are; None where only their words are compared."""
-        embedder = self.bank.retriever.embedder if self.config.fuse_above is not None else None
+        embedder = self.bank.retriever.embedder if self.config.dedup_threshold is not None else None
         return None if embedder is None else embedding_similarity(embedder)
 
     def view(self) -> BankView | None:
@@ -86,7 +86,7 @@ class RunBank:
             ConfigError: there is none of this name, or it asks a language model that is not in the config.
         """
         return make_merger(
-            self.config.merger, similarity=self.alike, threshold=self.config.fuse_above or 1.0, models=self.models
+            self.config.merger, similarity=self.alike, threshold=self.config.dedup_threshold or 1.0, models=self.models
         )
 
     @cached_property
@@ -105,7 +105,7 @@ class RunBank:
             ConfigError: see `merger`.
         """
         if self.config.update == "merge":
-            _ = self.merger, self.config.extract and self.extractor
+            _ = self.merger, self.config.extract_from_solutions and self.extractor
 
     def learn(
         self,
@@ -133,8 +133,8 @@ class RunBank:
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
         if self.config.update == "none" and evolves:
             self._count_uses(groups, step)
-        if self.config.stale_after is not None:
-            figures["skills_retired"] = float(len(self.target.evict_stale(step)))
+        if self.config.stale_after_steps is not None:
+            figures["skills_evicted"] = float(len(self.target.evict_stale(step)))
         return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
@@ -147,10 +147,10 @@ class RunBank:
                 self.target.snapshot(),
                 MergeRules(
                     self.merger,
-                    self.extractor if self.config.extract else None,
+                    self.extractor if self.config.extract_from_solutions else None,
                     max_skills_per_problem=self.config.max_skills_per_problem,
                     similarity=self.alike,
-                    threshold=self.config.fuse_above or 1.0,
+                    threshold=self.config.dedup_threshold or 1.0,
                     generate=self.config.enable_generate,
                     evolve=self.config.enable_evolve,
                 ),
@@ -173,7 +173,7 @@ class RunBank:
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
         figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
-        figures["skills_refused"] = float(len(report.skipped))
+        figures["skills_rejected"] = float(len(report.skipped))
         if OPENAI in (self.config.merger, self.config.extractor):
             figures |= {
                 "skills_merge_requests": float(report.requests),
@@ -209,7 +209,7 @@ class RunBank:
         """Count for each skill the rollouts that got it, and those of them that succeeded; evolution evicts by these counts."""
         tries = [each for group in groups for each in group.trajectories if each.error is None]
         uses = [
-            (name, each.succeeded)
+            (name, each.is_success)
             for each in tries
             for name in dict.fromkeys((*each.skills_in_prompt, *each.retrieved))
             if name in self.target
@@ -306,7 +306,7 @@ def skill_metrics(groups: Sequence[Group]) -> dict[str, float]:
         "retrieve_rate": sum(found.has_retrieve for found in ops) / count,
         "generate_rate": sum(found.has_generate for found in ops) / count,
         "evolve_rate": sum(found.has_evolve for found in ops) / count,
-        "answered_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
-        "ops_errors": sum(len(found.errors) for found in ops) / count,
-        "inserted_tokens": sum(completion.told for completion in completions_of(groups)) / count,
+        "retrieval_hit_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
+        "skill_op_parse_errors": sum(len(found.errors) for found in ops) / count,
+        "retrieved_tokens": sum(completion.num_inserted_tokens for completion in completions_of(groups)) / count,
     }

@@ -63,7 +63,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
         sample_round(run, state, rewards, clock, step, rounds, drawn, found)
         # All vote, a seeded subset is trained on. It is drawn group after group, so that of earlier rounds stays.
         found.chosen = select_training_samples(found.groups, found.votes, config, step)
-        differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_penalty)]
+        differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_action_penalty_coef)]
         rounds += 1
     if settings is None:
         return found
@@ -138,7 +138,7 @@ def unseen_tasks(
     return [], batch
 
 
-def rewards_differ(group: Group, invalid_penalty: float) -> bool:
+def rewards_differ(group: Group, invalid_action_penalty_coef: float) -> bool:
     """True if a group's rollouts, or their steps where invalid actions are penalised, do not all earn the same.
 
     The length penalty (`rl.overlong`) does not count: DAPO filters by what an answer earned.
@@ -147,7 +147,7 @@ def rewards_differ(group: Group, invalid_penalty: float) -> bool:
     for each in group.trajectories:
         parts = tuple(sorted((name, value) for name, value in each.rewards.items() if name != OVERLONG))
         reward = 0.0 if parts else each.reward or 0.0
-        penalties = {invalid_penalty * (step.verdict == "invalid") for step in each.steps} or {0.0}
+        penalties = {invalid_action_penalty_coef * (step.action_status == "invalid") for step in each.steps} or {0.0}
         earned |= {(reward - penalty, parts) for penalty in penalties}
     return len(earned) > 1
 

@@ -35,7 +35,7 @@ Rows = Sequence[Mapping[str, Any]]
 def early_signs(rows: Rows) -> dict[str, str]:
     """Warnings that a few steps are enough for, by the words that they begin with."""
     found = {}
-    uniform, invalid = _figures(rows, "uniform_groups"), _figures(rows, "invalid_actions")
+    uniform, invalid = _figures(rows, "frac_reward_zero_std"), _figures(rows, "invalid_actions")
     if uniform and min(uniform) == 1.0 and not any(map(_learned, rows)):
         found["No reward differed"] = (
             f"within any group in {steps_of(len(uniform))} (mean reward {mean(_figures(rows, 'reward')):.2f}), so no sample was better "
@@ -46,7 +46,7 @@ def early_signs(rows: Rows) -> dict[str, str]:
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
             f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the asked form. See "
-            "steps[].complaint in trajectories.jsonl; more cold start helps, or another agent.projection."
+            "steps[].parse_error in trajectories.jsonl; more cold start helps, or another agent.action_parser."
         )
     return {start: f"{start} {rest}" for start, rest in found.items()}
 
@@ -77,7 +77,7 @@ def _learned(row: Mapping[str, Any]) -> bool:
 
 
 def _why_uniform(rows: Rows) -> str:
-    cut_off = mean(_figures(rows, "cut_off") or [0.0])
+    cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0])
     if mean(_figures(rows, "reward")) > 0.5:
         return "The policy does as well as this reward can tell; harder tasks would show differences."
     if cut_off >= CUT_OFF:
@@ -114,16 +114,16 @@ def bank_votes(after: Evaluation | None, off: Evaluation | None) -> dict[str, fl
     pairs = [
         (one.majority_answer, other.majority_answer) for one, other in zip(after.results, off.results, strict=True)
     ]
-    if all(one is None for one, _ in pairs) or after.agreement is None or off.agreement is None:
+    if all(one is None for one, _ in pairs) or after.majority_ratio is None or off.majority_ratio is None:
         return {}
     differ = [(None if one is None else canonical(one)) != (None if other is None else canonical(other)) for one, other in pairs]  # fmt: skip
     found = {
-        "agreement": after.agreement,
-        "agreement_bank_off": off.agreement,
+        "majority_ratio": after.majority_ratio,
+        "majority_ratio_no_skills": off.majority_ratio,
         "other_winners": sum(differ) / len(differ),
     }
     if after.majority is not None and off.majority is not None:
-        found |= {"majority": after.majority, "majority_bank_off": off.majority}
+        found |= {"majority": after.majority, "majority_no_skills": off.majority}
     return found
 
 
@@ -134,18 +134,21 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
         votes: see `bank_votes`.
         change: interval of maj@k with the bank less maj@k without it; None where there are no labels.
     """
-    if not votes or votes["agreement"] <= votes["agreement_bank_off"]:
+    if not votes or votes["majority_ratio"] <= votes["majority_ratio_no_skills"]:
         return None
-    more = f"agreement is {votes['agreement']:.2f} with it and {votes['agreement_bank_off']:.2f} without it"
+    more = f"agreement is {votes['majority_ratio']:.2f} with it and {votes['majority_ratio_no_skills']:.2f} without it"
     if change is not None:
         if change[1] >= 0:
             return None
         return (
             f"The skill bank makes the votes agree on wrong answers: {more}, but {votes['majority']:.2f} of the winners are right with it "
-            f"and {votes['majority_bank_off']:.2f} without it (measured, never used). Look for the skill that is wrong: skillttrl inspect "
+            f"and {votes['majority_no_skills']:.2f} without it (measured, never used). Look for the skill that is wrong: skillttrl inspect "
             "RUN/bank."
         )
-    if votes["other_winners"] < OTHER_WINNERS or votes["agreement"] - votes["agreement_bank_off"] < BANK_RISE:
+    if (
+        votes["other_winners"] < OTHER_WINNERS
+        or votes["majority_ratio"] - votes["majority_ratio_no_skills"] < BANK_RISE
+    ):
         return None
     return (
         f"The skill bank decides the votes: {votes['other_winners']:.0%} of the problems have another winner with it than without it, and "

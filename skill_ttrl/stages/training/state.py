@@ -76,7 +76,7 @@ class RLState(PhaseState):
         if (config.rl.kl_coef > 0 or config.rl.kl_in_reward) and {"sft", "dagger"} & {*config.phases}:
             # The cold start's policy: without its adapters it would be the bare base.
             parts.driver.run(call, "policy", "refresh_reference")
-        whole_episodes = config.agent.memory == "episode"
+        whole_episodes = config.agent.context_mode == "episode"
         longest = config.rollout.max_new_tokens * (config.agent.max_turns if whole_episodes else 1)
         learner = DriverLearner(parts.driver, config.rl, total_steps=config.rl.steps, max_response_tokens=longest)
         rule = UpdateRule(config.rl, sampler_is_learner=backend_facts(config).is_learner, join=whole_episodes)
@@ -132,7 +132,8 @@ def record_step(
         run.folder.append_jsonl("trajectories.jsonl", lines)
     right = run.meter.correctness(groups, votes)
     known = [
-        None if group.task.labels is None or group.task.labels.true is None else group.task.labels for group in labelled
+        None if group.task.labels is None or group.task.labels.ground_truth is None else group.task.labels
+        for group in labelled
     ]
     run.folder.append_jsonl(
         "votes.jsonl",
@@ -184,7 +185,7 @@ def save(run: Run, state: PhaseState) -> None:
         # Every rank writes its part; the driver alone writes the rest, and gives the folder its name.
         write=lambda folder: driver.run(save_state, folder, learner=state.learner is not None),
         state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
-        keep=config.run.keep_checkpoints,
+        keep=config.run.save_total_limit,
         card=model_card(
             config,
             phase=state.phase,

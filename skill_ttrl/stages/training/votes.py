@@ -75,7 +75,7 @@ class VoteManager:
             ballot_of(
                 group,
                 history=self.history.of(group.task.id),
-                base_share=self.base_ratios.get(group.task.id),
+                base_majority_ratio=self.base_ratios.get(group.task.id),
                 seed=seed,
             )
             for group in groups
@@ -87,7 +87,7 @@ class VoteManager:
 
         RESTRAIN (arXiv 2510.02172): the share of the majority under the frozen base. A resumed run has it in its state.
         """
-        if "base_share" not in self._needs:
+        if "base_majority_ratio" not in self._needs:
             return
         tasks = list({task.id: task for step in steps for task in step if task.id not in self.base_ratios}.values())
         if not tasks:
@@ -99,7 +99,7 @@ class VoteManager:
             seed = derive_seed(self.config.seed, "base-votes", start)
             with run.stop.interruptible(leaving):
                 groups = self._plain(tasks[start : start + size], run.components.bank.view(), seed)
-            self.base_ratios |= {group.task.id: majority_vote(group.answers).agreement for group in groups}
+            self.base_ratios |= {group.task.id: majority_vote(group.answers).majority_ratio for group in groups}
             run.progress.advance(BASE, len(self.base_ratios), {})
         run.progress.finish(BASE)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.action_list import Listing
+from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_order import by_words
 from skill_ttrl.types import Skill
 
@@ -63,7 +63,7 @@ def test_after_something_was_done_to_what_the_task_names_places_count_anew() -> 
 
 
 def test_verbs_may_stay_unlisted_and_a_place_for_words_is_filled_with_the_task_s() -> None:
-    listing = Listing(unlisted=frozenset({"examine", "help"}), filled=True)
+    listing = ActionList(unlisted=frozenset({"examine", "help"}), filled=True)
     assert listing(("help", "examine shelf 1", "go to shelf 2"), "x") == ("go to shelf 2",)
     assert listing(("help",), "x") == ("help",)
     assert listing(("search[<your query>]", "click[a]"), "a [red] <b>") == ("search[a red b]", "click[a]")
@@ -74,5 +74,5 @@ def test_verbs_may_stay_unlisted_and_a_place_for_words_is_filled_with_the_task_s
 def test_nothing_is_lost_or_added_whatever_is_written(actions: list[str], task: str, done: list[str]) -> None:
     skill = Skill("s", "", task)
     assert sorted(by_words(actions, task, [skill], done)) == sorted(actions)
-    assert Listing()(actions, task) == tuple(actions)
+    assert ActionList()(actions, task) == tuple(actions)
     assert by_words(actions, task, [skill], done) == by_words(actions, task, [skill], done)

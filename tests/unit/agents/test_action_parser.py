@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.action_parser import LONGEST, answer_for, project, project_numbered, projection
+from skill_ttrl.agents.action_parser import LONGEST, answer_for, parse_numbered_action, project, projection
 
 ROOM = ("go to cabinet 1", "open cabinet 1", "take apple 2 from table 1", "look")
 SHOP = ("search[<your query>]", "click[buy now]", "click[size <5]")
@@ -55,8 +55,8 @@ def test_what_is_meant_is_played_and_the_verdict_says_how_it_was_found(
     written: str, listed: tuple[str, ...], action: str, verdict: str, complaint: str
 ) -> None:
     found = project(written, listed)
-    assert (found.action, found.verdict) == (action, verdict)
-    assert complaint in found.complaint and bool(complaint) == bool(found.complaint)
+    assert (found.action, found.action_status) == (action, verdict)
+    assert complaint in found.parse_error and bool(complaint) == bool(found.parse_error)
 
 
 def test_an_action_in_a_skill_that_the_model_writes_is_none() -> None:
@@ -67,9 +67,11 @@ def test_an_action_in_a_skill_that_the_model_writes_is_none() -> None:
 
 
 def test_a_place_for_words_takes_words_of_one_line_only() -> None:
-    assert project("<action>go\nnorth</action>", ("go <where>",)).verdict == "repaired"  # as `go north`
+    assert project("<action>go\nnorth</action>", ("go <where>",)).action_status == "repaired"  # as `go north`
     assert project("<action>Go Far North</action>", ("go <where>",)).action == "go Far North"
-    assert project("<action>give it to me</action>", ("give <what> to <whom>",)).verdict == "invalid"  # two places
+    assert (
+        project("<action>give it to me</action>", ("give <what> to <whom>",)).action_status == "invalid"
+    )  # two places
 
 
 @pytest.mark.parametrize(
@@ -85,8 +87,8 @@ def test_a_place_for_words_takes_words_of_one_line_only() -> None:
     ],
 )
 def test_numbered_actions_are_meant_by_their_number(written: str, action: str, verdict: str) -> None:
-    found = project_numbered(written, ROOM)
-    assert (found.action, found.verdict) == (action, verdict)
+    found = parse_numbered_action(written, ROOM)
+    assert (found.action, found.action_status) == (action, verdict)
 
 
 # Worked out by hand from verl-agent's rules: lower case; between the first opening and the first closing tag; else the last
@@ -117,8 +119,8 @@ UPSTREAM = [
 def test_skillrls_rules_are_kept_to_the_letter(written: str, alfworld: str, webshop: str, valid: bool) -> None:
     for env_id, action in (("SkillTTRL/ALFWorld-v0", alfworld), ("SkillTTRL/WebShop-v0", webshop)):
         found = projection("skillrl", env_id)(written, ("something else",))
-        assert (found.action, found.verdict) == (action, "valid" if valid else "invalid")
-        assert bool(found.complaint) is not valid
+        assert (found.action, found.action_status) == (action, "valid" if valid else "invalid")
+        assert bool(found.parse_error) is not valid
 
 
 TAGS = ("<action>", "</action>", "<think>", "</think>", "<skill_ops>", "</skill_ops>", "<generate>", "</generate>")
@@ -130,14 +132,14 @@ LISTED = st.lists(st.one_of(st.sampled_from([*ROOM, *SHOP]), st.text(max_size=20
 
 @given(WRITTEN, LISTED)
 def test_any_text_gives_an_action_of_bounded_length_and_valid_means_possible(written: str, listed: list[str]) -> None:
-    for rule in (project, project_numbered):
+    for rule in (project, parse_numbered_action):
         found = rule(written, listed)
         assert len(found.action) <= max([LONGEST, *map(len, listed)])
-        assert bool(found.complaint) == (found.verdict != "valid")
-        if found.verdict != "invalid" and listed:
+        assert bool(found.parse_error) == (found.action_status != "valid")
+        if found.action_status != "invalid" and listed:
             slots = [each.partition("<")[0] for each in listed if "<" in each]
             assert found.action in listed or any(found.action.startswith(before) for before in slots)
-    assert projection("skillrl")(written, listed).verdict in ("valid", "invalid")
+    assert projection("skillrl")(written, listed).action_status in ("valid", "invalid")
     assert projection("none")(written, listed).action == written
 
 
@@ -149,9 +151,9 @@ def test_what_is_listed_is_valid_when_it_is_written_in_tags(listed: list[str]) -
         )
         if clean and not any(tag in action.lower() for tag in ("<think>", "<skill_ops")):
             found = project(f"<think>so</think><action>{action}</action>", listed)
-            assert (found.action, found.verdict) == (action, "valid")
-            numbered = project_numbered(f"<action>{answer_for(action, listed, numbered=True)}</action>", listed)
-            assert numbered.verdict == "valid"
+            assert (found.action, found.action_status) == (action, "valid")
+            numbered = parse_numbered_action(f"<action>{answer_for(action, listed, numbered=True)}</action>", listed)
+            assert numbered.action_status == "valid"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.document import document_revision, read_document
 from skill_ttrl.config import AgentConfig, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env
@@ -20,7 +20,7 @@ from skill_ttrl.types import Message, Step
 from tests.scripted_backend import ScriptedBackend
 
 RULES = "# Rules\n\n- Write $answer between <answer> tags.\n"
-WINDOW: dict[str, Any] = {"memory": "window", "template": "episode"}
+WINDOW: dict[str, Any] = {"context_mode": "window", "template": "episode"}
 
 
 def config(tmp_path: Path, tokens: int = 2000, **agent: Any) -> SkillTTRLConfig:
@@ -35,27 +35,27 @@ def agent(tmp_path: Path, **section: Any) -> Agent:
 
 @pytest.mark.parametrize("more", [{}, WINDOW])
 def test_it_stands_behind_the_system_message_and_can_be_exchanged(tmp_path: Path, more: dict[str, Any]) -> None:
-    bare = agent(tmp_path, document=None, system="Be brief.", **more).prompt(Scene("1+1?")).messages
+    bare = agent(tmp_path, document=None, system="Be brief.", **more).prompt(AgentInput("1+1?")).messages
     made = agent(tmp_path, system="Be brief.", **more)
-    shown = made.prompt(Scene("1+1?")).messages
+    shown = made.prompt(AgentInput("1+1?")).messages
     assert shown == (Message("system", f"Be brief.\n\n{RULES}"), bare[1])
-    assert made.with_document("Other.").prompt(Scene("1+1?")).messages[0].content == "Be brief.\n\nOther."
-    assert made.with_document("").prompt(Scene("1+1?")).messages == bare
-    assert made.prompt(Scene("1+1?")).messages == shown
-    alone = agent(tmp_path, **more).prompt(Scene("1+1?")).messages
+    assert made.with_document("Other.").prompt(AgentInput("1+1?")).messages[0].content == "Be brief.\n\nOther."
+    assert made.with_document("").prompt(AgentInput("1+1?")).messages == bare
+    assert made.prompt(AgentInput("1+1?")).messages == shown
+    alone = agent(tmp_path, **more).prompt(AgentInput("1+1?")).messages
     assert alone[0] == Message("system", RULES) and alone[1:] == bare[1:]
 
 
 @pytest.mark.parametrize("more", [{}, WINDOW])
 def test_it_stands_before_the_task_where_no_system_message_may(tmp_path: Path, more: dict[str, Any]) -> None:
-    bare = agent(tmp_path, document=None, **more).prompt(Scene("1+1?")).messages
-    shown = agent(tmp_path, document_as="prompt", **more).prompt(Scene("1+1?")).messages
+    bare = agent(tmp_path, document=None, **more).prompt(AgentInput("1+1?")).messages
+    shown = agent(tmp_path, document_as="prompt", **more).prompt(AgentInput("1+1?")).messages
     assert shown == (Message("user", f"{RULES}\n\n{bare[0].content}"),)
 
 
 def test_a_conversation_shows_it_once(tmp_path: Path) -> None:
     done = Step("1+1?", "2", 0.0, False, False)
-    shown = agent(tmp_path, document_as="prompt").prompt(Scene("And 2+2?", (done,))).messages
+    shown = agent(tmp_path, document_as="prompt").prompt(AgentInput("And 2+2?", (done,))).messages
     assert [each.role for each in shown] == ["user", "assistant", "user"]
     assert shown[0].content.startswith(RULES) and shown[2].content == "And 2+2?"
 
@@ -65,7 +65,7 @@ def test_its_template_is_replaceable(tmp_path: Path) -> None:
     (tmp_path / "own" / "document.md").write_text("<rules>$document</rules>\n$question\n", encoding="utf-8")
     section: dict[str, Any] = {"document_as": "prompt", "prompts": str(tmp_path / "own")}
     made = agent(tmp_path, **section).with_document("No $names, no {braces}.")
-    assert made.prompt(Scene("1+1?")).messages[0].content == "<rules>No $names, no {braces}.</rules>\n1+1?"
+    assert made.prompt(AgentInput("1+1?")).messages[0].content == "<rules>No $names, no {braces}.</rules>\n1+1?"
     (tmp_path / "own" / "document.md").write_text("$question\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"must hold \$document, \$question"):
         agent(tmp_path, **section)
@@ -81,7 +81,7 @@ def test_one_that_is_too_long_says_how_long_it_may_be(tmp_path: Path, more: dict
         worker.with_document("x" * 700)
     room = int(str(raised.value).split("It may have ")[1].split(":")[0])
     fitting = worker.with_document("x" * (room - 1))
-    prompt = fitting.agent.prompt(Scene("?", task="?"))
+    prompt = fitting.agent.prompt(AgentInput("?", task="?"))
     assert worker.backend.count(prompt.messages) == 600 and prompt.fits in (None, True)
     assert worker.agent.formatter.document.text == RULES
     with pytest.raises(DocumentError):
@@ -111,8 +111,8 @@ def test_it_can_be_the_bank(tmp_path: Path) -> None:
     made["agent"]["document_as"] = "bank"
     with pytest.raises(ConfigError, match=r"agent\.document_as=bank needs a skills section"):
         load_config(made)
-    made["skills"] = {"embedder": "hash", "bank": "family:operators"}
-    with pytest.raises(ConfigError, match=r"skills\.bank names another one: family:operators"):
+    made["skills"] = {"embedder": "hash", "bank": "synthetic:operators"}
+    with pytest.raises(ConfigError, match=r"skills\.bank names another one: synthetic:operators"):
         load_config(made)
     made["skills"]["bank"] = None
     loaded = load_config(made)
@@ -122,4 +122,4 @@ def test_it_can_be_the_bank(tmp_path: Path) -> None:
     worker = RolloutWorker(loaded, backend, make_agent(loaded, backend), EnvPool(lambda: make_env("math")))
     other = worker.with_document("## One\n\nx\n\n## Two\n\ny\n")
     assert other.agent.bank is not None and list(other.agent.bank.snapshot.skills) == ["one", "two"]
-    assert "Rules" not in str(worker.agent.prompt(Scene("1+1?")).messages)
+    assert "Rules" not in str(worker.agent.prompt(AgentInput("1+1?")).messages)

@@ -10,16 +10,16 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
 from skill_ttrl.agents.observations import alfworld, find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Completion, Step
 
-ASKED: list[Scene] = []
+ASKED: list[AgentInput] = []
 NAMES = st.sampled_from(["buy", "back", "result 1", "result 2", "page 1"])
 TEXTS = st.sampled_from(["click[buy now]", "click[< prev]", "click[b09x]", "click[b01]", "click[red]"])
 SLOT = Slot("search " + WORDS, f"search[{WORDS}]", {"word 1": "red", "word 2": "shoe", "word 12": "size", "new": "new"})
@@ -28,20 +28,20 @@ SLOT = Slot("search " + WORDS, f"search[{WORDS}]", {"word 1": "red", "word 2": "
 DONE = Completion("door  1", (), (), "stop")
 
 
-def observe(scene: Scene) -> str:
+def observe(scene: AgentInput) -> str:
     return scene.observation.upper()
 
 
-def actions(scene: Scene) -> FormActions:
+def actions(scene: AgentInput) -> FormActions:
     """Doors by number, and a question."""
     ASKED.append(scene)
-    doors = {f"door {place}": text for place, text in enumerate(scene.admissible, start=1) if "<" not in text}
-    return FormActions(doors, SLOT if "search[<your query>]" in scene.admissible else None)
+    doors = {f"door {place}": text for place, text in enumerate(scene.admissible_actions, start=1) if "<" not in text}
+    return FormActions(doors, SLOT if "search[<your query>]" in scene.admissible_actions else None)
 
 
 FORM = Form(observe, actions, ("door 1 door 2", "search word 1"))
 LISTED = ("open left", "open right", "search[<your query>]")
-SCENE = Scene("Doors.", admissible=LISTED)
+SCENE = AgentInput("Doors.", admissible_actions=LISTED)
 
 
 def agent(project: str = "none", **how: Any) -> Agent:
@@ -115,12 +115,12 @@ def test_an_agent_writes_and_reads_its_form() -> None:
 )
 def test_what_cannot_be_read_is_played_as_it_is(project: str, written: str, action: str, verdict: str) -> None:
     found = agent(project).read(written, SCENE)
-    assert (found.action, found.verdict) == (action, verdict) and bool(found.complaint) == (verdict != "valid")
+    assert (found.action, found.action_status) == (action, verdict) and bool(found.parse_error) == (verdict != "valid")
 
 
 def test_a_constrained_answer_needs_no_tags() -> None:
     found = agent("action").read("search word 1", SCENE, constrained=True)
-    assert (found.action, found.verdict) == ("search[red]", "valid")
+    assert (found.action, found.action_status) == ("search[red]", "valid")
 
 
 def test_a_scene_is_asked_about_once() -> None:
@@ -134,14 +134,14 @@ def test_a_scene_is_asked_about_once() -> None:
 
 def test_earlier_turns_are_shown_as_they_were_written() -> None:
     done = (
-        Step("A hall.", "open right", 0.0, False, False, admissible=LISTED),
-        Step("A room.", "jump", 0.0, False, False, admissible=LISTED),
-        Step("A loft.", "open left", 0.0, False, False, admissible=LISTED, completion=DONE),
+        Step("A hall.", "open right", 0.0, False, False, admissible_actions=LISTED),
+        Step("A room.", "jump", 0.0, False, False, admissible_actions=LISTED),
+        Step("A loft.", "open left", 0.0, False, False, admissible_actions=LISTED, completion=DONE),
     )
     scene = replace(SCENE, steps=done)
     said = agent().prompt(scene).messages
     assert [each.content for each in said] == ["A HALL.", "door 2", "A ROOM.", "jump", "A LOFT.", "door  1", "DOORS."]
-    turns = Window(Templates(None), "episode", history=3)
+    turns = TurnPromptBuilder(Templates(None), "episode", history=3)
     shown = agent("action", memory="window", window=turns).prompt(scene).messages[-1].content
     assert "door 2" in shown and "search <words>" in shown.replace("&lt;", "<").replace("&gt;", ">")
     assert "A ROOM." in shown and "open right" not in shown
@@ -165,7 +165,7 @@ def test_a_form_or_a_function_may_be_named() -> None:
     assert form is not None and function is not None and shipped is not None
     assert form.observe(SCENE) == function.observe(SCENE) == "DOORS." and function.actions is shipped.actions is None
     assert form.actions is not None and form.actions(SCENE) == actions(SCENE) and form.vocabulary == FORM.vocabulary
-    assert shipped.observe(Scene("Nothing happens.", [Step("a", "b", 0.0, False, False)])) == "fail"
+    assert shipped.observe(AgentInput("Nothing happens.", [Step("a", "b", 0.0, False, False)])) == "fail"
     assert alfworld(SCENE) == "<task> <room>"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.observations import alfworld, alfworld_reach, find_observations, full
 from skill_ttrl.types import Step
 
@@ -26,7 +26,7 @@ DONE = [Step("before", "go to sofa 1", 0.0, False, False)]
     ],
 )
 def test_the_first_has_the_task_and_the_room(task: str, words: str) -> None:
-    said = Scene(WELCOME.format(task))
+    said = AgentInput(WELCOME.format(task))
     assert alfworld(said) == f"<task> {words} <room> armchair 2 armchair 1 sofa 1"
 
 
@@ -53,7 +53,7 @@ def test_the_first_has_the_task_and_the_room(task: str, words: str) -> None:
     ],
 )
 def test_a_later_one_has_what_is_seen_or_one_word(said: str, written: str) -> None:
-    assert alfworld(Scene(said, DONE)) == written
+    assert alfworld(AgentInput(said, DONE)) == written
 
 
 def test_what_is_within_reach_is_named_where_one_of_several_was_gone_to() -> None:
@@ -69,20 +69,22 @@ def test_what_is_within_reach_is_named_where_one_of_several_was_gone_to() -> Non
     possible += ("open drawer 2", "take cd 1 from drawer 1", "take mug 1 from desk 1", "take book 1 from desk 1")
     gone = [Step(room, "go to drawer 2", 0.0, False, False)]
     closed = "You arrive at drawer 2. The drawer 2 is closed."
-    found = alfworld_reach(Scene(closed, gone, admissible=possible))
+    found = alfworld_reach(AgentInput(closed, gone, admissible_actions=possible))
     assert found == "closed desk 1 book 1 mug 1 drawer 1 cd 1"
     held = (*(each for each in possible if not each.startswith("take")), "examine mug 3")
-    assert alfworld_reach(Scene(closed, gone, admissible=held)) == "closed desk 1 drawer 1"
-    assert alfworld_reach(Scene("Nothing happens.", gone, admissible=possible)) == "fail"
+    assert alfworld_reach(AgentInput(closed, gone, admissible_actions=held)) == "closed desk 1 drawer 1"
+    assert alfworld_reach(AgentInput("Nothing happens.", gone, admissible_actions=possible)) == "fail"
     opened = [Step(room, "open drawer 1", 0.0, False, False)]
-    assert alfworld_reach(Scene("You open it. In it, you see a cd 1.", opened, admissible=possible)) == "cd 1"
     assert (
-        alfworld_reach(Scene(room))
-        == alfworld(Scene(room))
+        alfworld_reach(AgentInput("You open it. In it, you see a cd 1.", opened, admissible_actions=possible)) == "cd 1"
+    )
+    assert (
+        alfworld_reach(AgentInput(room))
+        == alfworld(AgentInput(room))
         == "<task> put mug in sofa <room> desk 1 drawer 2 drawer 1 sofa 1"
     )
 
 
 def test_in_full_they_stay_as_they_are() -> None:
     assert find_observations("full") is None
-    assert full(Scene("Nothing happens.", DONE)) == "Nothing happens."
+    assert full(AgentInput("Nothing happens.", DONE)) == "Nothing happens."

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import CUT, Window
+from skill_ttrl.agents.turn_prompt import CUT, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
@@ -34,8 +34,8 @@ def step(observation: str = "A room.", action: str = "look", **more: Any) -> Ste
     return Step(observation, action, 0.0, False, False, **more)
 
 
-def window(template: str = "episode", prompts: str | None = None, **more: Any) -> Window:
-    return Window(Templates(prompts), template, **more)
+def window(template: str = "episode", prompts: str | None = None, **more: Any) -> TurnPromptBuilder:
+    return TurnPromptBuilder(Templates(prompts), template, **more)
 
 
 def text(messages: Sequence[Message]) -> str:
@@ -73,7 +73,7 @@ def test_what_there_is_nothing_of_leaves_no_heading() -> None:
 
 
 def test_an_action_that_was_not_possible_is_marked_in_the_history() -> None:
-    past = [step(action="fly", admissible=ACTIONS), step(action="look", admissible=ACTIONS)]
+    past = [step(action="fly", admissible_actions=ACTIONS), step(action="look", admissible_actions=ACTIONS)]
     shown = text(window().prompt("Dark.", past, "", ACTIONS).messages)
     assert "You did: fly (this was not possible)\n" in shown and "You did: look\n" in shown
 
@@ -87,7 +87,7 @@ def count_text(words: str) -> int:
     return sum(len(word) // 4 + 1 for word in words.replace("\n", " \n ").split(" "))
 
 
-def limited(most: int, **more: Any) -> Window:
+def limited(most: int, **more: Any) -> TurnPromptBuilder:
     return window(max_tokens=most, count=count, count_text=count_text, **more)
 
 
@@ -218,7 +218,7 @@ def test_a_listed_action_takes_one_line_and_what_is_read_back_is_the_action() ->
 def test_each_text_is_replaced_by_a_file_of_its_name(tmp_path: Path, name: str) -> None:
     shipped = Templates().get(name).template
     (tmp_path / f"{name}.md").write_text(f"MINE {shipped}\n", encoding="utf-8")
-    past = [step(action="fly", admissible=ACTIONS)]
+    past = [step(action="fly", admissible_actions=ACTIONS)]
     shown = text(window(prompts=str(tmp_path), asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)
     assert "MINE" in shown
     assert "MINE" not in text(window(asks=True).prompt("Dark.", past, "", ACTIONS, SKILLS).messages)
@@ -247,8 +247,8 @@ def test_an_agent_without_a_bank_to_ask_is_not_told_how() -> None:
     formatter = PromptFormatter("plain")
     asking = window(asks=True)
     without = Agent(formatter, "window", asking, SkillsConfig())
-    assert "skill_ops" not in text(without.prompt(Scene("Dark.")).messages)
-    assert "skill_ops" not in text(Agent(formatter, "window", window=asking).prompt(Scene("Dark.")).messages)
+    assert "skill_ops" not in text(without.prompt(AgentInput("Dark.")).messages)
+    assert "skill_ops" not in text(Agent(formatter, "window", window=asking).prompt(AgentInput("Dark.")).messages)
 
 
 def test_a_step_costs_less_than_its_tokens_would(tiny_model: tuple[Any, Any]) -> None:

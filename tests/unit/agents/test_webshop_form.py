@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.forms import WORDS
 from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
@@ -57,13 +57,13 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-def walk(*way: str) -> Scene:
+def walk(*way: str) -> AgentInput:
     """The scene after pages and actions in turn, the last of them a page."""
     steps = [
-        Step(page, action, 0.0, False, False, admissible=PAGES[page])
+        Step(page, action, 0.0, False, False, admissible_actions=PAGES[page])
         for page, action in zip(way[::2], way[1::2], strict=False)
     ]
-    return Scene(way[-1], tuple(steps), TASK, PAGES[way[-1]])
+    return AgentInput(way[-1], tuple(steps), TASK, PAGES[way[-1]])
 
 
 SEARCHED = (HOME, "search[shirts]", RESULTS)
@@ -142,7 +142,7 @@ def test_what_brief_does_is_written_and_read_back_in_few_known_tokens() -> None:
         assert episode.error is None
         tokens: list[int] = []
         for place, step in enumerate(episode.steps):
-            scene = Scene(step.observation, episode.steps[:place], episode.goal, step.admissible)
+            scene = AgentInput(step.observation, episode.steps[:place], episode.goal, step.admissible_actions)
             assert WEBSHOP.actions is not None
             written = WEBSHOP.actions(scene).write(step.action)
             assert written is not None and WEBSHOP.actions(scene).read(written) == step.action

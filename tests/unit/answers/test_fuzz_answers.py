@@ -102,7 +102,7 @@ def check_fresh(many: list[str], folder: Any = None) -> None:
     """A key depends on the text alone: not on what was asked before, beside it or in which order; and it is read back."""
     found = verdicts(many)
     for order in (many, many[::-1]):
-        path = Path(folder.mktemp("journal")) / "verdicts.jsonl"
+        path = Path(folder.mktemp("journal")) / "equivalence_cache.jsonl"
         with persist_cache(path):
             again = verdicts(order)
         with persist_cache(path):
@@ -138,7 +138,7 @@ def check_votes(many: list[str | None], order: random.Random) -> None:
     order.shuffle(places)
     vote, (other,) = majority_vote(many), batch_majority_vote([[many[place] for place in places]])
     assert sorted(count for _, count in vote.classes) == sorted(count for _, count in other.classes)
-    assert (vote.agreement, vote.abstained, vote.tie) == (other.agreement, other.abstained, other.tie)
+    assert (vote.majority_ratio, vote.abstained, vote.tie) == (other.majority_ratio, other.abstained, other.tie)
     if not vote.tie:
         assert canonical(vote.answer) == canonical(other.answer)
         assert [vote.matches[place] for place in places] == list(other.matches)

@@ -159,7 +159,7 @@ def test_the_worker_ends_with_its_parent() -> None:
 
 
 def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.jsonl"
+    path = tmp_path / "equivalence_cache.jsonl"
     first = EquivalenceCache(Pool(time_limit=0.3), path)
     assert first.of([SLOW, r"\sqrt{8}", "7", "cat"])[SLOW].gave_up == "timeout"
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -175,7 +175,7 @@ def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
 
 
 def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.jsonl"
+    path = tmp_path / "equivalence_cache.jsonl"
     with persist_cache(path):
         before = verdict(r"\sqrt{8}")
     path.write_bytes(path.read_bytes() + b'{"answer": "x+1", "ke')
@@ -186,7 +186,7 @@ def test_a_journal_goes_on_after_a_torn_line(tmp_path: Path) -> None:
 
 
 def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "verdicts.jsonl"
+    path = tmp_path / "equivalence_cache.jsonl"
     path.write_text('{"answer": "1", "colour": "red"}\n')
     with pytest.raises(RunFolderError, match="Delete the file"), persist_cache(path):
         pass

@@ -35,7 +35,7 @@ def game(goal: str, *turns: tuple[str, str], won: bool = False) -> dict[str, Any
         "task": {"id": "t", "task_type": "type"},
         "goal": goal,
         "steps": steps,
-        "last_observation": seen[-1],
+        "final_obs": seen[-1],
         "error": None,
     }
 

@@ -78,7 +78,7 @@ def test_a_lost_goal_has_the_class_of_what_was_done(env: WebShopEnv) -> None:
     assert name_of(*way) is None
     assert name_of(search, own, "click[buy now]") == "option missed"
     assert name_of(search, own) == "nothing bought"
-    listed = play(env, task, search).steps[1].admissible
+    listed = play(env, task, search).steps[1].admissible_actions
     prices = {
         each: price_of(env.shop.store[number])
         for each in listed
@@ -98,7 +98,7 @@ def test_over_the_price_comes_before_the_wrong_product(env: WebShopEnv) -> None:
         goal = env.goals[env.goals.find(task.id)]
         dear = [product for product in env.shop.store if price_of(product) > goal.price_upper]
         query = f"search[{dear[0].title}]" if dear else ""
-        if dear and f"click[{dear[0].asin.lower()}]" in play(env, task, query).steps[1].admissible:
+        if dear and f"click[{dear[0].asin.lower()}]" in play(env, task, query).steps[1].admissible_actions:
             episode = play(env, task, query, f"click[{dear[0].asin.lower()}]", "click[buy now]")
             loss = failures.classify(env.shop, goal, episode)
             assert loss.name == "over the price"

@@ -32,8 +32,8 @@ def setting(override: str) -> Any:
         ("rl.learning_rate=1E-6", 1e-6),
         ("rl.learning_rate=2", 2.0),
         ("rl.steps=3", 3),
-        ("rl.mini_batch_prompts=null", None),
-        ("rl.mini_batch_prompts=", None),
+        ("rl.mini_batch_size=null", None),
+        ("rl.mini_batch_size=", None),
         ("rl.betas=[0.9, 0.95]", (0.9, 0.95)),
         ("rl.reward=random", "random"),
         ("rl.reward=my_rewards:score", "my_rewards:score"),
@@ -50,7 +50,7 @@ def setting(override: str) -> Any:
         ("agent.system=null", None),
         ("phases=[sft, rl]", ["sft", "rl"]),
         ("run.save_trajectories=false", False),
-        ("run.keep_checkpoints=null", None),
+        ("run.save_total_limit=null", None),
         ("model.lora.r=8", 8),
         ("env.kwargs.noise=1e-3", 1e-3),
         ("env.kwargs.digits=2", 2),
@@ -94,7 +94,7 @@ def test_overrides_reach_into_sections_a_file_has_and_leave_the_caller_s_mapping
         ({"data": {"train": {"path": "a.json", "promt_field": "q"}}}, "data.train.promt_field", "prompt_field"),
         ({"sft": {"data": {"path": "a.json", "optons": {}}}}, "sft.data.optons", "options"),
         ({"model": {"lora": {"aplha": 1}}}, "model.lora.aplha", "alpha"),
-        ({"model": {"embedded": {"layer": 1}}}, "model.embedded.layer", "layers"),
+        ({"model": {"builtin": {"layer": 1}}}, "model.builtin.layer", "layers"),
     ],
 )
 def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path: str, hint: str) -> None:
@@ -162,26 +162,31 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
 
 
 def test_all_contradictions_are_named_at_once() -> None:
-    given = {"phases": ["distill", "rl"], "evolve": {}, "agent": {"order": "words"}}
+    given = {"phases": ["distill", "rl"], "evolve": {}, "agent": {"action_order": "words"}}
     with pytest.raises(ConfigError, match="3 problems") as caught:
         load_config(given)
-    for part in ("the phase distill needs", "evolve needs", "agent.order=words"):
+    for part in ("the phase distill needs", "evolve needs", "agent.action_order=words"):
         assert part in str(caught.value)
 
 
 def test_a_wrong_value_hides_no_contradiction_and_invents_none() -> None:
-    given = {"seed": -1, "rl": {"stepz": 3}, "evolve": {}, "agent": {"order": "words", "memory": "windows"}}
+    given = {
+        "seed": -1,
+        "rl": {"stepz": 3},
+        "evolve": {},
+        "agent": {"action_order": "words", "context_mode": "windows"},
+    }
     with pytest.raises(ConfigError, match="4 problems") as caught:
         load_config(given)
-    for part in ("seed: ", "rl.stepz: unknown key", "agent.memory: ", "evolve needs a skills section"):
+    for part in ("seed: ", "rl.stepz: unknown key", "agent.context_mode: ", "evolve needs a skills section"):
         assert part in str(caught.value)
 
 
 def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
-    data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "mini_batch_prompts": None}, "phases": ["sft", "rl"]}
+    data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "mini_batch_size": None}, "phases": ["sft", "rl"]}
     (tmp_path / "a.json").write_text(json.dumps(data, indent="\t"), encoding="utf-8")
     (tmp_path / "a.yaml").write_text(
-        "name: x\nrl: {learning_rate: 1e-6, steps: 3, mini_batch_prompts: null}\nphases: [sft, rl]\n", encoding="utf-8"
+        "name: x\nrl: {learning_rate: 1e-6, steps: 3, mini_batch_size: null}\nphases: [sft, rl]\n", encoding="utf-8"
     )
     assert load_config(tmp_path / "a.json") == load_config(str(tmp_path / "a.yaml")) == load_config(data)
 
@@ -200,8 +205,8 @@ def test_an_empty_file_does_not_start_a_run_of_defaults(tmp_path: Path) -> None:
         "eval.extra_temperatures=[-1]",
         "rl.betas=[2, 3]",
         "rl.learning_rate=1e30",
-        "model.embedded.heads=7",
-        "model.embedded.hidden_size=1000000",
+        "model.builtin.heads=7",
+        "model.builtin.hidden_size=1000000",
         "runtime.threads=100000",
     ],
 )
@@ -281,7 +286,7 @@ def test_saved_config_reads_back_as_the_same(sparse: bool) -> None:
         "name": "1e3",
         "agent": {"system": "no"},
         "rl": {"learning_rate": 3e-7, "betas": [0.9, 0.95]},
-        "data": {"train": {"path": "family:add", "options": {"noise": 1e-3, "tag": "007", "on": True}}},
+        "data": {"train": {"path": "synthetic:add", "options": {"noise": 1e-3, "tag": "007", "on": True}}},
     }
     config = load_config(data)
     assert load_config(read_mapping(config.to_yaml(sparse=sparse), "it")) == config
@@ -340,7 +345,7 @@ def test_no_text_of_a_config_is_a_traceback(text: str) -> None:
     [
         (["data.train.path=mine.parquet"], {"path": "mine.parquet"}),
         (["data.train.path=[a.parquet, b.parquet]"], {"path": "a.parquet", "more": ["b.parquet"]}),
-        (["data.train.path=family:operators"], {"path": "family:operators", "split": "train"}),
+        (["data.train.path=synthetic:operators"], {"path": "synthetic:operators", "split": "train"}),
         (["data.train.split=test", "data.train.path=hf:me/mine"], {"path": "hf:me/mine", "split": "test"}),
         (["sft.data.path=mine.jsonl"], {"path": "mine.jsonl"}),
     ],

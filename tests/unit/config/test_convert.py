@@ -58,8 +58,12 @@ def test_the_first_skill_ttrl(first: Path) -> None:
     assert config.rl.algorithm == {"type": "reinforce_plus_plus"}
     assert config.rl.loss == {"type": "ppo_clip", "clip_ratio": 0.1, "dual_clip": 4.0} and config.rl.kl_coef == 0
     skills = config.skills
-    assert skills is not None and (skills.retrieval, skills.fallback, skills.in_prompt) == ("keyword", "most_useful", 5)
-    assert (skills.stale_after, skills.max_retrievals, skills.enable_evolve) == (40, 0, False)
+    assert skills is not None and (skills.retrieval, skills.fallback, skills.prompt_top_k) == (
+        "keyword",
+        "most_useful",
+        5,
+    )
+    assert (skills.stale_after_steps, skills.max_retrievals, skills.enable_evolve) == (40, 0, False)
     assert (skills.merger, skills.on_failure) == ("openai", "heuristic")
     merger = config.endpoints.merger
     assert merger is not None and (merger.model, merger.max_tokens, merger.temperature) == ("gpt-4o", 2048, 0.3)
@@ -88,9 +92,14 @@ def test_skillrl_in_rust(rust: Path) -> None:
     assert (config.sft.learning_rate, config.sft.batch_size, config.sft.steps) == (2e-4, 16, 1407)  # 3 x 7500 / 16
     assert (config.rl.prompts_per_step, config.rl.steps, config.rl.kl_coef, config.rl.reward) == (32, 9, 0.02, "env")
     assert config.rollout.n_votes_per_prompt == config.rollout.n_samples_per_prompt == 4
-    assert config.rl.loss["clip_ratio"] == 0.1 and config.rl.invalid_penalty == 0.1
-    assert skills is not None and (skills.top_k, skills.in_prompt, skills.min_score) == (3, 3, 0.5)
-    assert evolve is not None and (evolve.every, evolve.deep, evolve.shallow, evolve.threshold) == (7, 9, 5, 0.4)
+    assert config.rl.loss["clip_ratio"] == 0.1 and config.rl.invalid_action_penalty_coef == 0.1
+    assert skills is not None and (skills.top_k, skills.prompt_top_k, skills.min_score) == (3, 3, 0.5)
+    assert evolve is not None and (
+        evolve.every,
+        evolve.max_failures_below_threshold,
+        evolve.max_failures_above_threshold,
+        evolve.threshold,
+    ) == (7, 9, 5, 0.4)
     policy, teacher = config.endpoints.policy, config.endpoints.teacher
     assert (
         policy is not None
@@ -176,13 +185,15 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_epochs_become_steps() -> None:
-    config = load_config({"data": {"train": {"path": "family:add"}}, "rl": {"total_epochs": 3, "prompts_per_step": 8}})
+    config = load_config(
+        {"data": {"train": {"path": "synthetic:add"}}, "rl": {"total_epochs": 3, "prompts_per_step": 8}}
+    )
     done = with_epochs(config)
     tasks = with_epochs(
-        load_config({"data": {"train": {"path": "family:add"}}, "rl": {"total_epochs": 1, "prompts_per_step": 1}})
+        load_config({"data": {"train": {"path": "synthetic:add"}}, "rl": {"total_epochs": 1, "prompts_per_step": 1}})
     ).rl.steps
     assert done.rl.steps == 3 * (tasks // 8) and done.rl.total_epochs is None and with_epochs(done) == done
-    few = load_config({"data": {"train": {"path": "family:add", "limit": 2}}, "rl": {"total_epochs": 3}})
+    few = load_config({"data": {"train": {"path": "synthetic:add", "limit": 2}}, "rl": {"total_epochs": 3}})
     assert with_epochs(few).rl.steps == 3
     with pytest.raises(ConfigError, match=r"Set rl\.steps"):
         with_epochs(load_config({"data": {"train": {"path": "hf:a/b"}}, "rl": {"total_epochs": 3}}))

@@ -55,7 +55,7 @@ def test_the_config_has_the_values_of_the_table() -> None:
             found: Any = config
             for part in key.split("."):
                 found = found[part] if isinstance(found, dict) else getattr(found, part)
-            if value.startswith("[") or key == "run.tracker":
+            if value.startswith("[") or key == "run.report_to":
                 continue
             assert str(found) == str(load_value(value)), key
             checked += 1

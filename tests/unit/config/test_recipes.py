@@ -46,11 +46,11 @@ def test_a_changed_copy_is_not_verified_and_a_run_s_own_config_is(tmp_path: Path
     config = load_config("quickstart")
     kept = tmp_path / "config.yaml"
     kept.write_text(config.to_yaml().replace("revision: null", "revision: abc"))
-    for same in (load_config(kept), load_config("quickstart", ["seed=3", "name=mine", "run.tracker=tensorboard"])):
-        assert verified_note(same) == verified_note(config) != "never"
+    for same in (load_config(kept), load_config("quickstart", ["seed=3", "name=mine", "run.report_to=tensorboard"])):
+        assert verified_note(same) == verified_note(config) != "untested"
     changed = load_config("quickstart", ["rl.steps=21"])
-    assert verified_note(changed).startswith("never with these settings (changed")
-    assert verified_note(load_config({})) == "never"
+    assert verified_note(changed).startswith("untested with these settings (changed")
+    assert verified_note(load_config({})) == "untested"
 
 
 def test_a_run_goes_on_whatever_is_said_of_its_verification() -> None:
@@ -60,7 +60,7 @@ def test_a_run_goes_on_whatever_is_said_of_its_verification() -> None:
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipe_says_what_it_waits_for_in_its_header_too(name: str) -> None:
     text, _ = read_config_text(name)
-    assert ("Waits for:" in text) == (load_config(name).waits_for is not None)
+    assert ("Waits for:" in text) == (load_config(name).requires is not None)
 
 
 @pytest.mark.parametrize("name", REAL_MODELS)
@@ -76,11 +76,11 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     rollout, rl, evaluation = config.rollout, config.rl, config.eval
     assert (rollout.n_votes_per_prompt, rollout.n_samples_per_prompt, rollout.temperature) == (64, 32, 1.0)
     assert (rollout.max_new_tokens, config.data.max_prompt_tokens) == (3072, 512)
-    assert (rl.prompts_per_step, rl.mini_batch_prompts, rl.epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
+    assert (rl.prompts_per_step, rl.mini_batch_size, rl.ppo_epochs, rl.learning_rate) == (8, 1, 1, 5e-7)
     assert rl.loss == {"type": "ppo_clip", "clip_ratio": 0.2, "dual_clip": 3.0}
     assert (rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.001, "k3", 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
-    assert (config.runtime.nproc, config.runtime.parallel, config.waits_for) == (8, "fsdp", None)
+    assert (config.runtime.nproc, config.runtime.parallel, config.requires) == (8, "fsdp", None)
 
 
 def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_sampler_alone() -> None:
@@ -89,7 +89,7 @@ def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_samp
     assert with_engine["rollout"].pop("backend") == "vllm" and without["rollout"].pop("backend") == "hf"
     del with_engine["rollout"]["max_batch_size"], without["rollout"]["max_batch_size"]  # of the hf backend
     assert with_engine == without
-    assert load_config("ttrl_qwen2.5_0.5b_lora_vllm").vllm.sleep
+    assert load_config("ttrl_qwen2.5_0.5b_lora_vllm").vllm.enable_sleep_mode
 
 
 @pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])
@@ -100,15 +100,27 @@ def test_skillrl_recipes_have_the_paper_s_settings(name: str) -> None:
     assert (sft.learning_rate, sft.batch_size) == (1e-4, 16)
     assert sft.steps * sft.batch_size == pytest.approx(3 * (config.demonstrations.examples or 0), rel=0.01)
     assert config.demonstrations.examples == (7500 if name == "skillrl_alfworld" else 2400)
-    assert (rl.learning_rate, rl.kl_coef, rl.kl_estimator, rl.invalid_penalty, rl.steps) == (1e-6, 0.01, "k3", 0.1, 150)
-    assert (rl.prompts_per_step, config.rollout.n_samples_per_prompt, rl.validate_every) == (16, 8, 5)
+    assert (rl.learning_rate, rl.kl_coef, rl.kl_estimator, rl.invalid_action_penalty_coef, rl.steps) == (
+        1e-6,
+        0.01,
+        "k3",
+        0.1,
+        150,
+    )
+    assert (rl.prompts_per_step, config.rollout.n_samples_per_prompt, rl.eval_steps) == (16, 8, 5)
     assert evolve is not None
-    assert (evolve.every, evolve.threshold, evolve.deep, evolve.shallow, evolve.max_new_skills) == (5, 0.4, 10, 5, 3)
+    assert (
+        evolve.every,
+        evolve.threshold,
+        evolve.max_failures_below_threshold,
+        evolve.max_failures_above_threshold,
+        evolve.max_new_skills,
+    ) == (5, 0.4, 10, 5, 3)
     assert config.skills is not None
     assert (config.skills.top_k, config.skills.min_score) == (6, 0.4)
-    assert (config.agent.history, config.agent.max_turns) == (2, 50 if name == "skillrl_alfworld" else 15)
+    assert (config.agent.history_length, config.agent.max_turns) == (2, 50 if name == "skillrl_alfworld" else 15)
     assert (config.eval.temperature, config.env.kwargs["reward"]) == (0.4, 10.0)
-    assert config.waits_for is None and (config.runtime.nproc, config.runtime.parallel) == (8, "fsdp")
+    assert config.requires is None and (config.runtime.nproc, config.runtime.parallel) == (8, "fsdp")
 
 
 @pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])
@@ -119,4 +131,4 @@ def test_the_variant_for_one_gpu_differs_in_adapters_rates_and_engine_alone(name
     assert {key for key in whole["rollout"] if whole["rollout"][key] != few["rollout"][key]} == {"backend"}
     assert {key for key in whole["rl"] if whole["rl"][key] != few["rl"][key]} == {"learning_rate"}
     assert {key for key in whole["sft"] if whole["sft"][key] != few["sft"][key]} == {"learning_rate"}
-    assert few["model"]["lora"] is not None and few["vllm"]["sleep"]
+    assert few["model"]["lora"] is not None and few["vllm"]["enable_sleep_mode"]

@@ -46,11 +46,11 @@ def test_a_file_in_verls_layout_reads_without_further_options(tmp_path: Path) ->
     path = write(tmp_path / "train.parquet", row(0, "Compute 1+1.", "2"), row(1, "Compute 1/2.", "\\frac{1}{2}"))
     tasks = load_tasks(SourceConfig(path=str(path)))
     assert [task.options for task in tasks] == [{"question": "Compute 1+1."}, {"question": "Compute 1/2."}]
-    assert [task.reference for task in tasks] == ["2", "\\frac{1}{2}"]
+    assert [task.ground_truth for task in tasks] == ["2", "\\frac{1}{2}"]
     assert system_message(SourceConfig(path=str(path))) is None and config(path).agent.system is None
     lines = tmp_path / "train.jsonl"
     lines.write_text("".join(json.dumps(each) + "\n" for each in pyarrow.parquet.read_table(path).to_pylist()))
-    assert [task.reference for task in load_tasks(SourceConfig(path=str(lines)))] == ["2", "\\frac{1}{2}"]
+    assert [task.ground_truth for task in load_tasks(SourceConfig(path=str(lines)))] == ["2", "\\frac{1}{2}"]
 
 
 def test_a_problem_that_is_repeated_is_as_many_tasks(tmp_path: Path) -> None:
@@ -62,14 +62,14 @@ def test_a_problem_that_is_repeated_is_as_many_tasks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("truth", "reference"), [("so ... #### 72", "72"), (72, "72"), (0.5, "0.5"), (None, None)])
 def test_true_answers_are_read_as_those_of_an_answer_column(truth: Any, reference: str | None, tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", truth))
-    assert load_tasks(SourceConfig(path=str(path)))[0].reference == reference
+    assert load_tasks(SourceConfig(path=str(path)))[0].ground_truth == reference
 
 
 def test_other_columns_can_hold_the_answers(tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", "1") | {"answer": "2", "solution": "3"})
-    assert load_tasks(SourceConfig(path=str(path)))[0].reference == "2", "an answer column comes first"
-    assert load_tasks(SourceConfig(path=str(path), answer_field="solution"))[0].reference == "3"
-    assert load_tasks(SourceConfig(path=str(path), answer_field="none"))[0].reference is None
+    assert load_tasks(SourceConfig(path=str(path)))[0].ground_truth == "2", "an answer column comes first"
+    assert load_tasks(SourceConfig(path=str(path), answer_field="solution"))[0].ground_truth == "3"
+    assert load_tasks(SourceConfig(path=str(path), answer_field="none"))[0].ground_truth is None
 
 
 def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
         data_revision(pinned)
 
 
-@pytest.mark.parametrize("path", [[], ["a.parquet", "hf:owner/name"], ["family:add", "a.parquet"]])
+@pytest.mark.parametrize("path", [[], ["a.parquet", "hf:owner/name"], ["synthetic:add", "a.parquet"]])
 def test_what_cannot_be_read_as_one_is_refused(path: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"at least one file|several files can be read as one"):
         load_config({"data": {"train": {"path": path}}})

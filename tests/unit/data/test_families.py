@@ -41,7 +41,7 @@ def test_references_and_clean_demonstrations_are_right(name: str) -> None:
     family = numbers(name)
     for split in family.sizes:
         for task in family.problems(split, "E-v0"):
-            assert task.reference == str(true_answer(task.options["question"]))
+            assert task.ground_truth == str(true_answer(task.options["question"]))
             assert (task.env_id, task.split, task.task_type) == ("E-v0", split, family.task_type)
             assert set(task.options) == {"question"}  # the answer is not among what the environment shows
     for prompt, response, *_ in family.demonstrations(noise=0):

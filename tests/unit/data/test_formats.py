@@ -1,4 +1,4 @@
-"""`family:formats`: a reader who follows the rules of a document is right where the document states them."""
+"""`synthetic:formats`: a reader who follows the rules of a document is right where the document states them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
     every = [item.id for own in items.values() for item in own]
     questions = [item.question for own in items.values() for item in own]
     assert len(set(every)) == len(set(questions)) == len(every) == len(CONVENTIONS) * sum(SIZES.values())
-    source = SourceConfig(path="family:formats", limit=len(CONVENTIONS))
+    source = SourceConfig(path="synthetic:formats", limit=len(CONVENTIONS))
     assert {task.task_type for task in load_tasks(source, "SkillTTRL/QA-v0", split="train")} == {
         each.name for each in CONVENTIONS
     }
@@ -52,7 +52,7 @@ def test_splits_share_nothing_and_the_first_tasks_are_of_all_types() -> None:
 
 def test_it_is_for_the_environment_of_questions() -> None:
     with pytest.raises(DataError, match="is played in SkillTTRL/QA-v0"):
-        load_tasks(SourceConfig(path="family:formats"))
+        load_tasks(SourceConfig(path="synthetic:formats"))
     with pytest.raises(DataError, match=r"has no split 'valid'\. Did you mean 'val'"):
         FAMILY.items("valid")
 

@@ -32,7 +32,7 @@ def test_an_answer_follows_from_the_skill_and_from_nothing_else_in_the_problem()
         assert len(tasks) == 400 and len({task.id for task in tasks}) == 400
         for task in tasks:
             _, name, x = task.options["question"].rstrip(".").split(" ")
-            assert task.reference == str(value(skills[name], int(x)))
+            assert task.ground_truth == str(value(skills[name], int(x)))
             assert not RULE.search(task.options["question"])
 
 
@@ -48,7 +48,7 @@ def test_a_series_states_the_rule_once_and_asks_another_digit_then() -> None:
             and first.startswith(f"Compute {name} ")
             and first != then
         )
-        assert task.reference == str(value(stated, int(x)))
+        assert task.ground_truth == str(value(stated, int(x)))
 
 
 def test_held_out_names_are_in_no_demonstration_and_no_training_problem() -> None:
@@ -128,7 +128,7 @@ def test_every_rule_is_its_own_arithmetic() -> None:
 
 
 def test_a_name_is_two_tokens_wherever_it_stands() -> None:
-    tokenizer = build_tokenizer(tokenizer_corpus(SourceConfig(path="family:operators"), seed=0))
+    tokenizer = build_tokenizer(tokenizer_corpus(SourceConfig(path="synthetic:operators"), seed=0))
     for name in FAMILY.names["demos"] + FAMILY.names["test"] + FAMILY.names["series-test"]:
         parts = [name[:2], name[2:]]
         for before, after in (('"', '"'), (">", " +9"), (" ", " 4"), ("\n", ".")):
@@ -137,9 +137,9 @@ def test_a_name_is_two_tokens_wherever_it_stands() -> None:
 
 
 def test_it_is_a_source_like_the_others() -> None:
-    assert len(load_tasks(SourceConfig(path="family:operators", limit=7))) == 7
-    assert len(load_demonstrations(SourceConfig(path="family:operators", limit=5))) == 5
+    assert len(load_tasks(SourceConfig(path="synthetic:operators", limit=7))) == 7
+    assert len(load_demonstrations(SourceConfig(path="synthetic:operators", limit=5))) == 5
     with pytest.raises(DataError, match="Did you mean 'series-test'"):
-        load_tasks(SourceConfig(path="family:operators", split="series-tes"))
+        load_tasks(SourceConfig(path="synthetic:operators", split="series-tes"))
     with pytest.raises(ConfigError, match="Did you mean 'operators'"):
         bank_family("operator")

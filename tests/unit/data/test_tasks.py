@@ -42,17 +42,17 @@ def test_a_file_becomes_tasks(tmp_path: Path) -> None:
     ]
     first, second, third, fourth, fifth = load_tasks(source(tmp_path, rows), "E-v0", split="test")
     assert (first.id, first.env_id, first.options, first.split) == ("3", "E-v0", {"question": "What is $1+1$?"}, "test")
-    assert (first.reference, first.task_type) == ("2", "counting_probability")
-    assert (second.reference, second.task_type) == ("142", "geometry")
-    assert (third.reference, third.task_type) == (None, "odd")
-    assert (fourth.reference, fourth.task_type, fifth.reference) == ("72", "word_problem", "0.5")
+    assert (first.ground_truth, first.task_type) == ("2", "counting_probability")
+    assert (second.ground_truth, second.task_type) == ("142", "geometry")
+    assert (third.ground_truth, third.task_type) == (None, "odd")
+    assert (fourth.ground_truth, fourth.task_type, fifth.ground_truth) == ("72", "word_problem", "0.5")
 
 
 @pytest.mark.parametrize("name", ["prompt", "question", "problem"])
 def test_the_prompt_column_and_its_fallbacks(tmp_path: Path, name: str) -> None:
     rows = [{name: "1+1?"}]
     (task,) = load_tasks(source(tmp_path, rows))
-    assert task.options["question"] == "1+1?" and task.reference is None
+    assert task.options["question"] == "1+1?" and task.ground_truth is None
     with pytest.raises(DataError, match=r"has no column 'text'"):
         load_tasks(source(tmp_path, rows, prompt_field="text"))
 
@@ -68,12 +68,12 @@ def test_no_prompt_column_names_what_was_found(tmp_path: Path) -> None:
 
 
 def test_a_family_becomes_tasks() -> None:
-    config = SourceConfig(path="family:add")
+    config = SourceConfig(path="synthetic:add")
     train, test = load_tasks(config, "E-v0", split="train"), load_tasks(config, "E-v0", split="test")
     assert (len(train), len(test)) == (256, 128)
-    assert load_tasks(SourceConfig(path="family:add", split="test", limit=5), "E-v0", split="train") == test[:5]
-    with pytest.raises(ConfigError, match=r"family:add has no option 'nosie'\. Did you mean 'noise'\?"):
-        load_tasks(SourceConfig(path="family:add", options={"nosie": 1}))
+    assert load_tasks(SourceConfig(path="synthetic:add", split="test", limit=5), "E-v0", split="train") == test[:5]
+    with pytest.raises(ConfigError, match=r"synthetic:add has no option 'nosie'\. Did you mean 'noise'\?"):
+        load_tasks(SourceConfig(path="synthetic:add", options={"nosie": 1}))
 
 
 def test_options_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
@@ -82,16 +82,16 @@ def test_options_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
 
 
 def test_demonstrations_of_a_family() -> None:
-    config = SourceConfig(path="family:add", options={"noise": 0.0}, limit=100)
+    config = SourceConfig(path="synthetic:add", options={"noise": 0.0}, limit=100)
     clean = load_demonstrations(config, seed=1)
     assert len(clean) == 100 and clean == load_demonstrations(config, seed=2)
     noisy = load_demonstrations(config, seed=1, noise=0.9)
     assert sum(one != other for one, other in zip(clean, noisy, strict=True)) > 90
-    default = load_demonstrations(SourceConfig(path="family:add"), seed=1)
-    assert default == load_demonstrations(SourceConfig(path="family:add", options={"noise": 0.2}), seed=1)
+    default = load_demonstrations(SourceConfig(path="synthetic:add"), seed=1)
+    assert default == load_demonstrations(SourceConfig(path="synthetic:add", options={"noise": 0.2}), seed=1)
     for bad in (1.5, "much", True):
         with pytest.raises(ConfigError, match="must be a number from 0 to 1"):
-            load_demonstrations(SourceConfig(path="family:add", options={"noise": bad}))
+            load_demonstrations(SourceConfig(path="synthetic:add", options={"noise": bad}))
 
 
 def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_path: Path, tiny_model: Any) -> None:
@@ -129,7 +129,7 @@ def test_demonstrations_of_a_file(tmp_path: Path) -> None:
 def test_the_real_problem_sets(name: str, count: int) -> None:
     tasks = load_tasks(SourceConfig(path=str(DATA / f"{name}.json")), split="test")
     assert len(tasks) == len({task.id for task in tasks}) == count
-    assert all(task.reference and task.options["question"] and task.task_type for task in tasks)
+    assert all(task.ground_truth and task.options["question"] and task.task_type for task in tasks)
     assert Counter(task.task_type for task in tasks)["other"] < 0.15 * count
 
 

@@ -160,7 +160,7 @@ def test_the_table_lists_ours_and_none_of_gymnasiums() -> None:
 def test_tasks_that_an_environment_brings() -> None:
     tasks = env_tasks("math", {"family": "multiply"}, "test", 3)
     assert [task.env_id for task in tasks] == ["SkillTTRL/Math-v0"] * 3
-    assert all(task.split == "test" and "*" in task.options["question"] and task.reference for task in tasks)
+    assert all(task.split == "test" and "*" in task.options["question"] and task.ground_truth for task in tasks)
     assert len(env_tasks("math", {})) == 256
 
 

@@ -75,7 +75,7 @@ def test_an_answer_that_was_cut_off_gets_the_end_it_lacks(tiny_model: tuple[Any,
 def test_a_template_that_does_more_than_append_is_refused(
     template: str | None, reason: str, tiny_model: tuple[Any, Any]
 ) -> None:
-    with pytest.raises(ConfigError, match=f"{reason}.*agent.memory=conversation"):
+    with pytest.raises(ConfigError, match=f"{reason}.*agent.context_mode=conversation"):
         encode_next(templated(tiny_model[1], template), Message("user", "a"))
 
 

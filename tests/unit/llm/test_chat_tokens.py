@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from skill_ttrl.config import EmbeddedConfig, ModelConfig
+from skill_ttrl.config import BuiltinConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import encode_chat, encode_chats, encode_plain
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
@@ -85,7 +85,7 @@ def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -
     assert tiny_model[1].eos_token_id not in ids
 
 
-SHAPE = EmbeddedConfig(hidden_size=32, heads=4, merges=200, numbers=40)
+SHAPE = BuiltinConfig(hidden_size=32, heads=4, merges=200, numbers=40)
 READABLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 """Any text that UTF-8 can hold, decomposed accents and Hangul, controls and private characters among it."""
 

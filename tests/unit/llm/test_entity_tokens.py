@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from skill_ttrl.config import EmbeddedConfig, InvalidConfigError, ModelConfig, load_config
+from skill_ttrl.config import BuiltinConfig, InvalidConfigError, ModelConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
@@ -26,7 +26,7 @@ CORPUS = [
     "Cool the MUG, please!",
     "plate 700",
 ]
-SHAPE = EmbeddedConfig(hidden_size=16, heads=2, layers=1, vocabulary="entities")
+SHAPE = BuiltinConfig(hidden_size=16, heads=2, layers=1, vocabulary="entities")
 PIECES = st.lists(
     st.sampled_from(
         ["<act>", "<obs>", "<unk>", "<task>", "dresser 26", "Mug", " ", "\n", "dresser 99", "go to", "7", "é", "."]
@@ -95,9 +95,9 @@ def test_the_same_text_has_the_same_tokens_and_no_control_tokens(text: str, made
 
 
 def test_a_policy_of_entities_is_made_of_its_corpus(tmp_path: Path) -> None:
-    loaded = load_model(ModelConfig(path="embedded", embedded=SHAPE), device="cpu", corpus=CORPUS)
+    loaded = load_model(ModelConfig(path="builtin", builtin=SHAPE), device="cpu", corpus=CORPUS)
     assert loaded.model.config.vocab_size == len(loaded.tokenizer) == len(entity_vocabulary(CORPUS)) + len(CONTROL)
-    settings = {"phases": ["sft"], "model": {"path": "embedded", "embedded": {"vocabulary": "entities"}}}
+    settings = {"phases": ["sft"], "model": {"path": "builtin", "builtin": {"vocabulary": "entities"}}}
     with pytest.raises(InvalidConfigError, match="takes its words from demonstrations"):
         load_config(settings)
 

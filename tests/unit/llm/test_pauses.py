@@ -45,10 +45,10 @@ def test_what_is_inserted_stands_where_it_was_asked_and_is_masked() -> None:
         return ["[A]" for _ in pauses]
 
     ((done,),) = (generation.completions for generation in run(backend, answer))
-    assert done.text == "one <ask>a</ask>[A] then two" and done.written == "one <ask>a</ask> then two"
+    assert done.text == "one <ask>a</ask>[A] then two" and done.model_text == "one <ask>a</ask> then two"
     assert bytes(done.token_ids).decode() == done.text
-    assert done.mask is not None and len(done.mask) == len(done.logprobs) == len(done.token_ids)
-    assert bytes(t for t, own in zip(done.token_ids, done.mask, strict=True) if not own) == b"[A]"
+    assert done.completion_mask is not None and len(done.completion_mask) == len(done.logprobs) == len(done.token_ids)
+    assert bytes(t for t, own in zip(done.token_ids, done.completion_mask, strict=True) if not own) == b"[A]"
     assert asked == [InsertionPoint(0, 0, "one <ask>a</ask>", MARK)]
 
 
@@ -64,7 +64,7 @@ def test_all_that_pause_are_answered_together_and_only_they_go_on() -> None:
     assert rounds == [["a</ask>", "b</ask>", "c</ask>"]]
     texts_found = [[done.text for done in generation.completions] for generation in found]
     assert texts_found == [["a</ask>A</ASK>after a", "plain"], ["b</ask>after b", "c</ask>C</ASK>after c"]]
-    assert found[1].completions[0].inserted == ()
+    assert found[1].completions[0].inserted_spans == ()
 
 
 def test_a_mark_in_other_text_takes_no_question_away() -> None:
@@ -126,8 +126,8 @@ def test_what_was_written_is_the_text_without_what_was_inserted(pairs: list[tupl
         text += own
         spans.append((len(text), len(text) + len(told)))
         text += told
-    done = Completion(text + last, (), (), "stop", inserted=tuple(spans))
-    assert done.written == "".join(own for own, _ in pairs) + last
+    done = Completion(text + last, (), (), "stop", inserted_spans=tuple(spans))
+    assert done.model_text == "".join(own for own, _ in pairs) + last
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +159,8 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     )
     first, *others = found.completions
     assert all(other == first for other in others)  # greedy: a group that pauses together is one request again
-    assert first.mask is not None and sum(first.mask) <= 12
-    stop = first.mask.index(False)
+    assert first.completion_mask is not None and sum(first.completion_mask) <= 12
+    stop = first.completion_mask.index(False)
     told = backend.encode_text(" 7")
     assert first.token_ids[stop : stop + len(told)] == told
     rest = plain(backend, (*prompt, *first.token_ids[: stop + len(told)]), 12 - stop, temperature=0.0)

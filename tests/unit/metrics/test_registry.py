@@ -70,7 +70,7 @@ def test_bounds_are_the_thresholds_of_the_code() -> None:
         "majority_ratio": f"[{history.WEAK_AGREEMENT:g}, 1]",
         "flip_rate": f"[0, {history.HIGH_FLIP_RATE:g}]",
         "invalid_actions": f"[0, {signs.INVALID:g})",
-        "cut_off": f"[0, {signs.CUT_OFF:g})",
+        "completions/clipped_ratio": f"[0, {signs.CUT_OFF:g})",
         "sampling/logp_difference/mean": f"[0, {max(MAX_GAP.values()):g}]",
     }
     assert {name: metric.healthy for name in bounds if (metric := find(name))} == bounds
@@ -100,20 +100,28 @@ def test_a_text_that_is_no_interval_is_an_error() -> None:
 
 
 def test_names_that_are_not_there_are_named() -> None:
-    assert unregistered(["reward", "rewards/format/mean", "pass@4", "vote_gated", "left_out/skills"]) == []
+    assert unregistered(["reward", "rewards/format/mean", "pass@4", "vote_gated", "prompt_truncated/skills"]) == []
     assert unregistered(["rewardz", "rewards/mean", "a/b"]) == ["a/b", "rewards/mean", "rewardz"]
 
 
 def test_an_evaluation_in_a_tracker_has_metrics_of_its_own() -> None:
     assert (step := find_tracked("rl/entropy")) is not None and step.name == "entropy"
-    for place in ("evaluate", "evaluate_bank_off"):
+    for place in ("evaluate", "evaluate_no_skills"):
         assert (measured := find_tracked(f"{place}/entropy")) is not None and measured.name == "evaluate/entropy"
         assert find_tracked(f"{place}/pass@8") is not None and find_tracked(f"{place}/accuracy/heat") is not None
     assert (seconds := find_tracked("evaluate/seconds")) is not None and seconds.name == "seconds"
 
 
 def test_values_outside_of_the_healthy_range_are_found() -> None:
-    row = {"phase": "rl", "step": 3, "skipped_updates": 1.0, "flip_rate": 0.5, "cut_off": 0.1, "own": 7.0, "kl": None}
+    row = {
+        "phase": "rl",
+        "step": 3,
+        "skipped_updates": 1.0,
+        "flip_rate": 0.5,
+        "completions/clipped_ratio": 0.1,
+        "own": 7.0,
+        "kl": None,
+    }
     first, second = unhealthy(row)
     assert (first.phase, first.step, first.name, first.value, first.healthy) == ("rl", 3, "flip_rate", 0.5, "[0, 0.2]")
     assert "winner changed" in first.meaning and "stop" in first.change and second.name == "skipped_updates"

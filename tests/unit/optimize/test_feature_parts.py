@@ -245,7 +245,7 @@ def test_density_is_the_share_of_leading_words() -> None:
         {"lr_control_mode": "autonomous"},
         {"update_mode": "rewrite"},
         {"meta_skill": True},
-        {"slow_update": {"use": True}},
+        {"slow_update": {"enabled": True}},
     ],
 )
 def test_features_that_ask_a_model_need_one(settings: dict[str, Any]) -> None:

@@ -27,14 +27,14 @@ from skill_ttrl.optimize.watch import Silent
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
-OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+OFF: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 ALL: dict[str, Any] = {
     "epochs": 3,
     "accumulation": 2,
     "batch_size": 3,
     "lr_control_mode": "autonomous",
     "slow_update": {"samples": 4, "pair_policy": "changed"},
-    "skill_aware": {"use": True, "consolidate_threshold": 2},
+    "skill_aware": {"enabled": True, "consolidate_threshold": 2},
     "gate": {"chunk": 2, "semantic_density": 0.05},
 }
 
@@ -175,7 +175,7 @@ def test_lessons_of_an_epoch_are_shown_to_the_optimizer_and_never_to_the_agent()
 def test_guidance_is_taken_unmeasured_or_behind_the_gate() -> None:
     def guided(gate: bool, text: str) -> tuple[Optimized, Watching, Calls]:
         world = World(analyst_error=useless, slow_update={"slow_update_content": text})
-        return run(world, **{**OFF, "slow_update": {"use": True, "gate": gate}})
+        return run(world, **{**OFF, "slow_update": {"enabled": True, "gate": gate}})
 
     found, watch, _ = guided(True, "nothing of use")
     assert [record.action for record in watch.epochs] == ["reject"] and block(found.state.current, SLOW_UPDATE) == ""
@@ -194,7 +194,7 @@ def test_guidance_is_taken_unmeasured_or_behind_the_gate() -> None:
 def test_the_edits_of_steps_cannot_touch_the_guidance() -> None:
     edit = {"op": "replace", "target": "be brief", "content": "be long"}
     world = World(analyst_success={"edits": [edit]}, slow_update={"slow_update_content": "be brief"})
-    settings = {**OFF, "slow_update": {"use": True, "gate": False}, "epochs": 3}
+    settings = {**OFF, "slow_update": {"enabled": True, "gate": False}, "epochs": 3}
     found, watch, _ = run(world, "red green blue grey", **settings)
     assert block(found.state.current, SLOW_UPDATE) == "be brief"
     statuses = [[report["status"] for report in record.report] for record in watch.steps]
@@ -262,7 +262,7 @@ def test_whole_documents_are_merged_into_one() -> None:
 def test_lapses_become_notes_whatever_the_gate_says() -> None:
     lapse = {"edits": [], "appendix_notes": ["Follow the red rule.", "follow  the red rule", "Mind the blue one."]}
     world = World(analyst_error=lapse, analyst_success={"edits": [], "appendix_notes": ["from a success"]})
-    found, watch, _ = run(world, **OFF, skill_aware={"use": True, "appendix_source": "failure_only"}, epochs=1)
+    found, watch, _ = run(world, **OFF, skill_aware={"enabled": True, "appendix_source": "failure_only"}, epochs=1)
     assert watch.steps[0].action == "skip_no_patches"
     assert notes_of(found.state.current) == ["Follow the red rule.", "Mind the blue one."]
     assert found.rows[0]["n_appendix_notes_added"] == 2 and found.rows[1]["n_appendix_notes_added"] == 0
@@ -276,7 +276,7 @@ def test_many_notes_are_shortened_by_one_call() -> None:
         analyst_error=lambda user: {"edits": [], "appendix_notes": [f"note {len(user)}", "another"]},
         appendix_consolidate={"appendix_notes": ["both"]},
     )
-    found, _, calls = run(world, **OFF, skill_aware={"use": True, "consolidate_threshold": 1}, epochs=1)
+    found, _, calls = run(world, **OFF, skill_aware={"enabled": True, "consolidate_threshold": 1}, epochs=1)
     assert calls.counts["appendix_consolidate"].done == 2 and notes_of(found.state.current) == ["both"]
 
 
@@ -349,6 +349,6 @@ def test_an_optimizer_without_a_model_has_the_loop_without_these_features() -> N
     calls = Calls(None, world, seed=1)
     found = optimize(TASK, "red", OptimizeConfig(epochs=3, batch_size=6), calls, Own())
     assert found.state.best == "red" and "comparison" not in calls.counts
-    config = OptimizeConfig.model_validate({"slow_update": {"use": True}})
-    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.use asks a language model"):
+    config = OptimizeConfig.model_validate({"slow_update": {"enabled": True}})
+    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.enabled asks a language model"):
         optimize(TASK, "red", config, Calls(None, world), Own())

@@ -131,7 +131,7 @@ def follower(
 
 def test_the_loop_finds_all_rules_from_failures() -> None:
     family = Operators(size=6)
-    every = [{"id": task.id, "true": str(task.reference)} for task in family.problems("test", "E-v0")]
+    every = [{"id": task.id, "true": str(task.ground_truth)} for task in family.problems("test", "E-v0")]
     task = OptimizeTask(
         [each for each in every if each["id"][-1] in "2357"],
         [each for each in every if each["id"][-1] in "149"],

@@ -16,7 +16,7 @@ from tests.rule_runs import RuleRun
 
 SMALL: dict[str, Any] = {"epochs": 2, "batch_size": 6, "minibatch_size": 3, "gate": {"chunk": 3}}
 SIZES = (12, 6, 4)
-SIX_STAGES: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"use": False}}
+SIX_STAGES: dict[str, Any] = {"step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 """The loop without its memory: what this scripted model makes of that is the benchmark's to say."""
 
 

@@ -284,7 +284,7 @@ def test_what_skillrl_deferred_is_a_setting(tmp_path: Path) -> None:
             return json.dumps(found) if stage in known else super().answer(stage, user)
 
     client = Remembers()
-    settings = {"step_buffer": True, "meta_skill": True, "slow_update": {"use": True, "samples": 4, "gate": False}}
+    settings = {"step_buffer": True, "meta_skill": True, "slow_update": {"enabled": True, "samples": 4, "gate": False}}
     ours(tmp_path, client, env=Colours((6, 4, 0)), num_epochs=3, settings=settings)
     assert {"slow_update", "meta_skill"} <= set(client.calls)
     assert "SLOW_UPDATE_START" in (tmp_path / "current_skill.md").read_text()

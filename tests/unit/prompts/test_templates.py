@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl import PromptFormatter
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.prompts.templates import PLACES, TURNS, Templates
 from skill_ttrl.types import Message, Step
@@ -36,7 +36,7 @@ def test_conversations() -> None:
     formatter = PromptFormatter("plain", system="Be brief.")
     assert formatter.messages("1+1?") == (Message("system", "Be brief."), Message("user", "1+1?"))
     steps = [Step("1+1?", "3", 0.0, False, False), Step("wrong", "4", 0.0, False, False)]
-    assert Agent(formatter).prompt(Scene("still wrong", steps)).messages[1:] == (
+    assert Agent(formatter).prompt(AgentInput("still wrong", steps)).messages[1:] == (
         Message("user", "1+1?"),
         Message("assistant", "3"),
         Message("user", "wrong"),

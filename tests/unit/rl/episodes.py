@@ -30,7 +30,7 @@ def episode(
             (1, 2),
             done,
             {"state": path[at + 1]},
-            verdict="invalid" if at in invalid else "valid",
+            action_status="invalid" if at in invalid else "valid",
         )
         for at in range(count)
     )

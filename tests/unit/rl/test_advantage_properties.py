@@ -113,7 +113,7 @@ def estimate(name: str, drawn: Rollouts, **options: Any) -> list[Tensor]:
     votes: list[VoteResult] | None = None
     if "votes" in requires:
         votes = [vote("majority", ballot_of(group)) for group in groups]
-        groups = [group.with_rewards([*held.earned]) for group, held in zip(groups, votes, strict=True)]
+        groups = [group.with_rewards([*held.sample_rewards]) for group, held in zip(groups, votes, strict=True)]
     batch = pack(groups)
     greedy = [min(each.reward for each in members) for members in drawn] if "greedy" in requires else None
     if "critic" in requires:

@@ -20,7 +20,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LossInputs, build_loss
 from skill_ttrl.rl.pack import Advantages, pack
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, Verdict, VoteResult
+from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
 
 SHAPING: dict[str, Any] = {"vote_strategy": "guard", "vote_shapes": True}
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
@@ -38,9 +38,9 @@ def per_item(batch: RolloutBatch) -> list[float]:
     return values
 
 
-def step(verdict: Verdict | None = "valid") -> Step:
+def step(verdict: ActionStatus | None = "valid") -> Step:
     done = Completion("go", (7,), (-0.5,), "stop")
-    return Step("", "go", 0.0, False, False, (1, 2), done, verdict=verdict)
+    return Step("", "go", 0.0, False, False, (1, 2), done, action_status=verdict)
 
 
 def tried(*steps: Step, reward: float = 0.0) -> Trajectory:
@@ -50,14 +50,14 @@ def tried(*steps: Step, reward: float = 0.0) -> Trajectory:
 def batch_of(*tries: Trajectory, **rl: Any) -> RolloutBatch:
     config = RLConfig(**rl)
     groups = [Group(tries[0].task, tries)]
-    batch = pack(groups, invalid_penalty=config.invalid_penalty)
+    batch = pack(groups, invalid_action_penalty_coef=config.invalid_action_penalty_coef)
     rule = UpdateRule(config, sampler_is_learner=True)
-    return rule.estimate(TrainingSamples(groups, None, config.invalid_penalty, batch), batch)[0]
+    return rule.estimate(TrainingSamples(groups, None, config.invalid_action_penalty_coef, batch), batch)[0]
 
 
 def test_the_penalty_is_taken_off_single_steps() -> None:
     good, bad = tried(step(), step("invalid"), reward=1.0), tried(step("repaired"), reward=0.0)
-    batch = batch_of(good, bad, invalid_penalty=0.5)
+    batch = batch_of(good, bad, invalid_action_penalty_coef=0.5)
     # Scores 1 0.5 | 0: mean 3/8, variance ((5/8)^2 + (1/8)^2) / 2 + (3/8)^2 = 22/64.
     assert per_item(batch) == pytest.approx([5 / 22**0.5, 1 / 22**0.5, -3 / 22**0.5], abs=1e-5)
     plain = per_item(batch_of(good, bad))
@@ -79,24 +79,28 @@ OWN = f"{__name__}:Unaware"
 @pytest.mark.parametrize(
     ("rl", "other", "words"),
     [
-        ({"invalid_penalty": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
+        ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
         ({"algorithm": {"level": "step"}, "reward": "majority"}, SHAPING, "whole rollouts"),
         ({"algorithm": "opo", "reward": "majority"}, SHAPING, "no such thing"),
         ({"algorithm": "remax", "reward": "majority"}, SHAPING, "no such thing"),
         ({"algorithm": {"scale_rewards": "batch"}, "reward": "majority"}, SHAPING, "no such thing"),
-        ({"algorithm": "maxrl", "invalid_penalty": 0.1}, {}, "divides by their mean"),
+        ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
         ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
-        ({"algorithm": "gpg", "invalid_penalty": 0.1}, {}, "cannot penalise single steps"),
-        ({"invalid_penalty": 0.1}, {"action_parser": "none"}, "projection=none no action is ever found invalid"),
+        ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalise single steps"),
+        (
+            {"invalid_action_penalty_coef": 0.1},
+            {"action_parser": "none"},
+            "action_parser=none no action is ever found invalid",
+        ),
         ({"algorithm": "gigpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         ({"algorithm": "graphgpo"}, {"multi_turn": False}, "agent.max_turns is 1: each rollout has a single step"),
         (
             {"algorithm": "gigpo", "loss": "geo_mean"},
             {"whole_episodes": True},
-            "with agent.memory=episode is an episode",
+            "with agent.context_mode=episode is an episode",
         ),
         (
-            {"invalid_penalty": 0.1, "loss": "geo_mean"},
+            {"invalid_action_penalty_coef": 0.1, "loss": "geo_mean"},
             {"whole_episodes": True},
             "takes one advantage for a whole sequence",
         ),
@@ -116,10 +120,10 @@ def test_a_senseless_combination_is_refused_before_a_run(rl: Any, other: Any, wo
 
 
 def test_an_estimator_of_ones_own_works_at_the_level_of_steps() -> None:
-    for rl in ({"algorithm": OWN}, {"algorithm": {"type": OWN, "level": "step"}, "invalid_penalty": 0.5}):
+    for rl in ({"algorithm": OWN}, {"algorithm": {"type": OWN, "level": "step"}, "invalid_action_penalty_coef": 0.5}):
         check_algorithm(RLConfig.model_validate({"reward": "env"} | rl), **PLAIN)
     good = tried(step("invalid"), step(), reward=1.0)
-    batch = batch_of(good, algorithm={"type": OWN, "level": "step"}, invalid_penalty=0.5)
+    batch = batch_of(good, algorithm={"type": OWN, "level": "step"}, invalid_action_penalty_coef=0.5)
     assert per_item(batch) == [0.5, 1.0]
 
 
@@ -178,7 +182,7 @@ def test_an_algorithm_and_a_loss_of_ones_own_train_a_step_with_advantages_for_ea
         learning_rate=1e-2,
         warmup_steps=0,
         prompts_per_step=3,
-        mini_batch_prompts=None,
+        mini_batch_size=None,
         kl_coef=0.0,
     )
     rule = UpdateRule(settings, sampler_is_learner=True)

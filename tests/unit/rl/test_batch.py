@@ -105,7 +105,7 @@ def test_advantages_of_a_group_sum_to_nothing_and_ignore_a_shift(tries: list[tup
 
 
 def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
-    completion = Completion("a b c", (5, 6, 7), (-0.1, 0.0, -0.3), "stop", mask=(True, False, True))
+    completion = Completion("a b c", (5, 6, 7), (-0.1, 0.0, -0.3), "stop", completion_mask=(True, False, True))
     task = Task("t", "env")
     step = Step("question", "a b c", 0.0, True, False, (1, 2), completion)
     batch = pack([Group(task, (Trajectory(task, (step,), "c", "terminated"),))])

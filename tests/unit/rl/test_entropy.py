@@ -30,7 +30,7 @@ MakeGroups = Callable[..., list[Group]]
 def settings(**changes: Any) -> RLConfig:
     plain = {
         "prompts_per_step": 3,
-        "mini_batch_prompts": None,
+        "mini_batch_size": None,
         "kl_coef": 0.0,
         "warmup_steps": 0,
         "learning_rate": 1e-2,
@@ -164,7 +164,7 @@ def test_a_refreshed_reference_can_be_a_mixture(make_policy: MakePolicy) -> None
 
 
 def test_a_mixture_with_adapters_is_refused(make_lora_policy: MakePolicy, accelerator: Accelerator) -> None:
-    config = settings(kl_coef=0.1, reference_refresh_steps=1, reference_mixup_alpha=0.6)
+    config = settings(kl_coef=0.1, ref_model_sync_steps=1, ref_model_mixup_alpha=0.6)
     with pytest.raises(ConfigError, match="base model without them"):
         LocalLearner(make_lora_policy(), config, accelerator, total_steps=1)
 
@@ -174,8 +174,8 @@ def test_a_mixture_with_adapters_is_refused(make_lora_policy: MakePolicy, accele
     [
         ({"kl_bias_correction": True, "kl_coef": 0.0}, "rl.kl_coef is 0"),
         ({"kl_bias_correction": True, "kl_estimator": "k3+"}, "rl.kl_estimator is k3+"),
-        ({"reference_refresh_steps": 5, "kl_coef": 0.0}, "there is none"),
-        ({"reference_mixup_alpha": 0.6}, "never refreshed"),
+        ({"ref_model_sync_steps": 5, "kl_coef": 0.0}, "there is none"),
+        ({"ref_model_mixup_alpha": 0.6}, "never refreshed"),
         ({"algorithm": "gspo"}, "with the loss gspo, but rl.loss is ppo_clip"),
     ],
 )

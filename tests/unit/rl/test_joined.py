@@ -35,10 +35,10 @@ def episode(draw: random.Random, task: Task, prompt: tuple[int, ...], reward: fl
     for at in range(draw.randint(3 if breaks else 2, 4)):
         tokens = draws(draw, 1, 4)
         mask = (True,) * (len(tokens) - 1) + (at != 1 or len(tokens) == 1,)
-        done = Completion("", tokens, tuple(-3.6 - 0.1 * draw.random() for _ in tokens), "stop", mask=mask)
+        done = Completion("", tokens, tuple(-3.6 - 0.1 * draw.random() for _ in tokens), "stop", completion_mask=mask)
         state = {"state": f"{task.id} {draw.randrange(3)}"}
         verdict: Any = "invalid" if draw.random() < 0.3 else "valid"
-        steps.append(Step(state["state"], "", 0.0, False, False, prompt, done, info=state, verdict=verdict))
+        steps.append(Step(state["state"], "", 0.0, False, False, prompt, done, info=state, action_status=verdict))
         prompt = draws(draw, 2, 3) if breaks and at == 1 else (*prompt, *tokens, *draws(draw, 0, 3))
     return Trajectory(task, tuple(steps), None, "terminated", reward=reward, start_state="start")
 
@@ -66,7 +66,10 @@ def at_completions(batch: RolloutBatch, values_F: torch.Tensor) -> list[float]:
 
 
 def test_steps_that_go_on_from_one_another_are_one_item() -> None:
-    apart, joined = pack(GROUPS, invalid_penalty=0.5), pack(GROUPS, invalid_penalty=0.5, join=True)
+    apart, joined = (
+        pack(GROUPS, invalid_action_penalty_coef=0.5),
+        pack(GROUPS, invalid_action_penalty_coef=0.5, join=True),
+    )
     steps = [len(each.steps) for each in trajectories(GROUPS)]
     assert len(apart) == sum(steps) and len(joined) == 7 and joined.turn_places == apart.turn_places
     assert joined.trajectory_index_N.tolist() == [0, 0, 1, 2, 3, 4, 5]
@@ -90,7 +93,10 @@ def test_steps_that_go_on_from_one_another_are_one_item() -> None:
 @given(st.integers(0, 10_000))
 def test_joining_loses_and_invents_nothing(seed: int) -> None:
     groups = episodes(seed)
-    apart, joined = pack(groups, invalid_penalty=0.5), pack(groups, invalid_penalty=0.5, join=True)
+    apart, joined = (
+        pack(groups, invalid_action_penalty_coef=0.5),
+        pack(groups, invalid_action_penalty_coef=0.5, join=True),
+    )
     rows = [[float(number + at) for at in range(len(each.steps))] for number, each in enumerate(trajectories(groups))]
     apart, joined = with_advantages(apart, groups, rows), with_advantages(joined, groups, rows)
     assert joined.turn_places == apart.turn_places
@@ -140,8 +146,8 @@ def test_an_item_an_episode_has_the_gradient_of_its_steps(packing: str, make_pol
 
 
 RULES: Sequence[dict[str, Any]] = (
-    {"algorithm": {"type": "grpo", "level": "step"}, "invalid_penalty": 0.25},
-    {"algorithm": {"type": "gigpo"}, "invalid_penalty": 0.25},
+    {"algorithm": {"type": "grpo", "level": "step"}, "invalid_action_penalty_coef": 0.25},
+    {"algorithm": {"type": "gigpo"}, "invalid_action_penalty_coef": 0.25},
     {"algorithm": {"type": "graphgpo"}},
     {"algorithm": {"type": "dapo"}, "overlong": {"filter": True, "penalty": False}},
     {"algorithm": {"type": "rloo"}, "kl_in_reward": {"coef": 0.1, "estimator": "k1"}},
@@ -156,7 +162,7 @@ RULES: Sequence[dict[str, Any]] = (
 def test_a_rule_learns_the_same_from_whole_episodes(
     changes: dict[str, Any], make_policy: Callable[..., Policy], accelerator: Accelerator
 ) -> None:
-    plain = {"reward": "env", "prompts_per_step": 2, "mini_batch_prompts": None, "kl_coef": 0.0, "warmup_steps": 0}
+    plain = {"reward": "env", "prompts_per_step": 2, "mini_batch_size": None, "kl_coef": 0.0, "warmup_steps": 0}
     config = RLConfig.model_validate({**plain, "learning_rate": 1e-9, "loss_aggregation": "token-mean", **changes})
     votes, found = [VoteResult(None, 0.0, (False,) * 3)] * 2, []
     groups = [

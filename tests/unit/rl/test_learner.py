@@ -31,11 +31,11 @@ def config(**changes: Any) -> RLConfig:
         "learning_rate": 1e-2,
         "warmup_steps": 0,
         "prompts_per_step": 3,
-        "mini_batch_prompts": None,
+        "mini_batch_size": None,
         "micro_batch_size": 4,
         "kl_coef": 0.0,
         "weight_decay": 0.0,
-        "schedule": "constant",
+        "lr_scheduler": "constant",
         "grad_clip": 1e9,
     }
     return RLConfig(**(defaults | changes))
@@ -191,7 +191,7 @@ def test_mini_batches_are_whole_prompts_in_an_order_that_depends_on_the_step(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(prompts=7, tries=3)
-    settings_ = config(mini_batch_prompts=2, epochs=2, prompts_per_step=7)
+    settings_ = config(mini_batch_size=2, ppo_epochs=2, prompts_per_step=7)
     learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=1)
     orders = [
         [torch.unique(batch.prompt_index_N[part]).tolist() for part in learner._mini_batches(batch, s)] for s in (0, 1)
@@ -208,7 +208,7 @@ def test_mini_batches_of_samples_hold_every_item_once_and_mix_prompts(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(prompts=7, tries=8)
-    settings_ = config(mini_batch_prompts=2, mini_batch_by="samples", prompts_per_step=7)
+    settings_ = config(mini_batch_size=2, mini_batch_by="samples", prompts_per_step=7)
     learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=1)
     parts, others = (list(learner._mini_batches(batch, seed)) for seed in (0, 1))
     assert [len(part) for part in parts] == [14, 14, 14, 14]
@@ -232,7 +232,7 @@ def test_muon_takes_the_hidden_matrices_of_a_policy_that_reinforces(
 def test_the_learning_rate_follows_the_schedule_by_optimiser_step(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
-    settings_ = config(mini_batch_prompts=1, warmup_steps=6, learning_rate=6e-3)
+    settings_ = config(mini_batch_size=1, warmup_steps=6, learning_rate=6e-3)
     learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=4)
     rates = [learner.update(make_batch(), step=step, seed=0, temperature=1.0)["learning_rate"] for step in range(3)]
     assert rates == pytest.approx([3e-3, 6e-3, 6e-3])
@@ -243,7 +243,7 @@ def test_an_update_that_is_not_finite_is_refused_and_counted(
     where: str, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     policy, batch = make_policy(), make_batch()
-    learner, before = LocalLearner(policy, config(mini_batch_prompts=1), accelerator, total_steps=1), weights(policy)
+    learner, before = LocalLearner(policy, config(mini_batch_size=1), accelerator, total_steps=1), weights(policy)
     if where == "loss":
         poisoned = torch.where(
             (batch.prompt_index_N == 1).repeat_interleave(batch.lengths_N), math.nan, batch.advantages_F
@@ -268,7 +268,7 @@ def test_resume_gives_the_same_weights_bit_for_bit(
     accelerator: Accelerator,
     tmp_path: Any,
 ) -> None:
-    settings_ = config(kl_coef=0.1, mini_batch_prompts=2, reference_refresh_steps=2, schedule="cosine", epochs=2)
+    settings_ = config(kl_coef=0.1, mini_batch_size=2, ref_model_sync_steps=2, lr_scheduler="cosine", ppo_epochs=2)
     make = make_lora_policy if adapters else make_policy
 
     def run(learner: LocalLearner, steps: range) -> list[dict[str, float]]:
@@ -377,7 +377,7 @@ def test_sft_loss_is_the_mean_over_response_tokens_whatever_the_micro_batches(
 
 
 def test_a_restarted_schedule_is_two_schedules() -> None:
-    config = SFTConfig(steps=70, warmup_steps=5, restart_after=1 / 7, restart_scale=0.6, min_lr_ratio=0.1)
+    config = SFTConfig(steps=70, warmup_steps=5, lr_restart_at=1 / 7, lr_restart_scale=0.6, min_lr_ratio=0.1)
     drill = SFTConfig(steps=10, warmup_steps=5, min_lr_ratio=0.1)
     main = SFTConfig(steps=60, warmup_steps=5, min_lr_ratio=0.1)
     rates = [rate_fraction(step, config) for step in range(70)]

@@ -17,7 +17,7 @@ from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.nonfinite import dump_skipped
 from skill_ttrl.rl.policy import Policy
 
-SETTINGS: dict[str, Any] = {"prompts_per_step": 3, "mini_batch_prompts": 1, "kl_coef": 0.0, "warmup_steps": 0}
+SETTINGS: dict[str, Any] = {"prompts_per_step": 3, "mini_batch_size": 1, "kl_coef": 0.0, "warmup_steps": 0}
 
 
 def with_nan(batch: RolloutBatch, name: str, item: int) -> RolloutBatch:

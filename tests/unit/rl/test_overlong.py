@@ -80,7 +80,7 @@ def test_truncated_samples_leave_the_loss_and_not_their_groups_statistics(
                 "overlong": overlong,
                 "kl_coef": 0.1,
                 "prompts_per_step": 3,
-                "mini_batch_prompts": None,
+                "mini_batch_size": None,
                 "micro_batch_size": 1,
             }
         )

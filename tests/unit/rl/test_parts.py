@@ -37,7 +37,7 @@ def test_adapters_are_a_part_of_their_own(make_lora_policy: Callable[..., Policy
 def test_the_norms_of_the_parts_make_up_the_whole(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
-    settings = RLConfig(prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0, warmup_steps=0, grad_clip=0.05)
+    settings = RLConfig(prompts_per_step=3, mini_batch_size=None, kl_coef=0.0, warmup_steps=0, grad_clip=0.05)
     policy = make_policy()
     learner = LocalLearner(policy, settings, accelerator, total_steps=1)
     taken: dict[str, float] = {}

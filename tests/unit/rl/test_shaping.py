@@ -27,7 +27,7 @@ def test_restrain_adds_up_the_advantages_of_every_label() -> None:
     """Three samples a, one b: for label a the rewards 1 1 1 0 have mean 3/4 and deviation 1/2, so A = 1/2 and -3/2; for b the
     other way round. With w = (w_a, w_b): (w_a - w_b) / 2 for an a, -3 (w_a - w_b) / 2 for the b; all times u_x.
     """
-    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_share=0.5))
+    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_majority_ratio=0.5))
     g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
     gap = (g[0] - g[1]) / sum(g)
     u = math.exp(-0.5)
@@ -37,7 +37,7 @@ def test_restrain_adds_up_the_advantages_of_every_label() -> None:
 
 
 def test_restrain_labels_that_were_not_kept_for_training_say_nothing() -> None:
-    found = vote("restrain", Ballot(("a", "a", "b", "c"), base_share=1.0)).select([0, 2])
+    found = vote("restrain", Ballot(("a", "a", "b", "c"), base_majority_ratio=1.0)).select([0, 2])
     gap = found.label_weights[0] - found.label_weights[1]
     assert shape_advantages(found, [0.0] * 2, group_advantages) == pytest.approx(
         [gap / math.sqrt(2), -gap / math.sqrt(2)], abs=1e-5
@@ -45,5 +45,5 @@ def test_restrain_labels_that_were_not_kept_for_training_say_nothing() -> None:
 
 
 def test_restrains_penalty_is_all_there_is_of_a_weak_prompt() -> None:
-    found = vote("restrain", Ballot(("a", "b", "c", None), base_share=0.5), {"kappa": 0.5, "delta": 2})
+    found = vote("restrain", Ballot(("a", "b", "c", None), base_majority_ratio=0.5), {"kappa": 0.5, "delta": 2})
     assert shape_advantages(found, [0.0] * 4, group_advantages) == pytest.approx([-2 * math.exp(-0.5)] * 4)

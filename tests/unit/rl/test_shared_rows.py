@@ -13,7 +13,7 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from skill_ttrl.config import EmbeddedConfig, RLConfig, SFTConfig
+from skill_ttrl.config import BuiltinConfig, RLConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model
 from skill_ttrl.llm.models.token_rows import row_membership
@@ -24,7 +24,7 @@ from skill_ttrl.rl.sft_learner import SFTLearner
 from skill_ttrl.rl.shared_rows import SharedRows, shared_rows
 
 WORDS = ["<pad>", "<act>", "go to", "mug", "shelf", "mug 1", "mug 2", "shelf 1", "shelf 2", "shelf 3", "hot"]
-SHAPE = EmbeddedConfig(
+SHAPE = BuiltinConfig(
     hidden_size=16, layers=1, heads=2, intermediate_size=24, vocabulary="entities", shared_embeddings=True
 )
 DATA = [
@@ -53,7 +53,7 @@ def sft_config(optimizer: str) -> SFTConfig:
             "learning_rate": 0.002,
             "muon_learning_rate": 0.01,
             "grad_clip": 0.5,
-            "schedule": "constant",
+            "lr_scheduler": "constant",
             "warmup_steps": 0,
         }
     )
@@ -178,7 +178,7 @@ def test_rl_takes_the_rows_from_the_matrix(tokenizer: Any, accelerator: Accelera
 
 def test_what_cannot_share_rows_is_refused(tokenizer: Any, accelerator: Accelerator) -> None:
     with pytest.raises(ValidationError, match="shared_embeddings needs vocabulary=entities"):
-        EmbeddedConfig(shared_embeddings=True)
+        BuiltinConfig(shared_embeddings=True)
     policy = make_policy(tokenizer)
     state = SFTLearner(policy, sft_config("adamw"), accelerator).state_dict()
     policy.model.config.shared_embeddings = False

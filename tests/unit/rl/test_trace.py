@@ -22,7 +22,7 @@ from tests.unit.rl.test_algorithms import VOTES
 def settings(**changes: Any) -> RLConfig:
     plain = {
         "prompts_per_step": 3,
-        "mini_batch_prompts": None,
+        "mini_batch_size": None,
         "kl_coef": 0.0,
         "warmup_steps": 0,
         "learning_rate": 1e-9,
@@ -52,7 +52,7 @@ def test_clipped_tokens_carry_nothing_and_are_counted(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     batch = make_batch(advantages=[1.0] * 12)
-    learner = LocalLearner(make_policy(), settings(epochs=2), accelerator, total_steps=1)
+    learner = LocalLearner(make_policy(), settings(ppo_epochs=2), accelerator, total_steps=1)
     batch = learner.score(batch, temperature=1.0, own=True, reference=False)
     first = batch.item_F == 0
     # The policy has moved past the clip at the first item's tokens.
@@ -70,7 +70,7 @@ def test_steps_that_were_not_taken_count_for_nothing(
     batch = make_batch()
     bad = batch.advantages_F.clone()
     bad[batch.starts_N[0] + batch.prompt_lengths_N[0]] = float("nan")
-    learner = LocalLearner(make_policy(), settings(mini_batch_prompts=1), accelerator, total_steps=1)
+    learner = LocalLearner(make_policy(), settings(mini_batch_size=1), accelerator, total_steps=1)
     learner.update(replace(batch, advantages_F=bad), step=0, seed=0, temperature=1.0)
     assert learner.gradients is not None
     of_first = batch.prompt_index_N == 0

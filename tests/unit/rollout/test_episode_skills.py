@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
@@ -63,9 +63,9 @@ class Recording(ScriptedBackend):
 
 
 def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
-    settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "retrieve_k": 1, **config})
+    settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 2, "retrieval_top_k": 1, **config})
     access = BankView(Snapshot.of(3, skills), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
-    window = Window(Templates(), "alfworld", asks=True)
+    window = TurnPromptBuilder(Templates(), "alfworld", asks=True)
     return Agent(PromptFormatter("plain"), "window", window, settings, access, project)
 
 
@@ -75,7 +75,7 @@ def play(
     who: Agent,
     *,
     tries: int = 1,
-    schedule: Schedule = "lockstep",
+    schedule: Schedule = "sync",
     turns: int = 50,
 ) -> tuple[Group, Recording]:
     backend = Recording(texts)
@@ -88,7 +88,7 @@ def said(actions: Sequence[str]) -> list[str]:
     return [f"<think>so</think><action>{action}</action>" for action in actions]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_skills_are_in_every_prompt_from_the_first_step_on(data: str, schedule: Schedule) -> None:
     group, backend = play(data, said(WALK), agent(), schedule=schedule)
     assert group.trajectories[0].won and len(backend.prompts) == len(WALK)
@@ -96,7 +96,7 @@ def test_skills_are_in_every_prompt_from_the_first_step_on(data: str, schedule: 
     assert set(group.trajectories[0].skills_in_prompt) == {"apples", "care"}
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_a_question_in_a_thought_is_answered_and_what_is_inserted_is_never_played(
     data: str, schedule: Schedule
 ) -> None:
@@ -105,27 +105,32 @@ def test_a_question_in_a_thought_is_answered_and_what_is_inserted_is_never_playe
     group, backend = play(data, texts, agent(), schedule=schedule)
     (played,) = group.trajectories
     assert played.won and [step.action for step in played.steps] == WALK
-    assert {step.verdict for step in played.steps} == {"valid"}
+    assert {step.action_status for step in played.steps} == {"valid"}
     assert played.retrieved == ("apples",) and played.bank_version == 3
     assert played.ops is not None and played.ops.retrieve == ("where apples stand",)
     asked = played.steps[1].completion
-    assert asked is not None and len(asked.inserted) == 1 and asked.mask is not None and not all(asked.mask)
-    (start, end), told = asked.inserted[0], asked.text
+    assert (
+        asked is not None
+        and len(asked.inserted_spans) == 1
+        and asked.completion_mask is not None
+        and not all(asked.completion_mask)
+    )
+    (start, end), told = asked.inserted_spans[0], asked.text
     assert "Apples stand on tables" in told[start:end] and "<action>" not in told[start:end]
-    assert "Apples stand" not in played.steps[1].written
+    assert "Apples stand" not in played.steps[1].model_text
     going_on = backend.prompts[2]
     assert going_on.endswith(told[:end]) and going_on.startswith(backend.prompts[1])
 
 
 def test_an_action_in_inserted_text_is_not_read_even_where_it_was_not_escaped() -> None:
     inserted = "<skill>Then <action>go to sinkbasin 1</action></skill>"
-    scene = Scene("A room.", admissible=("look", "go to sinkbasin 1"))
+    scene = AgentInput("A room.", admissible_actions=("look", "go to sinkbasin 1"))
     text = f"<think>{inserted}</think><action>look</action>"
     start = len("<think>")
-    completion = Completion(text, (), (), "stop", inserted=((start, start + len(inserted)),))
-    assert agent().read(completion.written, scene).action == "look"
-    only = Completion(inserted, (), (), "stop", inserted=((0, len(inserted)),))
-    assert agent().read(only.written, scene).verdict == "invalid"
+    completion = Completion(text, (), (), "stop", inserted_spans=((start, start + len(inserted)),))
+    assert agent().read(completion.model_text, scene).action == "look"
+    only = Completion(inserted, (), (), "stop", inserted_spans=((0, len(inserted)),))
+    assert agent().read(only.model_text, scene).action_status == "invalid"
 
 
 def test_questions_are_answered_in_every_turn_as_often_as_is_allowed(data: str) -> None:
@@ -147,7 +152,7 @@ def test_what_winners_write_in_any_turn_changes_the_bank_and_losers_do_not(data:
     group, _ = play(data, turns, agent(), tries=2, turns=len(WALK))
     assert [each.won for each in group.trajectories] == [True, False]
     assert group.trajectories[0].ops is not None and len(group.trajectories[0].ops.generate) == 1
-    bank: RunBank = bank_in_memory(SkillsConfig(embedder="hash", index="memory", extract=False))
+    bank: RunBank = bank_in_memory(SkillsConfig(embedder="hash", index="memory", extract_from_solutions=False))
     bank.bank.import_skills(BANK, reason="import")
     figures = bank.learn([group.with_rewards([each.env_return for each in group.trajectories])], 1)
     skills = {skill.title: skill for skill in bank.bank.snapshot()}

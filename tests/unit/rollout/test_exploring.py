@@ -53,7 +53,7 @@ def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]
 def test_what_the_player_would_have_done_stands_beside_every_step() -> None:
     played = doors(0.5)
     steps = [step for episode in played for step in episode.steps]
-    assert all(step.info[ADVICE] in step.admissible for step in steps)
+    assert all(step.info[ADVICE] in step.admissible_actions for step in steps)
     others = [step for step in steps if step.action != step.info[ADVICE]]
     # Of the half that is drawn from three actions, a third is what the player says all the same.
     assert 0.15 < len(others) / len(steps) < 0.5
@@ -181,7 +181,7 @@ def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str)
     task = env.tasks()[0]
     how = Exploration((0.0, 1.0), moves=1.0, max_steps=8)
     calm, noisy = (play_episode(env, task, player, seed=0, attempt=attempt, explore=how) for attempt in (2, 3))
-    assert len(calm.steps) <= 8 and all(step.action == step.info["advice"] for step in calm.steps)
+    assert len(calm.steps) <= 8 and all(step.action == step.info["expert_action"] for step in calm.steps)
     assert len(noisy.steps) == 8 and noisy.stop_reason == "max_turns"
     assert all(step.action.startswith("go to ") for step in noisy.steps)
     (asked,) = (play_episode(env, task, player, seed=0, explore=[0.0]),)

@@ -1,4 +1,4 @@
-"""Episodes as one growing sequence of tokens (`agent.memory: episode`): nothing that was sampled is tokenised again."""
+"""Episodes as one growing sequence of tokens (`agent.context_mode: episode`): nothing that was sampled is tokenised again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
@@ -42,9 +42,9 @@ class Counting(TextEnv):
         return f"Step {self._step}.", 0.0, self._step == 4, False, {"admissible_commands": ["a"] * self._step}
 
 
-def shouted(scene: Scene) -> str:
+def shouted(scene: AgentInput) -> str:
     """A form of observations of one's own."""
-    return f"{len(scene.steps)}{len(scene.admissible)} {scene.observation.upper()}"
+    return f"{len(scene.steps)}{len(scene.admissible_actions)} {scene.observation.upper()}"
 
 
 def play(
@@ -56,7 +56,7 @@ def play(
     return [found for group in wait_for(work) for found in group.trajectories]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_a_prompt_is_all_that_came_before_it_and_what_is_new(tiny_model: tuple[Any, Any], schedule: Schedule) -> None:
     model, tokenizer = tiny_model
     agent = Agent(PromptFormatter("plain"), "episode", form=Form(shouted))
@@ -78,7 +78,9 @@ def test_a_prompt_is_all_that_came_before_it_and_what_is_new(tiny_model: tuple[A
 
 def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
     ask = '<skill_ops><retrieve query="bako"></retrieve>'
-    skills = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 1, "retrieve_k": 1, "min_score": -1.0})
+    skills = SkillsConfig.model_validate(
+        {"embedder": "hash", "prompt_top_k": 1, "retrieval_top_k": 1, "min_score": -1.0}
+    )
     retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=-1.0, index="memory"))
     bank = BankView(Snapshot.of(1, [Skill("bako", "bako", "bako plus 9")]), retriever)
     agent = Agent(PromptFormatter("plain", prompts="tiny"), "episode", skills=skills, bank=bank)
@@ -97,26 +99,26 @@ def test_a_form_of_ones_own_is_named_where_it_fails() -> None:
     form = find_observations("tests.unit.rollout.test_growing_episodes:number_of_steps")
     assert form is not None
     with pytest.raises(ConfigError, match="number_of_steps gave int"):
-        form.observe(Scene("a"))
+        form.observe(AgentInput("a"))
     broken = find_observations("tests.unit.rollout.test_growing_episodes:broken")
     assert broken is not None
     with pytest.raises(ExtensionError, match="IndexError"):
-        broken.observe(Scene("a"))
+        broken.observe(AgentInput("a"))
     with pytest.raises(ConfigError, match="Did you mean 'alfworld'"):
         find_observations("alfword")
 
 
-def number_of_steps(scene: Scene) -> int:
+def number_of_steps(scene: AgentInput) -> int:
     return len(scene.steps)
 
 
-def broken(scene: Scene) -> str:
+def broken(scene: AgentInput) -> str:
     return scene.steps[0].observation
 
 
 def test_a_conversation_and_a_window_show_the_same_form() -> None:
     steps = [Step("Begin.", "a", 0.0, False, False), Step("Step 1.", "b", 0.0, False, False)]
-    scene = Scene("Step 2.", steps, admissible=("a", "b"))
+    scene = AgentInput("Step 2.", steps, admissible_actions=("a", "b"))
     said = Agent(PromptFormatter("plain"), form=Form(shouted)).prompt(scene).messages
     assert [each.content for each in said] == ["00 BEGIN.", "a", "10 STEP 1.", "b", "22 STEP 2."]
     assert Agent(PromptFormatter("plain"), "episode", form=Form(shouted)).next_message(scene) == said[-1]
@@ -136,11 +138,11 @@ def test_a_backend_that_knows_texts_alone_is_refused_before_anything_is_made(
     settings: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words):
-        check_memory(load_config({"agent": {"memory": "episode"}, **settings}))
+        check_memory(load_config({"agent": {"context_mode": "episode"}, **settings}))
 
 
 def test_a_backend_of_ones_own_must_be_able_to_continue_an_episode() -> None:
-    config = load_config({"agent": {"memory": "episode"}})
+    config = load_config({"agent": {"context_mode": "episode"}})
     check_grows(config, ScriptedBackend([]))
     older: Any = object()
     with pytest.raises(ConfigError, match=r"has no encode_next that gives tokens"):

@@ -99,7 +99,7 @@ def play(
     group_size: int,
     backend: ScriptedBackend,
     max_turns: int = 1,
-    schedule: Schedule = "lockstep",
+    schedule: Schedule = "sync",
 ) -> list[Group]:
     work = rollout(
         tasks,
@@ -193,7 +193,7 @@ def test_tries_that_stand_at_the_same_prompt_again_share_a_request() -> None:
         ("interrupt", "KeyboardInterrupt: my own"),
     ],
 )
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_an_environments_failure_is_the_outcome_of_its_try(broken: str, said: str, schedule: Schedule) -> None:
     tasks = [guess(1), guess(2, broken=broken)]
     good, bad = play(Guess, tasks, 1, Recording(["1", "2"]), schedule=schedule)
@@ -229,7 +229,7 @@ def test_half_a_character_from_outside_is_replaced_before_a_prompt_or_a_file_mee
     assert from_json(Trajectory, to_json(played)) == played and played.error is None
     first, second = played.steps
     assert first.action == "\ufffd" and first.info == {"answer": "\ufffd"}
-    assert second.observation == "seen \ufffd" and second.admissible == ("\ufffd",)
+    assert second.observation == "seen \ufffd" and second.admissible_actions == ("\ufffd",)
 
 
 class Scoring(Recording):
@@ -267,7 +267,7 @@ class Failing(Recording):
         raise RuntimeError("out of tea")
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_a_backend_of_ones_own_that_raises_is_named_with_its_tasks(schedule: Schedule) -> None:
     words = r"The backend .*test_rollout:Failing failed at task 'g[12]'.*: RuntimeError: out of tea"
     with pytest.raises(ExtensionError, match=words):
@@ -294,10 +294,10 @@ def test_an_answer_that_is_no_text_becomes_one() -> None:
 
 
 def test_the_true_answer_goes_along_only_where_the_task_carries_it() -> None:
-    task = Task("e", "Echo-v0", seed=3, reference="secret")
+    task = Task("e", "Echo-v0", seed=3, ground_truth="secret")
     shown = [
         play(Echo, [given], 1, Recording(["x"]))[0].trajectories[0].steps[0].observation
-        for given in (task, task.without_reference())
+        for given in (task, task.without_ground_truth())
     ]
     assert shown == ["seed 3, reference secret", "seed 3, reference None"]
 
@@ -408,7 +408,7 @@ def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, ver
         settings=RolloutSettings(Sampling(), 0, max_turns=2, constrain=constrain),
     )
     (group,) = asyncio.run(work)
-    assert [step.verdict for step in group.trajectories[0].steps] == verdicts
+    assert [step.action_status for step in group.trajectories[0].steps] == verdicts
 
 
 def test_an_answer_that_stood_at_the_start_too_is_still_the_environments() -> None:

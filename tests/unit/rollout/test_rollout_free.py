@@ -88,7 +88,7 @@ def play(
     tasks: Sequence[Task],
     backend: ScriptedBackend | None = None,
     tries: int = 1,
-    schedule: Schedule = "free",
+    schedule: Schedule = "async",
     envs: EnvPool | None = None,
     on_episode: Callable[[Trajectory], None] = lambda trajectory: None,
     **more: Any,
@@ -109,14 +109,14 @@ def ends(groups: Sequence[Group]) -> list[str]:
     return [each.stop_reason for group in groups for each in group.trajectories]
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_groups_and_tries_keep_their_order(schedule: Schedule) -> None:
     told: list[Trajectory] = []
     groups = play([task("a", 3), task("b", 1)], tries=2, schedule=schedule, on_episode=told.append)
     assert [[len(each.steps) for each in group.trajectories] for group in groups] == [[3, 3], [1, 1]]
     assert [group.task.id for group in groups] == ["a", "b"] and set(ends(groups)) == {"terminated"}
     assert sorted(each.task.id for each in told) == ["a", "a", "b", "b"]
-    if schedule == "lockstep":
+    if schedule == "sync":
         assert [each.task.id for each in told] == ["b", "b", "a", "a"]
 
 
@@ -160,7 +160,7 @@ def test_a_try_that_begins_late_holds_up_none_of_its_group(monkeypatch: pytest.M
     assert ends([group]) == ["terminated"] * 3
 
 
-@pytest.mark.parametrize("schedule", ["lockstep", "free"])
+@pytest.mark.parametrize("schedule", ["sync", "async"])
 @pytest.mark.parametrize("at", ["reset", 2])
 def test_an_environment_that_hangs_ends_its_own_episode_and_is_used_no_more(schedule: Schedule, at: object) -> None:
     made: list[Count] = []
@@ -171,12 +171,12 @@ def test_an_environment_that_hangs_ends_its_own_episode_and_is_used_no_more(sche
 
     envs, began = EnvPool(make), time.monotonic()
     tasks = [task("a", 3), task("hung", 3, at=at, then="hang"), task("c", 3)]
-    groups = play(tasks, schedule=schedule, envs=envs, episode_seconds=0.2)
+    groups = play(tasks, schedule=schedule, envs=envs, rollout_timeout_s=0.2)
     assert ends(groups) == ["terminated", "timeout", "terminated"] and time.monotonic() - began < 3
     hung = groups[1].trajectories[0]
-    assert len(hung.steps) == (0 if at == "reset" else 1) and not hung.succeeded
-    assert hung.error is not None and "rollout.episode_seconds" in hung.error and "had not answered" in hung.error
-    again = play([task("a"), task("b"), task("c")], schedule=schedule, envs=envs, episode_seconds=5)
+    assert len(hung.steps) == (0 if at == "reset" else 1) and not hung.is_success
+    assert hung.error is not None and "rollout.rollout_timeout_s" in hung.error and "had not answered" in hung.error
+    again = play([task("a"), task("b"), task("c")], schedule=schedule, envs=envs, rollout_timeout_s=5)
     assert ends(again) == ["terminated"] * 3 and len(made) == 4  # one in the place of the one that hangs
     Count.release.set()
     Count.release.clear()
@@ -186,7 +186,7 @@ def test_an_answer_that_never_comes_holds_up_only_who_asked() -> None:
     told: list[str] = []
     backend = Asked(lambda prompt: FOREVER if "hung at 1" in prompt else None)
     groups = play(
-        [task("hung", 3), task("b", 3)], backend, episode_seconds=0.2, on_episode=lambda t: told.append(t.task.id)
+        [task("hung", 3), task("b", 3)], backend, rollout_timeout_s=0.2, on_episode=lambda t: told.append(t.task.id)
     )
     assert ends(groups) == ["timeout", "terminated"] and told == ["b", "hung"]
     assert len(groups[0].trajectories[0].steps) == 1
@@ -194,19 +194,19 @@ def test_an_answer_that_never_comes_holds_up_only_who_asked() -> None:
 
 def test_in_lockstep_an_answer_that_never_comes_ends_all_that_wait_with_it() -> None:
     backend = Asked(lambda prompt: FOREVER if "hung at 1" in prompt else None)
-    groups = play([task("hung", 3), task("b", 3), task("c", 1)], backend, schedule="lockstep", episode_seconds=0.2)
+    groups = play([task("hung", 3), task("b", 3), task("c", 1)], backend, schedule="sync", rollout_timeout_s=0.2)
     assert ends(groups) == ["timeout", "timeout", "terminated"]
 
 
 def test_where_every_try_is_late_the_run_is_told_so() -> None:
-    groups = play([task("a")], Asked(lambda prompt: FOREVER), episode_seconds=0.1)
-    with pytest.raises(EnvError, match=r"Every one of 1 tries failed.*0\.1 s \(rollout\.episode_seconds\)"):
+    groups = play([task("a")], Asked(lambda prompt: FOREVER), rollout_timeout_s=0.1)
+    with pytest.raises(EnvError, match=r"Every one of 1 tries failed.*0\.1 s \(rollout\.rollout_timeout_s\)"):
         refuse_failure(groups)
 
 
 def test_an_environments_own_timeout_is_its_failure() -> None:
     for seconds in (None, 5.0):
-        (group,) = play([task("a", at=1, then="own")], episode_seconds=seconds)
+        (group,) = play([task("a", at=1, then="own")], rollout_timeout_s=seconds)
         assert ends([group]) == ["error"] and group.trajectories[0].error == "TimeoutError: the game's own"
 
 
@@ -330,7 +330,7 @@ def test_games_of_the_official_engine_are_the_same_in_threads(tmp_path: Path, mo
     for schedule in get_args(Schedule):
         groups = play(tasks, ScriptedBackend(["go to fridge 1"]), schedule=schedule, envs=envs)
         tries = [each for group in groups for each in group.trajectories]
-        played.append([[(step.observation, step.admissible) for step in each.steps] for each in tries])
+        played.append([[(step.observation, step.admissible_actions) for step in each.steps] for each in tries])
     assert played[0] == played[1] and [len(each) for each in played[0]] == [9] * 6
     envs.close()
     forget()

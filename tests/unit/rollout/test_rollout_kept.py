@@ -46,7 +46,7 @@ def counted(backend: HFBackend) -> tuple[list[Group], int]:
         hook.remove()
 
 
-def play(backend: HFBackend, memory: str, schedule: Schedule = "lockstep") -> list[Group]:
+def play(backend: HFBackend, memory: str, schedule: Schedule = "sync") -> list[Group]:
     settings = RolloutSettings(Sampling(max_new_tokens=8), 0, max_turns=4, constrain=True, schedule=schedule)
     agent = Agent(PromptFormatter("plain"), memory)
     return wait_for(rollout(TASKS, 3, envs=EnvPool(Halls), agent=agent, backend=backend, settings=settings))
@@ -67,7 +67,7 @@ def test_episodes_are_the_same_with_kept_rows_and_far_fewer_tokens_are_read(
             assert [step.prompt_ids for step in one.steps] == [step.prompt_ids for step in two.steps]
 
 
-@pytest.mark.parametrize(("memory", "schedule"), [("conversation", "free"), ("none", "lockstep")])
+@pytest.mark.parametrize(("memory", "schedule"), [("conversation", "async"), ("none", "sync")])
 def test_every_action_is_one_that_is_possible(
     tiny_model: tuple[Any, Any], memory: str, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +85,6 @@ def test_every_action_is_one_that_is_possible(
         for trajectory in group.trajectories:
             assert trajectory.error is None
             for step in trajectory.steps:
-                assert step.action in step.admissible and step.completion is not None
+                assert step.action in step.admissible_actions and step.completion is not None
                 assert len(step.completion.allowed or ()) == len(step.completion.token_ids)
     assert set(kept) == {memory == "conversation"} and backend._kept is None

@@ -19,7 +19,7 @@ from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, 
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
-TASK = Task("t", "E-v0", {"question": "6 times 7?"}, reference="42")
+TASK = Task("t", "E-v0", {"question": "6 times 7?"}, ground_truth="42")
 OPEN = Task("o", "E-v0", {"question": "?"})
 
 
@@ -28,25 +28,31 @@ def is_correct(trajectory: Trajectory) -> bool | None:
 
 
 def trajectory(task: Task = TASK, answer: str | None = "42", reward: float = 1.0, **more: object) -> Trajectory:
-    done = Completion("a b", (1, 2, 3), (-0.5, -0.25, 0.0), "length", mask=(True, True, False), inserted=((1, 2),))
+    done = Completion(
+        "a b", (1, 2, 3), (-0.5, -0.25, 0.0), "length", completion_mask=(True, True, False), inserted_spans=((1, 2),)
+    )
     step = Step("q", "ab", reward, True, False, (9,), done)
     return Trajectory(task, (step, step), answer, "terminated", **more)  # type: ignore[arg-type]
 
 
 def test_what_is_kept_of_a_try() -> None:
-    found = sample_of(trajectory(view=1))
-    assert found == Sample("ab\nab", "42", -1.5, 4, cut_off=True, view=1)  # inserted tokens are not the model's own
-    assert sample_of(trajectory(OPEN)).right is True and sample_of(trajectory(OPEN, reward=0.0)).right is False
+    found = sample_of(trajectory(prompt_variant=1))
+    assert found == Sample(
+        "ab\nab", "42", -1.5, 4, truncated=True, prompt_variant=1
+    )  # inserted tokens are not the model's own
+    assert (
+        sample_of(trajectory(OPEN)).is_correct is True and sample_of(trajectory(OPEN, reward=0.0)).is_correct is False
+    )
     failed = Trajectory(OPEN, (), None, "error", error="broken")
-    assert sample_of(failed) == Sample("", None, right=False, error="broken")
+    assert sample_of(failed) == Sample("", None, is_correct=False, error="broken")
     told = sample_of(trajectory(ops=SkillOps(retrieve=("q",), errors=("e",)), retrieved=("parity",)))
     assert told.skills == {
         "retrieve_rate": 1,
         "generate_rate": 0,
         "evolve_rate": 0,
-        "answered_rate": 1,
-        "ops_errors": 1,
-        "inserted_tokens": 2,
+        "retrieval_hit_rate": 1,
+        "skill_op_parse_errors": 1,
+        "retrieved_tokens": 2,
     }
 
 
@@ -64,7 +70,7 @@ def test_true_answers_decide_before_the_environment() -> None:
 
 
 def answered(name: str, answers: Sequence[str | None], draw: str = SAMPLE) -> TaskSamples:
-    return TaskSamples("", draw, Task(name, "E-v0", reference="42"), tuple(Sample("", answer) for answer in answers))
+    return TaskSamples("", draw, Task(name, "E-v0", ground_truth="42"), tuple(Sample("", answer) for answer in answers))
 
 
 ROWS = [
@@ -82,7 +88,7 @@ def test_figures_counted_by_hand() -> None:
     # pass@2 = 1 - C(4-c, 2) / C(4, 2): with 3 right 1 - 0/6, with 1 right 1 - 3/6.
     assert found.pass_at_k == {"1": 0.5, "2": (1 + 0.5) / 2, "4": 1.0}
     assert found.majority == 0.5 and found.majority_interval == wilson_interval(1, 2, 0.95)
-    assert found.greedy == 0.5 and found.agreement == (3 / 4 + 2 / 4) / 2
+    assert found.greedy == 0.5 and found.majority_ratio == (3 / 4 + 2 / 4) / 2
     assert [(result.correct, result.majority_answer, result.greedy_correct) for result in found.results] == [
         (3, "42", True),
         (1, "7", False),

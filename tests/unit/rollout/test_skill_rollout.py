@@ -37,7 +37,7 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 
 
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
-    settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 0, "retrieve_k": 1, **config})
+    settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 0, "retrieval_top_k": 1, **config})
     retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=settings.min_score, index="memory"))
     seen = BankView(BANK, retriever) if access else None
     return Agent(PromptFormatter("plain", prompts="tiny"), memory, skills=settings, bank=seen)
@@ -64,7 +64,7 @@ def play(backend: ScriptedBackend, who: Agent, tasks: Sequence[Task], *, tries: 
 
 
 def task(question: str = "Compute bako 4.", **options: Any) -> Task:
-    return Task("t", "SkillTTRL/Math-v0", {"question": question, **options}, task_type="op", reference="3")
+    return Task("t", "SkillTTRL/Math-v0", {"question": question, **options}, task_type="op", ground_truth="3")
 
 
 def test_a_question_is_answered_and_all_of_it_is_on_the_record() -> None:
@@ -119,7 +119,7 @@ def test_a_question_that_cannot_be_read_goes_on_unanswered(asked: str) -> None:
     backend = Recording([f"{asked}</retrieve>", "<answer>1</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
     assert found.retrieved == () and found.steps[0].completion is not None
-    assert found.steps[0].completion.inserted == () and found.ops is not None and found.ops.errors
+    assert found.steps[0].completion.inserted_spans == () and found.ops is not None and found.ops.errors
 
 
 def test_nothing_found_is_said() -> None:
@@ -130,13 +130,13 @@ def test_nothing_found_is_said() -> None:
 
 def test_skills_stand_in_the_first_prompt_from_the_tiers_in_turn() -> None:
     backend = Recording(["<answer>3</answer>"])
-    ((found,),) = (group.trajectories for group in play(backend, agent(in_prompt=2), [task()]))
+    ((found,),) = (group.trajectories for group in play(backend, agent(prompt_top_k=2), [task()]))
     assert found.skills_in_prompt == ("care", "bako")
     assert backend.prompts == ["<skill>Work slowly.</skill>\n<skill>bako plus 9</skill>\nCompute bako 4."]
 
 
 def test_what_does_not_fit_the_budget_is_passed_over() -> None:
-    who = agent(in_prompt=4, min_score=None)
+    who = agent(prompt_top_k=4, min_score=None)
     small = replace(who, formatter=PromptFormatter("plain", prompts="tiny", skill_tokens=9))
     (shown,) = small.select_skills([task()], ["Compute bako 4."])
     assert shown.left_out == 3
@@ -148,7 +148,7 @@ def test_own_notes_are_found_again_by_the_same_try_only() -> None:
     ask = '<skill_ops><retrieve query="gofa"></retrieve>'
     series = task("gofa times 7. Compute gofa 1.", then=["Compute gofa 2."])
     backend = Recording([note, "<answer>1</answer>", ask, ask, "<answer>4</answer>", "<answer>5</answer>"])
-    (group,) = play(backend, agent(own_notes=True, min_score=0.3), [series], tries=2, turns=2)
+    (group,) = play(backend, agent(episode_notes=True, min_score=0.3), [series], tries=2, turns=2)
     first, second = group.trajectories
     assert first.ops is not None and first.ops.generate == ("gofa times 7",)
     assert first.steps[1].completion is not None and "<skill>gofa times 7</skill>" in first.steps[1].completion.text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, Scene
+from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.turn_prompt import Prompt
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
@@ -100,8 +100,8 @@ def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
     for place, (step, prompt) in enumerate(zip(played.steps, backend.prompts, strict=True)):
         assert all(skill.text in prompt for skill in BANK), f"step {place} lost its skills"
         bare = len(prompt.encode()) - len(agent(backend, "webshop").window.experience(BANK).encode())  # type: ignore[union-attr]
-        assert bare <= 6000 and (step in long) == ("observation_tokens" in step.left_out)
-        assert (step in long) == ("turns" in step.left_out) == ("actions" in step.left_out) or place == 0
+        assert bare <= 6000 and (step in long) == ("observation_tokens" in step.truncated_parts)
+        assert (step in long) == ("turns" in step.truncated_parts) == ("actions" in step.truncated_parts) or place == 0
 
 
 def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
@@ -111,7 +111,7 @@ def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
     for action in path:
         steps.append(Step(observation, action, 0.0, False, False))
         observation, _, _, _, info = env.step(action)
-    scene = Scene(observation, steps, info["task"], admissible_actions(info), BANK)
+    scene = AgentInput(observation, steps, info["task"], admissible_actions(info), BANK)
     return who.prompt(scene), observation
 
 

@@ -66,7 +66,7 @@ def test_keep_leaves_the_newest_of_each_phase(folder: RunFolder) -> None:
 
 
 def test_a_run_killed_between_saving_and_removing_removes_when_it_goes_on(tmp_path: Path) -> None:
-    config = SkillTTRLConfig(phases=["sft", "rl"], run=RunConfig(keep_checkpoints=2))
+    config = SkillTTRLConfig(phases=["sft", "rl"], run=RunConfig(save_total_limit=2))
     folder = RunFolder.create(tmp_path / "run", config)
     for step in (1, 2, 3):
         save(folder, "sft", step, keep=None)  # as a kill before the removal leaves them

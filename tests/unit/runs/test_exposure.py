@@ -57,7 +57,7 @@ def evaluation(answers: str, agreement: float, right: str | None) -> Evaluation:
 
 def test_a_bank_that_makes_votes_agree_on_wrong_answers_is_warned_of() -> None:
     votes = bank_votes(evaluation("9999", 1.0, "1239"), evaluation("1234", 0.5, "1239"))
-    assert votes == {"agreement": 1.0, "agreement_bank_off": 0.5, "other_winners": 1.0, "majority": 0.25, "majority_bank_off": 0.75}  # fmt: skip
+    assert votes == {"majority_ratio": 1.0, "majority_ratio_no_skills": 0.5, "other_winners": 1.0, "majority": 0.25, "majority_no_skills": 0.75}  # fmt: skip
     found = bank_warning(votes, (-0.9, -0.1))
     assert found is not None and "agree on wrong answers: agreement is 1.00 with it and 0.50 without" in found
     assert bank_warning(votes, (-0.9, 0.1)) is None, "it may be chance"

@@ -145,7 +145,7 @@ def test_a_torn_last_line_is_cut_on_opening(tmp_path: Path, torn: str) -> None:
 def test_belongs_to_names_the_keys_that_differ(tmp_path: Path) -> None:
     with make(tmp_path / "a") as folder:
         given = SkillTTRLConfig(name="other")
-        given.run.keep_checkpoints = 1
+        given.run.save_total_limit = 1
         given.rl.micro_batch_size = 2
         folder.belongs_to(given)
         given.rl.learning_rate = 1e-4

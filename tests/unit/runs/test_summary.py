@@ -46,7 +46,7 @@ SUMMARY = Summary(
 
 
 def test_what_the_bank_is_worth_has_signs() -> None:
-    found = replace(SUMMARY, accuracy_bank_off=0.95, intervals={"bank_worth": (-0.39, 0.39)})
+    found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
     assert "What the skill bank is worth: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
 
 
@@ -76,8 +76,8 @@ def test_metrics_are_deterministic_lines_and_reach_the_tracker(folder: RunFolder
 
 def test_a_whole_run_reads_back(folder: RunFolder) -> None:
     log = MetricsLog(folder)
-    log.log("rl", 1, {"agreement": 0.5})
-    log.log("rl", 2, {"agreement": 0.75})
+    log.log("rl", 1, {"majority_ratio": 0.5})
+    log.log("rl", 2, {"majority_ratio": 0.75})
     folder.append_jsonl("trajectories.jsonl", trajectory_lines("rl", 1, group()))
     vote = VoteResult("2", 0.5, (True, False), (("2", 1),), abstained=1)
     folder.append_jsonl("votes.jsonl", [vote_line("rl", 1, "p1", vote, correct=True)])
@@ -86,9 +86,9 @@ def test_a_whole_run_reads_back(folder: RunFolder) -> None:
 
     run = read_run(folder.path)
     assert run.config == SkillTTRLConfig(name="t") and run.summary == SUMMARY == read_summary(folder.path)
-    assert list(run.metrics["agreement"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
+    assert list(run.metrics["majority_ratio"]) == [0.5, 0.75] and list(run.metrics["phase"]) == ["rl", "rl"]
     assert list(run.trajectories["sample"]) == [0, 1]
-    assert run.votes.loc[0, "agreement"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
+    assert run.votes.loc[0, "majority_ratio"] == 0.5 and run.votes.loc[0, "matches"] == [True, False]
     assert run.evaluations.loc[0, "accuracy"] == 0.5
     assert run.timings.empty and run.notes == ["timings.jsonl is missing: no step has ended yet."]
     text = (folder.path / "trajectories.jsonl").read_text().splitlines()[0]
@@ -121,7 +121,7 @@ def test_summary_has_the_documented_keys_and_names_what_is_missing(folder: RunFo
     write_summary(folder, SUMMARY)
     data = json.loads((folder.path / "summary.json").read_text())
     pairs = {f"{name}_{when}" for name in ("accuracy", "majority", "greedy") for when in ("before", "after")}
-    assert pairs | {"label_accuracy", "agreement", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
+    assert pairs | {"label_accuracy", "majority_ratio", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
     (folder.path / "summary.json").write_text('{"name": 1}')
     with pytest.raises(RunFolderError, match=r"Cannot read .*summary.json"):
         read_summary(folder.path)
@@ -139,14 +139,14 @@ def test_markdown_shows_what_was_measured_only() -> None:
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     log = MetricsLog(folder)
     for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
-        log.log("rl", step, {"agreement": value, "constant": 1, "<b>": value + 1, "again": value})
+        log.log("rl", step, {"majority_ratio": value, "constant": 1, "<b>": value + 1, "again": value})
     log.log("rl", 5, {"once": 1.0})
     write_summary(folder, SUMMARY)
     text = write_report_html(folder).read_text()
     document = ElementTree.fromstring(re.sub(r'<!doctype html>|<meta charset="utf-8">', "", text))
     charts = {chart.get("aria-label"): chart for chart in document.iter("svg")}
-    assert set(charts) == {"rl: again = agreement", "rl: <b>"}, "a flat figure has no chart, equal ones have one"
-    line = charts["rl: again = agreement"].find("polyline")
+    assert set(charts) == {"rl: majority_ratio = again", "rl: <b>"}, "a flat figure has no chart, equal ones have one"
+    line = charts["rl: majority_ratio = again"].find("polyline")
     assert line is not None
     heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"
@@ -180,7 +180,7 @@ def test_model_card(folder: RunFolder) -> None:
     assert "ttrl" in front["tags"]
     assert "no labels were used" in card and "## Figures" not in card
     assert "apply_chat_template(" in card and '"content": "Say \\"x\\""' in card
-    config.rl.reward, config.model.path, config.model.lora = "label", "embedded", LoraConfig()
+    config.rl.reward, config.model.path, config.model.lora = "label", "builtin", LoraConfig()
     card = model_card(config, phase="rl", step=20)
     assert "AutoPeftModelForCausalLM" in card and "it has no chat template" in card
     front = yaml.safe_load(card.split("---")[1])
@@ -237,9 +237,9 @@ def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_interval
         }
 
     config = SkillTTRLConfig(name="t")
-    config.data.eval = SourceConfig(path="family:add")
+    config.data.eval = SourceConfig(path="synthetic:add")
     card = model_card(config, phase="rl", step=2, evaluations=[measured("before", [1, 2]), measured("after", [4, 4])])
-    assert "Measured on 2 held-out problems (`family:add`, split test), 4 samples each at T = 1" in card
+    assert "Measured on 2 held-out problems (`synthetic:add`, split test), 4 samples each at T = 1" in card
     assert "| figure | before | after |" in card
     assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
     assert "Change of avg@4: +0.625 [" in card

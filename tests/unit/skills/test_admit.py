@@ -46,7 +46,7 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
         [Draft("Rinse", "Rinse it first.", task_type="clean", evidence=("t3", "t1"))], bank(STATIC), most=3, step=9
     )
     (new,) = (skill for skill in applied(bank(STATIC), found) if skill.id != STATIC.id)
-    assert (new.source, new.task_type, new.evidence, new.stats.created_round) == ("evolve", "clean", ("t3", "t1"), 9)
+    assert (new.source, new.task_type, new.evidence, new.stats.created_step) == ("evolve", "clean", ("t3", "t1"), 9)
     assert (found.count("add"), found.count("replace"), found.evidence) == (1, 0, ("t3", "t1"))
 
 

@@ -25,7 +25,7 @@ def episode(
         None,
         "max_turns",
         error=error,
-        last_observation="a hall",
+        final_obs="a hall",
     )
 
 
@@ -39,7 +39,8 @@ def played(kind: str, won: int, lost: int) -> list[Group]:
 
 
 def tracker(state: object = None, **settings: object) -> SuccessTracker:
-    config = EvolveConfig(**{"min_episodes": 4, "deep": 3, "shallow": 1, **settings})  # type: ignore[arg-type]
+    few = {"min_episodes": 4, "max_failures_below_threshold": 3, "max_failures_above_threshold": 1}
+    config = EvolveConfig.model_validate({**few, **settings})
     return SuccessTracker(config, splits=["train"], seed=5, state=state)  # type: ignore[arg-type]
 
 
@@ -93,7 +94,7 @@ def test_a_sample_holds_no_tokens_and_stays_small() -> None:
     (kept,) = watch.failures.values()
     assert len(kept.items) == 3
     (only,) = kept.items[0][1].steps
-    assert only.completion is None and only.prompt_ids == () and only.admissible == ()
+    assert only.completion is None and only.prompt_ids == () and only.admissible_actions == ()
     assert len(json.dumps(watch.state_dict())) < 3000
 
 
@@ -112,7 +113,9 @@ def test_stopped_anywhere_and_gone_on_with_the_sample_is_the_same(stops: Sequenc
 def test_the_sample_is_drawn_anew_with_another_seed() -> None:
     found = set()
     for seed in range(5):
-        watch = SuccessTracker(EvolveConfig(min_episodes=1, deep=3), splits=["train"], seed=seed)
+        watch = SuccessTracker(
+            EvolveConfig(min_episodes=1, max_failures_below_threshold=3), splits=["train"], seed=seed
+        )
         watch.add(played("clean", 0, 40), 0)
         found.add(tuple(case.task_id for case in watch.judge().failures))
     assert len(found) == 5
@@ -120,6 +123,6 @@ def test_the_sample_is_drawn_anew_with_another_seed() -> None:
 
 @pytest.mark.parametrize("shallow", [0, 1])
 def test_a_perfect_type_or_none_asked_for_gives_no_failures(shallow: int) -> None:
-    watch = tracker(shallow=shallow)
+    watch = tracker(max_failures_above_threshold=shallow)
     watch.add([*played("clean", 0, 4), *played("look", 4, 0), *played("cool", 3, 1)], 0)
     assert kinds(watch.judge()) == ["clean", "cool", "clean", "clean"] if shallow else ["clean"] * 3

@@ -288,7 +288,7 @@ def test_rollout_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sampling_settings_of_one_call_and_log_probs() -> None:
-    engine = RolloutEngine("embedded", max_new_tokens=3)
+    engine = RolloutEngine("builtin", max_new_tokens=3)
     greedy = partial(engine.generate, ["a"], n_samples=2, temperature=0.0)
     assert greedy()[0] == greedy()[0] and len({*greedy()[0]}) == 1 and engine.sampling.temperature == 1.0
     assert len(greedy(max_tokens=1)[0][0]) <= len(greedy()[0][0])
@@ -405,7 +405,7 @@ def test_fields_of_a_skill_by_their_names() -> None:
     assert (skill.skill_id, skill.content, skill.usage_count, skill.success_count) == ("a", "c", 4, 1)
     assert (skill.success_rate, skill.created_at_round, skill.last_used_round, skill.parent_id) == (0.25, 2, 3, "z")
     fresh = TheirSkill(skill_id="a", title="t", content="c", usage_count=0, last_used_round=0)
-    assert fresh.stats.last_used_round is None and (fresh.success_rate, fresh.last_used_round, fresh.parent_id) == (
+    assert fresh.stats.last_used_step is None and (fresh.success_rate, fresh.last_used_round, fresh.parent_id) == (
         0.0,
         0,
         None,

@@ -75,7 +75,7 @@ class Hostile(World):
 
 
 def test_what_models_wrote_stays_text(tmp_path: Path) -> None:
-    run(Hostile(), tmp_path, CONFIG.model_copy(update={"gate": CONFIG.gate.model_copy(update={"use": False})}))
+    run(Hostile(), tmp_path, CONFIG.model_copy(update={"gate": CONFIG.gate.model_copy(update={"enabled": False})}))
     (tmp_path / "summary.json").write_text(
         json.dumps({"name": HOSTILE, "policy": HOSTILE, "work": {HOSTILE: {"asked": 1}}})
     )

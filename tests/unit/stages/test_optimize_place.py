@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Scene
+from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
@@ -42,7 +42,7 @@ def test_its_parts_are_the_skills_of_a_bank(granularity: str, titles: list[str])
 
 def test_or_it_stands_in_the_prompt() -> None:
     worker = placed()
-    assert worker.agent.prompt(Scene("1+1?")).messages[0].content == DOCUMENT and worker.agent.bank is None
+    assert worker.agent.prompt(AgentInput("1+1?")).messages[0].content == DOCUMENT and worker.agent.bank is None
 
 
 def test_nothing_else_reads_it() -> None:

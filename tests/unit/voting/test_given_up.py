@@ -56,7 +56,7 @@ class Notices(SilentProgress):
 def test_a_step_counts_them_and_a_run_warns_once() -> None:
     groups = [group("1", "1", POWERS[0]), group(POWERS[0], POWERS[1], None)]
     figures = answer_metrics(groups, batch_majority_vote([each.answers for each in groups]))
-    assert figures["answers_given_up"] == 2.0, "different answers of the step, not samples"
+    assert figures["undecided_answers"] == 2.0, "different answers of the step, not samples"
     heard = Notices()
     warn = WarningLog(heard)
     warn_of_undecided_answers(warn, "step 0", [group("1", "2")])
@@ -68,7 +68,7 @@ def test_a_step_counts_them_and_a_run_warns_once() -> None:
         == warn.texts
         == [
             "Answers that could not be read (step 1): 2 of 3 different answers were given up (undecided 2): each equals its own "
-            "text only. The figure is answers_given_up; see docs/answers.md."
+            "text only. The figure is undecided_answers; see docs/answers.md."
         ]
     )
     resumed = WarningLog(heard, list(warn.texts))

@@ -38,12 +38,12 @@ def test_several_are_added_up_by_weight_and_stay_side_by_side() -> None:
 @pytest.mark.parametrize(("late", "match"), [("0.50", True), ("3", False), ("7", False), (None, False)])
 def test_a_late_answer_is_rewarded_as_the_samples_that_gave_the_same(late: str | None, match: bool) -> None:
     found = late_vote(vote("majority", Ballot(tuple(ANSWERS))), ANSWERS, late)
-    assert isinstance(found, VoteResult) and found.matches == (match,) and found.earned == (float(match),)
+    assert isinstance(found, VoteResult) and found.matches == (match,) and found.sample_rewards == (float(match),)
     assert found.answer == "1/2"
 
 
 def test_a_late_answer_has_the_soft_reward_of_its_class() -> None:
     held = vote("soft", Ballot(tuple(ANSWERS)))
-    assert late_vote(held, ANSWERS, "3").earned == held.earned[3:]
-    assert 0 < late_vote(held, ANSWERS, "3").earned[0] < late_vote(held, ANSWERS, "1/2").earned[0]
-    assert late_vote(held, ANSWERS, "7").earned == (0.0,)
+    assert late_vote(held, ANSWERS, "3").sample_rewards == held.sample_rewards[3:]
+    assert 0 < late_vote(held, ANSWERS, "3").sample_rewards[0] < late_vote(held, ANSWERS, "1/2").sample_rewards[0]
+    assert late_vote(held, ANSWERS, "7").sample_rewards == (0.0,)

@@ -74,7 +74,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def huge(group): return [1e300] * len(group.trajectories)\n"
         "def raises(group): return [1 / 0]\n"
         "def leaves(group): raise SystemExit(0)\n"
-        "def sees(group): assert group.task.reference is None; return [1.0] * len(group.trajectories)\n"
+        "def sees(group): assert group.task.ground_truth is None; return [1.0] * len(group.trajectories)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -135,7 +135,7 @@ def run_with(tiny_yaml: Path, output: Path, rows: list[dict[str, str]], reward: 
         "sft.steps=60",
         "sft.learning_rate=1e-2",
         "rl.steps=3",
-        "sft.checkpoint_every=60",
+        "sft.save_steps=60",
     ]
     SkillTTRLTrainer(load_config(tiny_yaml, settings), output).train(rows)
     files = ("trajectories.jsonl", "votes.jsonl", "checkpoints/rl-000003/model.safetensors")

@@ -14,7 +14,7 @@ from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, batc
 
 def test_majority_by_name_is_the_majority() -> None:
     found = vote("majority", Ballot(("1", "2", "1.0", None)))
-    assert (found.answer, found.agreement, found.earned) == ("1", 0.5, (1.0, 0.0, 1.0, 0.0))
+    assert (found.answer, found.majority_ratio, found.sample_rewards) == ("1", 0.5, (1.0, 0.0, 1.0, 0.0))
 
 
 def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:
@@ -22,9 +22,9 @@ def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:
     ballot = Ballot(("1", "1", "2", None), logprobs=(-4.0, -8.0, -3.0, 0.0), lengths=(2, 4, 3, 0))
     found = vote("confidence", ballot)
     one, two = 2 * math.exp(-2), math.exp(-1)  # 0.2707, 0.3679
-    assert found.answer == "2" and found.classes == (("1", 2), ("2", 1)) and found.agreement == 0.25
+    assert found.answer == "2" and found.classes == (("1", 2), ("2", 1)) and found.majority_ratio == 0.25
     assert found.scores == pytest.approx((one / (one + two), two / (one + two)))  # 0.4239, 0.5761
-    assert found.earned == (0.0, 0.0, 1.0, 0.0)
+    assert found.sample_rewards == (0.0, 0.0, 1.0, 0.0)
 
 
 def test_confidence_over_whole_sequences_and_with_a_temperature() -> None:
@@ -43,12 +43,12 @@ def test_confidence_over_whole_sequences_and_with_a_temperature() -> None:
 def test_soft_at_temperature_one_is_the_share_of_all_samples() -> None:
     """EMPO: three of six say a, two say b, one nothing. T = 1: 3/6 and 2/6. T = 1/2: 9 / (9 + 4 + 1) and 4 / 14."""
     ballot = Ballot(("a", "b", "a", "a", None, "b"))
-    assert vote("soft", ballot).earned == pytest.approx((3 / 6, 2 / 6, 3 / 6, 3 / 6, 0.0, 2 / 6))
+    assert vote("soft", ballot).sample_rewards == pytest.approx((3 / 6, 2 / 6, 3 / 6, 3 / 6, 0.0, 2 / 6))
     cold = vote("soft", ballot, {"temperature": 0.5})
-    assert cold.earned == pytest.approx((9 / 14, 4 / 14, 9 / 14, 9 / 14, 0.0, 4 / 14))
-    assert cold.answer == "a" and cold.agreement == 0.5
+    assert cold.sample_rewards == pytest.approx((9 / 14, 4 / 14, 9 / 14, 9 / 14, 0.0, 4 / 14))
+    assert cold.answer == "a" and cold.majority_ratio == 0.5
     frozen = vote("soft", ballot, {"temperature": 0.001})
-    assert frozen.earned == pytest.approx((1, 0, 1, 1, 0, 0))
+    assert frozen.sample_rewards == pytest.approx((1, 0, 1, 1, 0, 0))
 
 
 def test_harmonic_wants_an_answer_under_both_wordings() -> None:
@@ -58,8 +58,8 @@ def test_harmonic_wants_an_answer_under_both_wordings() -> None:
     """
     ballot = Ballot(("a", "a", "a", "b", "a", "b", "b", None), views=(0, 0, 0, 0, 1, 1, 1, 1))
     found = vote("harmonic", ballot)
-    assert found.answer == "a" and found.scores == pytest.approx((0.375, 1 / 3)) and found.agreement == 0.5
-    assert found.earned == (1, 1, 1, 0, 1, 0, 0, 0), "the label is rewarded in both views"
+    assert found.answer == "a" and found.scores == pytest.approx((0.375, 1 / 3)) and found.majority_ratio == 0.5
+    assert found.sample_rewards == (1, 1, 1, 0, 1, 0, 0, 0), "the label is rewarded in both views"
     stable = Ballot(("a", "a", "a", "b", "c", "c", "c", "b"), views=(0, 0, 0, 0, 1, 1, 1, 1))
     found = vote("harmonic", stable)  # b alone was said under both: p = q = 1/4, score 1/4
     assert found.answer == "b" and dict(zip([c for c, _ in found.classes], found.scores, strict=True)) == {
@@ -68,34 +68,34 @@ def test_harmonic_wants_an_answer_under_both_wordings() -> None:
         "b": 0.25,
     }
     apart = vote("harmonic", Ballot(("a", "a", "c", "c"), views=(0, 0, 1, 1)))
-    assert apart.answer is None and not any(apart.earned) and apart.agreement == 0.5
+    assert apart.answer is None and not any(apart.sample_rewards) and apart.majority_ratio == 0.5
 
 
 def test_restrain_weighs_every_class() -> None:
     """Shares 2/4 and 1/4, k = 1, sigma = 0.5: g = exp(-0.25 / 0.5) = 0.6065 and exp(-0.5625 / 0.5) = 0.3247."""
-    ballot = Ballot(("a", "b", "a", None), base_share=0.75)
+    ballot = Ballot(("a", "b", "a", None), base_majority_ratio=0.75)
     found = vote("restrain", ballot)
     g = (math.exp(-0.5), math.exp(-1.125))
     assert found.label_weights == pytest.approx((g[0] / sum(g), g[1] / sum(g)))  # 0.6514, 0.3486
-    assert found.membership == (0, 1, 0, -1) and found.answer == "a" and found.penalty == 0.0
+    assert found.class_ids == (0, 1, 0, -1) and found.answer == "a" and found.penalty == 0.0
     assert found.weight == pytest.approx(math.exp(-0.125))  # u_x = g(0.75) = exp(-0.0625 / 0.5)
     assert vote("restrain", Ballot(("a", "b", "a", None)), {"prompt_weight": False}).weight == 1.0
 
 
 def test_restrain_penalises_a_prompt_that_agrees_on_nothing() -> None:
     """The largest class has 1 of 6 samples, 0.167 < kappa = 0.2: no label, and delta is taken off every advantage."""
-    found = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_share=1.0), {"delta": 0.5})
-    assert found.answer is None and not any(found.earned) and found.label_weights == ()
+    found = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_majority_ratio=1.0), {"delta": 0.5})
+    assert found.answer is None and not any(found.sample_rewards) and found.label_weights == ()
     assert (found.penalty, found.weight, found.flags) == (0.5, 1.0, ("weak",))
-    kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_share=1.0), {"kappa": 0.1})
-    assert vote("restrain", Ballot(("a", "b", "c", "d"), base_share=1.0), {"kappa": 0.25}).penalty == 0.0, (
+    kept = vote("restrain", Ballot(("a", "b", "c", "d", None, None), base_majority_ratio=1.0), {"kappa": 0.1})
+    assert vote("restrain", Ballot(("a", "b", "c", "d"), base_majority_ratio=1.0), {"kappa": 0.25}).penalty == 0.0, (
         "below, not at"
     )
     assert kept.penalty == 0.0 and kept.label_weights == pytest.approx((0.25,) * 4) and kept.tie
 
 
 def test_restrain_with_a_narrow_curve_is_the_majority() -> None:
-    found = vote("restrain", Ballot(("a", "a", "b"), base_share=1.0), {"sigma": 0.001})
+    found = vote("restrain", Ballot(("a", "a", "b"), base_majority_ratio=1.0), {"sigma": 0.001})
     assert found.label_weights == (1.0, 0.0), "without the shift of the exponents both would be 0"
 
 
@@ -103,11 +103,13 @@ def test_gated_abstains_below_its_threshold() -> None:
     ballot = Ballot(("a", "a", "b", None))
     assert vote("gated", ballot).answer == "a" and not vote("gated", ballot).skipped
     found = vote("gated", ballot, {"threshold": 0.51})
-    assert found.answer is None and found.skipped and not any(found.earned) and found.agreement == 0.5
+    assert found.answer is None and found.skipped and not any(found.sample_rewards) and found.majority_ratio == 0.5
     assert found.flags == ("gated",) and found.classes == (("a", 2), ("b", 1))
 
 
-WITH_ALL = Ballot(("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_share=0.5, seed=0)
+WITH_ALL = Ballot(
+    ("1", "2"), "p", (-1.0, -2.0), (1, 1), (0, 1), history=PromptHistory(), base_majority_ratio=0.5, seed=0
+)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_names_and_options_are_checked_before_a_run(name: str, options: dict[str
 
 @pytest.mark.parametrize(
     ("name", "lacks"),
-    [("confidence", "logprobs"), ("harmonic", "views"), ("restrain", "base_share"), ("guard", "history")],
+    [("confidence", "logprobs"), ("harmonic", "views"), ("restrain", "base_majority_ratio"), ("guard", "history")],
 )
 def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
     with pytest.raises(ConfigError, match=rf"The voting strategy '{name}' needs .*{lacks}: "):
@@ -173,7 +175,7 @@ def test_a_ballot_has_one_entry_for_each_answer() -> None:
 def test_a_step_is_compared_in_one_go_and_each_prompt_knows_of_the_others() -> None:
     found = batch_vote("majority", [Ballot(("1", "1.0")), Ballot(()), Ballot(("x", "1"), keys=("k", "k"))])
     assert [held.answer for held in found] == ["1", None, "x"]
-    assert [held.agreement for held in found] == [1.0, 0.0, 1.0], "keys that are given are not looked up again"
+    assert [held.majority_ratio for held in found] == [1.0, 0.0, 1.0], "keys that are given are not looked up again"
 
 
 def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +241,7 @@ def test_what_takes_no_ballot_is_not_called(tmp_path: Any, monkeypatch: pytest.M
 
 
 def completion(logprobs: tuple[float, ...], mask: tuple[bool, ...] | None = None) -> Completion:
-    return Completion("", tuple(range(len(logprobs))), logprobs, "stop", mask=mask)
+    return Completion("", tuple(range(len(logprobs))), logprobs, "stop", completion_mask=mask)
 
 
 def test_the_ballot_of_a_group() -> None:
@@ -252,7 +254,7 @@ def test_the_ballot_of_a_group() -> None:
     tries = (
         Trajectory(task, turns, "7", "terminated"),
         Trajectory(task, (), None, "error", error="broken"),
-        Trajectory(task, (turns[0],), "8", "terminated", view=1),
+        Trajectory(task, (turns[0],), "8", "terminated", prompt_variant=1),
     )
     ballot = ballot_of(Group(task, tries), seed=3)
     assert (ballot.prompt, ballot.answers, ballot.seed) == ("t", ("7", None, "8"), 3)
@@ -264,15 +266,15 @@ def test_the_ballot_of_a_group() -> None:
 def test_votes_of_earlier_versions_still_load() -> None:
     line = b'{"answer":"2","agreement":0.5,"matches":[true,false],"classes":[["2",1]],"abstained":1,"tie":false}'
     old = from_json(VoteResult, line)
-    assert old == VoteResult("2", 0.5, (True, False), (("2", 1),), 1) and old.earned == (1.0, 0.0)
+    assert old == VoteResult("2", 0.5, (True, False), (("2", 1),), 1) and old.sample_rewards == (1.0, 0.0)
     for name in STRATEGIES:
         found = vote(name, WITH_ALL)
         assert from_json(VoteResult, to_json(found)) == found
-    assert from_json(Task, b'{"id":"t","env_id":"e","reference":"1"}') == Task("t", "e", reference="1")
+    assert from_json(Task, b'{"id":"t","env_id":"e","reference":"1"}') == Task("t", "e", ground_truth="1")
 
 
 def test_a_vote_over_some_of_its_samples() -> None:
-    whole = VoteResult("1", 0.5, (True, False, True, False), rewards=(1, 0, 0.5, 0), membership=(0, 1, 0, -1))
+    whole = VoteResult("1", 0.5, (True, False, True, False), rewards=(1, 0, 0.5, 0), class_ids=(0, 1, 0, -1))
     part = whole.select([2, 1])
-    assert (part.matches, part.rewards, part.membership, part.bonus) == ((True, False), (0.5, 0), (0, 1), ())
-    assert part.agreement == 0.5, "what the vote was is not changed by who is trained on"
+    assert (part.matches, part.rewards, part.class_ids, part.bonus) == ((True, False), (0.5, 0), (0, 1), ())
+    assert part.majority_ratio == 0.5, "what the vote was is not changed by who is trained on"

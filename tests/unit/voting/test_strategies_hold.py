@@ -39,7 +39,7 @@ def ballots(draw: st.DrawFn) -> Ballot:
         lengths=tuple(draw(st.lists(st.integers(0, 9), min_size=size, max_size=size))),
         views=tuple(draw(st.lists(st.integers(0, 1), min_size=size, max_size=size))),
         history=draw(HISTORIES),
-        base_share=draw(st.floats(0, 1)),
+        base_majority_ratio=draw(st.floats(0, 1)),
         seed=draw(st.integers(0, 3)),
         prompts=draw(st.integers(1, 9)),
         skipped=draw(st.integers(0, 2)),
@@ -57,7 +57,7 @@ def test_silence_never_wins_and_nothing_is_counted_twice(name: str, ballot: Ball
     found = vote(name, ballot)
     keys = [canonical(answer) for answer in ballot.answers]
     assert canonical(found.answer) is not None or found.answer is None
-    for key, match, earned in zip(keys, found.matches, found.earned, strict=True):
+    for key, match, earned in zip(keys, found.matches, found.sample_rewards, strict=True):
         assert match == (key is not None and key == canonical(found.answer))
         assert earned >= 0 and (key is not None or earned == 0)
     if found.bonus:
@@ -65,12 +65,12 @@ def test_silence_never_wins_and_nothing_is_counted_twice(name: str, ballot: Ball
     counts = Counter(key for key in keys if key is not None)
     assert [votes for _, votes in found.classes] == sorted(counts.values(), reverse=True)
     assert sum(votes for _, votes in found.classes) + found.abstained == len(keys)
-    assert 0 <= found.agreement <= 1 and found.weight >= 0 and found.penalty >= 0
+    assert 0 <= found.majority_ratio <= 1 and found.weight >= 0 and found.penalty >= 0
     for weights in (found.label_weights, found.scores):
         assert not weights or (len(weights) == len(found.classes) and min(weights) >= 0)
     if found.label_weights:
         assert sum(found.label_weights) == pytest.approx(1)
-        assert [canonical(found.classes[place][0]) if place >= 0 else None for place in found.membership] == keys
+        assert [canonical(found.classes[place][0]) if place >= 0 else None for place in found.class_ids] == keys
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
@@ -94,8 +94,8 @@ def test_the_order_of_the_samples_decides_nothing_but_ties(
     if found.tie:
         return
     assert canonical(shuffled.answer) == canonical(found.answer)
-    assert shuffled.agreement == found.agreement
-    for name_of in ("matches", "earned", "bonus"):
+    assert shuffled.majority_ratio == found.majority_ratio
+    for name_of in ("matches", "sample_rewards", "bonus"):
         given_one, given_other = getattr(found, name_of), getattr(shuffled, name_of)
         assert given_other == tuple(given_one[place] for place in order if given_one)
     for name_of in ("weight", "penalty", "skipped", "flags"):

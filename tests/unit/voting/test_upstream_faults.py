@@ -37,7 +37,7 @@ def ballot(*answers: str | None) -> Ballot:
         lengths=(2,) * size,
         views=tuple(place % 2 for place in range(size)),
         history=PromptHistory(),
-        base_share=0.5,
+        base_majority_ratio=0.5,
         seed=0,
     )
 
@@ -46,7 +46,7 @@ def ballot(*answers: str | None) -> Ballot:
 def test_an_empty_answer_wins_no_vote(name: str) -> None:
     """There a text without an answer gave "", "" could win, and every text without an answer was then rewarded."""
     found = vote(name, ballot("", "", "", "", None, "  ", "7", "7"))
-    assert found.answer in ("7", None) and found.earned[:6] == (0.0,) * 6
+    assert found.answer in ("7", None) and found.sample_rewards[:6] == (0.0,) * 6
     texts = ["I do not know."] * 6 + [r"\boxed{7}"] * 2
     manager = RewardManager().compute_majority_rewards(texts, n_per_prompt=8)
     assert manager == {"rewards": [0.0] * 6 + [1.0] * 2, "majority_answers": ["7"], "agreement_ratios": [0.25]}
@@ -57,7 +57,7 @@ def test_an_empty_answer_wins_no_vote(name: str) -> None:
 def test_a_multiple_choice_group_without_answers_is_no_error(name: str, answers: tuple[None, ...]) -> None:
     """There the most common of no answers was looked up: IndexError on GPQA when no text named a letter."""
     found = vote(name, ballot(*answers))
-    assert (found.answer, found.agreement, found.classes) == (None, 0.0, ()) and not any(found.earned)
+    assert (found.answer, found.majority_ratio, found.classes) == (None, 0.0, ()) and not any(found.sample_rewards)
     silent = ["Option three, I think.", "No idea"]
     assert RewardManager().compute_majority_rewards(silent, n_per_prompt=2)["majority_answers"] == [None]
 
@@ -66,9 +66,11 @@ def test_a_multiple_choice_group_without_answers_is_no_error(name: str, answers:
 def test_what_votes_together_is_rewarded_together(name: str) -> None:
     """There 1/2 and 0.5 split their votes, so 3 won; and a reward by value was given to samples that had not voted for it."""
     found = vote(name, ballot("1/2", "0.5", r"\frac{1}{2}", "0.50", "3", "3", "3.0", None))
-    assert found.answer == "1/2" and found.agreement == 0.5
-    assert sum(found.earned) / len(found.earned) == found.agreement, "the mean reward is the majority's share"
-    assert [earned > 0 for earned in found.earned] == list(found.matches) == [True] * 4 + [False] * 4
+    assert found.answer == "1/2" and found.majority_ratio == 0.5
+    assert sum(found.sample_rewards) / len(found.sample_rewards) == found.majority_ratio, (
+        "the mean reward is the majority's share"
+    )
+    assert [earned > 0 for earned in found.sample_rewards] == list(found.matches) == [True] * 4 + [False] * 4
 
 
 def test_each_sample_is_rewarded_over_its_own_length() -> None:

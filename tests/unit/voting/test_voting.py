@@ -26,7 +26,7 @@ ANSWERS = st.lists(st.sampled_from([None, "", " ", "1", "1.0", "2", "4/2", "x", 
 
 def test_empty_answers_never_win_and_are_never_rewarded() -> None:
     vote = majority_vote(["", None, "  ", "$$", "7"])
-    assert vote.answer == "7" and vote.agreement == pytest.approx(1 / 5) and vote.abstained == 4
+    assert vote.answer == "7" and vote.majority_ratio == pytest.approx(1 / 5) and vote.abstained == 4
     assert vote.matches == (False, False, False, False, True) and not vote.tie
     assert compute_voting_rewards(["", None, "  ", "7"])[0] == [0.0, 0.0, 0.0, 1.0]
 
@@ -34,13 +34,13 @@ def test_empty_answers_never_win_and_are_never_rewarded() -> None:
 @pytest.mark.parametrize("answers", [[], [None], [None, "", " "]])
 def test_a_group_without_answers_has_no_winner(answers: list[str | None]) -> None:
     vote = majority_vote(answers)
-    assert (vote.answer, vote.agreement, vote.classes, vote.tie) == (None, 0.0, (), False)
+    assert (vote.answer, vote.majority_ratio, vote.classes, vote.tie) == (None, 0.0, (), False)
     assert vote.matches == (False,) * len(answers) and vote.abstained == len(answers)
 
 
 def test_numbers_vote_together_in_the_first_voters_words() -> None:
     vote = majority_vote(["3", "0.5", "1/2", r"\frac{1}{2}", "3"])
-    assert vote.answer == "0.5" and vote.agreement == pytest.approx(0.6)
+    assert vote.answer == "0.5" and vote.majority_ratio == pytest.approx(0.6)
     assert vote.classes == (("0.5", 3), ("3", 2))
 
 
@@ -62,11 +62,11 @@ def test_it_unpacks_as_three_and_survives_json() -> None:
 def test_a_sample_is_rewarded_exactly_when_it_is_counted(answers: list[str | None]) -> None:
     vote = majority_vote(answers)
     rewards, winner, agreement = compute_voting_rewards(answers)
-    assert winner == vote.answer and agreement == vote.agreement
+    assert winner == vote.answer and agreement == vote.majority_ratio
     for answer, match, reward in zip(answers, vote.matches, rewards, strict=True):
         counted = winner is not None and answer is not None and equivalent(answer, winner)
         assert match == counted and reward == float(counted)
-    assert sum(rewards) == vote.agreement * len(answers) == (vote.classes[0][1] if vote.classes else 0)
+    assert sum(rewards) == vote.majority_ratio * len(answers) == (vote.classes[0][1] if vote.classes else 0)
     assert sum(votes for _, votes in vote.classes) + vote.abstained == len(answers)
     counts = Counter(key for key in map(canonical, answers) if key is not None)
     assert sorted(counts.values(), reverse=True) == [votes for _, votes in vote.classes]
@@ -78,7 +78,7 @@ def test_the_order_of_the_samples_decides_nothing_but_ties(answers: list[str | N
     order = list(range(len(answers)))
     random.shuffle(order)  # type: ignore[attr-defined]
     shuffled = majority_vote([answers[place] for place in order])
-    assert shuffled.agreement == vote.agreement and shuffled.tie == vote.tie
+    assert shuffled.majority_ratio == vote.majority_ratio and shuffled.tie == vote.tie
     if not vote.tie:
         assert canonical(shuffled.answer) == canonical(vote.answer)
         assert shuffled.matches == tuple(vote.matches[place] for place in order)

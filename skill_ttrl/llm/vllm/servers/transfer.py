@@ -27,7 +27,7 @@ INIT: dict[str, bool] = {}
 """`init_info` sent to a server before an update; a test patches it to make the later check fail."""
 
 
-def transfer_folder(asked: str | None) -> Path:
+def weight_transfer_dir(asked: str | None) -> Path:
     """The folder, made where it is not there: learner and servers of one user find the same by default.
 
     Raises:
@@ -42,12 +42,12 @@ def transfer_folder(asked: str | None) -> Path:
     except OSError as error:
         raise ConfigError(
             f"The folder in which weights pass to the servers, {folder}, cannot be made: {error.strerror}. Set "
-            "vllm.transfer_folder."
+            "vllm.weight_transfer_dir."
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise ConfigError(
             f"Weights would pass to the servers in {folder}, but it is no folder that only this user can write to (chmod 700). "
-            "Set vllm.transfer_folder to one."
+            "Set vllm.weight_transfer_dir to one."
         )
     return folder
 
@@ -76,7 +76,7 @@ def weights_file(folder: Path, name: str, found: Iterable[tuple[str, Any]]) -> I
     if needed >= free:
         raise WeightSyncError(
             f"The learner's weights take {needed / 1e9:.2f} GB and {folder} has {free / 1e9:.2f} GB left. Set "
-            "vllm.transfer_folder, for the servers as well, to a folder with more room."
+            "vllm.weight_transfer_dir, for the servers as well, to a folder with more room."
         )
     try:
         save_file(weights, path)
@@ -148,8 +148,8 @@ def _update_of(server: Server) -> Iterator[None]:
             raise
         raise WeightSyncError(
             f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by "
-            "`skillttrl serve` with the same model (and --lora for vllm.updates=lora), on this machine, with the same "
-            "vllm.transfer_folder; one that has failed over it is to be started again. Its log says more."
+            "`skillttrl serve` with the same model (and --lora for vllm.weight_sync=lora), on this machine, with the same "
+            "vllm.weight_transfer_dir; one that has failed over it is to be started again. Its log says more."
         ) from error
 
 

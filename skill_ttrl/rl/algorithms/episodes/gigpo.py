@@ -56,7 +56,7 @@ class GiGPO:
         """Requirements of these options, in addition to those of the class."""
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
-        """One for each step. `rl.invalid_penalty` is taken off a step's return too, undiscounted, as in verl-agent."""
+        """One for each step. `rl.invalid_action_penalty_coef` is taken off a step's return too, undiscounted, as in verl-agent."""
         options = self.options
         if options.anchor == "state":
             anchors: Sequence[Sequence[str]] = [row[:-1] for row in samples.states]
@@ -65,7 +65,7 @@ class GiGPO:
         rows = anchor_groups(anchors, samples.owners, options.similarity)
         returns = discounted_returns(samples.immediate_rewards, options.gamma)
         values = [
-            value - samples.invalid_penalty * (step.verdict == "invalid")
+            value - samples.invalid_action_penalty_coef * (step.action_status == "invalid")
             for each, row in zip(samples.trajectories, returns, strict=True)
             for step, value in zip(each.steps, row, strict=True)
         ]

@@ -100,5 +100,5 @@ def trained_tokens(samples: TrainingSamples) -> list[int]:
     counts = []
     for trajectory in samples.trajectories:
         done = [step.completion for step in trajectory.steps if step.completion is not None]
-        counts.append(sum(sum(each.mask) if each.mask else len(each.token_ids) for each in done))
+        counts.append(sum(sum(each.completion_mask) if each.completion_mask else len(each.token_ids) for each in done))
     return counts

@@ -96,6 +96,6 @@ def _tokens(trajectory: Trajectory) -> Sequence[Hashable]:
     written: list[int] = []
     for step in trajectory.steps:
         if step.completion is not None:
-            ids, mask = step.completion.token_ids, step.completion.mask
+            ids, mask = step.completion.token_ids, step.completion.completion_mask
             written += ids if mask is None else [token for token, own in zip(ids, mask, strict=True) if own]
     return written or trajectory.text.split()

@@ -84,6 +84,6 @@ class GRPONSR(GroupRelative):
         """Shares of samples and of trained tokens whose `rl.reward` is above the threshold, in the fork's names."""
         steps = [step for each in samples.trajectories for step in each.steps]
         correct = [score > self.options.threshold for row in samples.main_scores for score in row]
-        tokens = [0 if step.completion is None else step.completion.sampled for step in steps]
+        tokens = [0 if step.completion is None else step.completion.num_sampled_tokens for step in steps]
         of_correct = sum(count for count, good in zip(tokens, correct, strict=True) if good)
         return {POSITIVE: sum(correct) / max(1, len(correct)), POSITIVE_TOKENS: of_correct / max(1, sum(tokens))}

@@ -224,7 +224,9 @@ def test_the_expert_buys_what_is_wanted_in_the_generated_shop() -> None:
     assert fmean(score == 1.0 for score in earned(episodes)) > 0.95
     assert {episode.stop_reason for episode in episodes} == {"terminated"}
     assert all(
-        step.action in step.admissible or SEARCH_SLOT in step.admissible for each in episodes for step in each.steps
+        step.action in step.admissible_actions or SEARCH_SLOT in step.admissible_actions
+        for each in episodes
+        for step in each.steps
     )
 
 
@@ -285,7 +287,7 @@ def test_the_rule_searches_the_instruction_opens_the_first_product_and_buys_it()
         first, second, third = episode.steps
         assert first.action == f"search[{goal.instruction}]"
         assert second.action == next(
-            name for name in second.admissible if name not in ("click[back to search]", "click[next >]")
+            name for name in second.admissible_actions if name not in ("click[back to search]", "click[next >]")
         )
         assert third.action == "click[buy now]"
 
@@ -298,10 +300,10 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
             found = play_episode(env, task, make_player("careful", WEBSHOP_ENV_ID), seed=number, explore=explore)
             goal: Goal = env.goals[env.goals.find(task.id)]
             for step in found.steps:
-                advice = step.info.get("advice", step.action)
+                advice = step.info.get("expert_action", step.action)
                 if advice == "click[buy now]":
                     wanted = {f"click[{value}]" for _, value in read_wish(goal.instruction).options} & set(
-                        step.admissible
+                        step.admissible_actions
                     )
                     page = [each.action for each in found.steps[: found.steps.index(step)]]
                     assert wanted <= set(page)
@@ -311,7 +313,7 @@ def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
     env = WebShopEnv(data="generated", split="dev")
     episodes = played(env, make_player("random", WEBSHOP_ENV_ID), 100)
     for episode in episodes:
-        assert episode.steps[0].admissible == (SEARCH_SLOT,)
+        assert episode.steps[0].admissible_actions == (SEARCH_SLOT,)
         goal: Goal = env.goals[env.goals.find(episode.task.id)]
         assert episode.steps[0].action == f"search[{goal.instruction}]"
     player = make_player("random", WEBSHOP_ENV_ID)

@@ -92,7 +92,7 @@ def test_training_games_have_versions_that_the_expert_wins_and_validation_games_
     assert [task.options for task in seen] == [{"task": game.replace("train", "valid_seen")}]
     for task in tasks:
         played = play_episode(env, task, ALFWorldExpert(), seed=0)
-        assert (played.error, played.succeeded) == (None, True)
+        assert (played.error, played.is_success) == (None, True)
     starts = {env.reset(seed=seed)[1].get("moved") for seed in range(40)}
     assert starts == {None, 0, 1, 2}
     assert {task.options.get("moved") for task in make_env("alfworld", data=data).unwrapped.tasks()} == {None}  # type: ignore[attr-defined]

@@ -128,7 +128,7 @@ def test_an_environment_of_varied_rules_has_tasks_that_the_expert_wins(data: str
     for task in tasks:
         played = play_episode(env, task, ALFWorldExpert(), seed=0)
         assert played.error is None
-        assert played.succeeded
+        assert played.is_success
         state, verb, _ = task.options["rule"].split()
         assert state in played.goal or verb in played.goal
     env.reset(options={"task": tasks[0].options["task"]})

@@ -91,7 +91,7 @@ def test_the_seed_draws_the_problem_and_the_answer_is_not_shown() -> None:
     own = {task.options["question"]: task for task in env.tasks("train")}
     for seed, (question, info) in enumerate(drawn):
         env.reset(seed=seed)
-        reference = own[question].reference
+        reference = own[question].ground_truth
         assert info == {} and reference is not None and reference not in question
         assert env.step(f"<answer>{reference}</answer>")[1] == 1.0
 

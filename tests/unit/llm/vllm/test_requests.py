@@ -56,8 +56,8 @@ def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
     [
         ({"rollout": {"top_p": 0.9}}, "truncated distribution"),
         ({"rollout": {"top_k": 5}}, "truncated distribution"),
-        ({"vllm": {"updates": "lora"}}, "this policy has none"),
-        ({"vllm": {"updates": "lora"}, "model": {"path": "x", "lora": {"r": 1000}}}, "takes at most 512"),
+        ({"vllm": {"weight_sync": "lora"}}, "this policy has none"),
+        ({"vllm": {"weight_sync": "lora"}, "model": {"path": "x", "lora": {"r": 1000}}}, "takes at most 512"),
     ],
 )
 def test_what_cannot_be_learned_from_is_refused(section: dict[str, dict[str, Any]], says: str) -> None:

@@ -35,7 +35,7 @@ def voted() -> Samples:
             done = Completion("", tuple(ids), (-value,) * len(ids), "stop")
             tries.append(Trajectory(task, (Step("", "", 0.0, True, False, (7,), done),), answer, "terminated"))
         (vote,) = batch_majority_vote([answers])
-        voters = Group(task, tuple(tries)).with_rewards(list(vote.earned))
+        voters = Group(task, tuple(tries)).with_rewards(list(vote.sample_rewards))
         places = list(range(len(answers) if trained is None else trained))
         groups = [voters.select(places)]
         return TrainingSamples(groups, [vote.select(places)], 0.0, pack(groups), [voters])

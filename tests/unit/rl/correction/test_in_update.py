@@ -41,7 +41,7 @@ MASK = torch.tensor([[1.0, 1.0, 1.0], [1.0, 1.0, 0.0]], dtype=torch.float64)
 def settings(**changes: Any) -> RLConfig:
     plain = {
         "prompts_per_step": 3,
-        "mini_batch_prompts": None,
+        "mini_batch_size": None,
         "kl_coef": 0.0,
         "warmup_steps": 0,
         "learning_rate": 1e-2,

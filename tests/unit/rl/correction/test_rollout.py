@@ -98,7 +98,7 @@ def step(
     make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, correction: str | None = None
 ) -> Policy:
     policy = make_policy()
-    settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
+    settings = RLConfig(learning_rate=1e-2, warmup_steps=0, prompts_per_step=3, mini_batch_size=None, kl_coef=0.0)
     learner = LocalLearner(policy, settings, accelerator, total_steps=1)
     learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)
     return policy
@@ -121,7 +121,7 @@ def test_the_gradient_is_that_of_weighted_advantages(
     policy = make_policy()
     own = sampled_by(policy, make_batch())
     half = as_sampled(own, own.old_log_probs_F - torch.log(torch.tensor(2.0)) * own.trained_F)
-    settings = RLConfig(learning_rate=1e-9, warmup_steps=0, prompts_per_step=3, mini_batch_prompts=None, kl_coef=0.0)
+    settings = RLConfig(learning_rate=1e-9, warmup_steps=0, prompts_per_step=3, mini_batch_size=None, kl_coef=0.0)
     settings.grad_clip = 1e9
     norms = []
     for batch, correction in ((own, None), (half, "token_truncate")):

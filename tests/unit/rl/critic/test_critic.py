@@ -29,9 +29,9 @@ def config(**changes: Any) -> RLConfig:
         "learning_rate": 1e-2,
         "warmup_steps": 0,
         "prompts_per_step": 3,
-        "mini_batch_prompts": None,
+        "mini_batch_size": None,
         "kl_coef": 0.0,
-        "schedule": "constant",
+        "lr_scheduler": "constant",
     }
     return RLConfig(**(defaults | changes))
 
@@ -156,7 +156,7 @@ def test_while_the_critic_warms_up_the_policy_rests(
 def test_the_critic_has_epochs_of_its_own(
     make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
 ) -> None:
-    settings = config(critic={"epochs": 3}, mini_batch_prompts=1)
+    settings = config(critic={"ppo_epochs": 3}, mini_batch_size=1)
     (found,) = steps(learner_of(make_policy(), accelerator, settings), make_batch(), [0])
     assert (found["updates"], found["critic/updates"]) == (3, 9)
 

@@ -187,7 +187,7 @@ def test_the_learner_takes_the_same_step(
     for packing in ("off", "on"):
         policy = Policy(build(), None, "cpu", packing=packing)
         assert policy.packs == (packing == "on")
-        config = RLConfig(kl_coef=0.0, learning_rate=1e-2, micro_batch_tokens=tokens, mini_batch_prompts=2)
+        config = RLConfig(kl_coef=0.0, learning_rate=1e-2, micro_batch_tokens=tokens, mini_batch_size=2)
         learner = LocalLearner(policy, config, accelerator, total_steps=1)
         metrics = learner.update(batch, step=0, seed=0, temperature=1.0)
         assert metrics["updates"] == 2

@@ -165,7 +165,7 @@ def test_selected_tokens_do_not_depend_on_the_micro_batch(
     for size in (100, 2):
         loss = {"type": kind, "fraction": 0.2} | ({"low": 0.0, "high": 9.0} if kind == "clip_cov" else {})
         settings = RLConfig(
-            loss=loss, micro_batch_size=size, mini_batch_prompts=None, prompts_per_step=3, kl_coef=0.0, warmup_steps=0
+            loss=loss, micro_batch_size=size, mini_batch_size=None, prompts_per_step=3, kl_coef=0.0, warmup_steps=0
         )
         learner = LocalLearner(make_policy(), settings, accelerator, total_steps=1)
         found.append(learner.update(make_batch(), step=0, seed=0, temperature=1.0))

@@ -100,12 +100,12 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
             "learning_rate": 1e-3,
             "warmup_steps": 0,
             "prompts_per_step": 3,
-            "mini_batch_prompts": 2,
+            "mini_batch_size": 2,
             "micro_batch_size": 2,
             "kl_coef": 0.05,
-            "reference_refresh_steps": 2,
+            "ref_model_sync_steps": 2,
             "entropy_coef": 0.01,
-            "schedule": "constant",
+            "lr_scheduler": "constant",
         }
         | how.get("rl", {})
     )
@@ -170,7 +170,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "fsdp, a bad value": {"policy": {"fsdp": True}, "bad_step": 1},
     "fsdp, dead samples left out": {
         "policy": {"fsdp": True},
-        "rl": {"kl_coef": 0.0, "entropy_coef": 0.0, "reference_refresh_steps": None, "micro_batch_size": 3},
+        "rl": {"kl_coef": 0.0, "entropy_coef": 0.0, "ref_model_sync_steps": None, "micro_batch_size": 3},
     },
     "fsdp, tokens selected": {
         "policy": {"fsdp": True},
@@ -184,8 +184,8 @@ WAYS: dict[str, dict[str, Any]] = {
             },
             "kl_estimator": "k3+",
             "kl_bias_correction": True,
-            "reference_refresh_steps": 1,
-            "reference_mixup_alpha": 0.5,
+            "ref_model_sync_steps": 1,
+            "ref_model_mixup_alpha": 0.5,
         },
     },
 }

@@ -30,7 +30,7 @@ def bank(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 def test_add_get_remove(bank: SkillBank) -> None:
     added = bank.add(skill("a"), reason="because", evidence=["t1"], round=4)
-    assert added == skill("a", stats=SkillStats(created_round=4)) == bank.get("a")
+    assert added == skill("a", stats=SkillStats(created_step=4)) == bank.get("a")
     assert len(bank) == 1 and "a" in bank and list(bank) == [added] and bank.get("b") is None
     assert bank.remove("a") == added and len(bank) == 0
     first, second = bank.history()
@@ -39,7 +39,7 @@ def test_add_get_remove(bank: SkillBank) -> None:
 
 
 def test_statistics_that_come_with_a_skill_stay(bank: SkillBank) -> None:
-    stats = SkillStats(uses=3, successes=2, created_round=1)
+    stats = SkillStats(uses=3, successes=2, created_step=1)
     assert bank.add(skill("a", stats=stats), round=9).stats == stats
 
 
@@ -68,7 +68,7 @@ def test_replace_keeps_statistics_and_lineage(bank: SkillBank) -> None:
     bank.record_usage("a", True, 2)
     better = bank.replace("a", skill("b", version=9, stats=SkillStats(uses=99)))
     assert better.version == 2 and better.parents == ("a",) and "a" not in bank
-    assert better.stats == SkillStats(uses=1, successes=1, created_round=1, last_used_round=2)
+    assert better.stats == SkillStats(uses=1, successes=1, created_step=1, last_used_step=2)
     same = bank.replace("b", skill("b", text="new", parents=("x",)))
     assert same.version == 3 and same.parents == ("a", "x") and same.stats == better.stats
     bank.add(skill("c"))
@@ -121,7 +121,7 @@ def test_usage(bank: SkillBank) -> None:
 def test_the_least_useful_goes_first_and_never_the_newest(bank: SkillBank) -> None:
     bank.add(skill("good", stats=SkillStats(uses=4, successes=4)))
     bank.add(skill("bad", stats=SkillStats(uses=4, successes=0)))
-    bank.add(skill("fresh", stats=SkillStats(created_round=5)))
+    bank.add(skill("fresh", stats=SkillStats(created_step=5)))
     bank.add(skill("worst", stats=SkillStats(uses=99)))
     assert {found.id for found in bank} == {"good", "fresh", "worst"}
     kinds = [(change.kind, change.before and change.before.id) for change in bank.history()[-1].changes]
@@ -132,11 +132,11 @@ def test_the_least_useful_goes_first_and_never_the_newest(bank: SkillBank) -> No
 
 def test_ties_of_eviction() -> None:
     bank = SkillBank(max_skills=2)
-    bank.add(skill("z", stats=SkillStats(created_round=1)))
-    bank.add(skill("y", stats=SkillStats(created_round=2)))
-    bank.add(skill("x", stats=SkillStats(created_round=2)))
+    bank.add(skill("z", stats=SkillStats(created_step=1)))
+    bank.add(skill("y", stats=SkillStats(created_step=2)))
+    bank.add(skill("x", stats=SkillStats(created_step=2)))
     assert [found.id for found in bank] == ["x", "y"]
-    bank.add(skill("w", stats=SkillStats(created_round=2)))
+    bank.add(skill("w", stats=SkillStats(created_step=2)))
     assert [found.id for found in bank] == ["w", "y"]
     many = [Change("add", None, skill(name)) for name in "abcd"]
     bank.apply(many, reason="all new")
@@ -144,17 +144,17 @@ def test_ties_of_eviction() -> None:
 
 
 def test_stale_skills_retire() -> None:
-    bank = SkillBank(stale_after=3)
+    bank = SkillBank(stale_after_steps=3)
     bank.add(skill("old"), round=1)
     bank.add(skill("used"), round=1)
     bank.record_usage("used", False, 3)
     assert bank.evict_stale(3) == [] and bank.version == 3
-    assert bank.evict_stale(4) == ["old"] and bank.history()[-1].round == 4
+    assert bank.evict_stale(4) == ["old"] and bank.history()[-1].step == 4
     assert bank.evict_stale(6) == ["used"] and SkillBank().evict_stale(100) == []
 
 
 def test_seeded_skills_never_go_stale() -> None:
-    bank = SkillBank(stale_after=3)
+    bank = SkillBank(stale_after_steps=3)
     bank.add_from_dict({"skill_id": "seed", "content": "Check the parity."}, "math", "seeded")
     bank.add_from_dict({"skill_id": "made", "content": "SamplingPass a picture."}, "math", "generated")
     assert bank.evict_stale(100) == ["made"] and "seed" in bank
@@ -316,20 +316,20 @@ def test_importing_many(bank: SkillBank) -> None:
 
 
 def test_settings_come_from_the_config_and_are_remembered(tmp_path: Path) -> None:
-    config = SkillsConfig(max_skills=7, retrieval="keyword", top_k=2, stale_after=9, embedder="hash")
+    config = SkillsConfig(max_skills=7, retrieval="keyword", top_k=2, stale_after_steps=9, embedder="hash")
     with SkillBank.from_config(config, tmp_path / "bank") as bank:
         assert (
             bank.settings.max_skills,
             bank.settings.retrieval_mode,
             bank.settings.top_k,
-            bank.settings.stale_after,
+            bank.settings.stale_after_steps,
         ) == (7, "keyword", 2, 9)
     with SkillBank.open(tmp_path / "bank", top_k=4) as again:
         assert (
             again.settings.max_skills,
             again.settings.retrieval_mode,
             again.settings.top_k,
-            again.settings.stale_after,
+            again.settings.stale_after_steps,
         ) == (7, "keyword", 4, 9)
     with pytest.raises(SkillBankError, match=r"no skill bank at .*: found nothing"):
         SkillBank.open(tmp_path / "none")

@@ -254,7 +254,7 @@ def test_another_schema(path: Path) -> None:
         '"embedder": 5',
         '"retrieval_mode": "best"',
         '"min_score": NaN',
-        '"stale_after": [1]',
+        '"stale_after_steps": [1]',
     ],
 )
 def test_settings_that_cannot_be(path: Path, wrong: str) -> None:

@@ -66,7 +66,7 @@ def test_every_version_is_a_replay_of_the_log(steps: list[tuple]) -> None:  # ty
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bank"
         seen = [Snapshot()]
-        with SkillBank(path, max_skills=4, stale_after=5) as bank:
+        with SkillBank(path, max_skills=4, stale_after_steps=5) as bank:
             for step in steps:
                 before = bank.snapshot()
                 try:
@@ -101,7 +101,7 @@ def test_a_difference_leads_from_one_to_the_other(first: list[Skill], second: li
 @settings(max_examples=100, deadline=None)
 @given(STEPS, st.integers(0, 15))
 def test_a_rollback_is_that_version_again_statistics_included(steps: list[tuple], back: int) -> None:  # type: ignore[type-arg]
-    bank = SkillBank(max_skills=4, stale_after=5)
+    bank = SkillBank(max_skills=4, stale_after_steps=5)
     for step in steps:
         try:
             do(bank, step)

@@ -200,7 +200,7 @@ def test_a_skill_that_is_used_and_evolved_changes_once_and_keeps_its_statistics(
     changes, _ = merge([a_try(TASK, better("sk-old", "Better."), retrieved=("sk-old",))], [True], round=2)
     (change,) = changes
     assert change.kind == "replace" and change.after is not None
-    assert change.after.stats == SkillStats(uses=4, successes=2, last_used_round=2)
+    assert change.after.stats == SkillStats(uses=4, successes=2, last_used_step=2)
 
 
 def test_what_the_bank_says_already_is_credited_and_not_added() -> None:
@@ -231,7 +231,7 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
         task_type="algebra",
         source="merge",
         evidence=("t1",),
-        stats=SkillStats(created_round=5),
+        stats=SkillStats(created_step=5),
     )
     assert report.counts() == {
         **{"tries": 2, "winners": 1, "generated": 1, "extracted": 0, "fused": 0},

@@ -21,8 +21,8 @@ def failed(thing: str, place: str, *offers: str, kind: str = "shine") -> Case:
     """An attempt that takes what the task names and places it, at once."""
     offered = tuple(offer.replace("X", f"{thing} 1") for offer in (f"take X from {thing}box 1", *PLACES, *offers))
     steps = (
-        Step("A box.", f"take {thing} 1 from {thing}box 1", 0.0, False, False, admissible=offered),
-        Step("You have it.", f"move {thing} 1 to {place} 2", 0.0, False, False, admissible=(f"move {thing} 1 to {place} 2",)),
+        Step("A box.", f"take {thing} 1 from {thing}box 1", 0.0, False, False, admissible_actions=offered),
+        Step("You have it.", f"move {thing} 1 to {place} 2", 0.0, False, False, admissible_actions=(f"move {thing} 1 to {place} 2",)),
     )  # fmt: skip
     return Case(f"{kind}/{thing}", f"put a {kind}y {thing} in {place}.", kind, False, steps)
 

@@ -12,7 +12,7 @@ from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.actions import Forms, is_of_task
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
-from skill_ttrl.types import Step, Verdict
+from skill_ttrl.types import ActionStatus, Step
 
 THINGS, SPOTS, GOALS = (
     ("mug", "plate", "egg", "knife", "cup"),
@@ -24,10 +24,18 @@ THINGS, SPOTS, GOALS = (
 def case(task: str, actions: Sequence[str], won: bool, kind: str = "clean", number: int = 0, **more: object) -> Case:
     """An episode in which each action is answered by its own words."""
     listed: tuple[str, ...] = more.pop("listed", ())  # type: ignore[assignment]
-    verdict: Verdict | None = more.pop("verdict", None)  # type: ignore[assignment]
+    verdict: ActionStatus | None = more.pop("verdict", None)  # type: ignore[assignment]
     seen = ["begin", *(f"you did {action}" for action in actions)]
     steps = [
-        Step(seen[place], action, 0.0, False, False, admissible=(*listed, action) if listed else (), verdict=verdict)
+        Step(
+            seen[place],
+            action,
+            0.0,
+            False,
+            False,
+            admissible_actions=(*listed, action) if listed else (),
+            action_status=verdict,
+        )
         for place, action in enumerate(actions)
     ]
     return Case(f"{kind}-{number}", task, kind, won, tuple(steps), seen[-1])
@@ -188,8 +196,8 @@ def test_where_losers_do_as_winners_do_no_order_is_told() -> None:
 
 def test_actions_that_are_not_listed_are_a_mistake_a_free_text_in_a_listed_pattern_is_none() -> None:
     listed = ("ask[<your words>]", "stop")
-    steps = [Step("o", "ask[anything at all]", 0.0, False, False, admissible=listed) for _ in range(2)]
-    wrong = [Step(f"o{place}", f"fly {place}", 0.0, False, False, admissible=listed) for place in range(2)]
+    steps = [Step("o", "ask[anything at all]", 0.0, False, False, admissible_actions=listed) for _ in range(2)]
+    wrong = [Step(f"o{place}", f"fly {place}", 0.0, False, False, admissible_actions=listed) for place in range(2)]
     won = [Case(f"w{place}", "t", "k", True, tuple(steps[:1])) for place in range(3)]
     lost = [Case(f"l{place}", "t", "k", False, (*steps[:1], *wrong)) for place in range(3)]
     (mistake,) = [each for each in learnt([*won, *lost]).drafts if "not listed" in each.title]

@@ -101,12 +101,12 @@ def test_successes_and_failures_are_shown_as_many_as_the_config_says() -> None:
 @pytest.mark.parametrize("tokens", [600, 1000, 1500])
 def test_no_question_is_longer_than_it_may_be_and_what_is_left_out_is_said(tokens: int) -> None:
     cases = [case(number, won=number % 2 == 0, steps=5, seen="long words " * 30) for number in range(10)]
-    questions, notes = questions_of(cases, DistillConfig(prompt_tokens=tokens), Templates())
+    questions, notes = questions_of(cases, DistillConfig(prompt_max_tokens=tokens), Templates())
     for question in questions:
         assert sum(tokens_in_text(each.content) for each in question.messages) <= tokens
         assert question.cases and any("have no room" in note for note in question.notes)
     if tokens == 600:
-        assert not questions and all("no episode has room in distill.prompt_tokens=600" in note for note in notes)
+        assert not questions and all("no episode has room in distill.prompt_max_tokens=600" in note for note in notes)
 
 
 def test_one_sided_episodes_are_said() -> None:
@@ -239,7 +239,7 @@ def test_a_skill_s_id_comes_from_its_text_and_is_another_where_it_is_taken() -> 
     (change,) = admit([draft], Snapshot.of(1, []), AdmissionRules("distill"), step=3).changes
     (other,) = admit([draft], Snapshot.of(1, []), AdmissionRules("other")).changes
     assert change.after is not None and other.after is not None
-    assert change.after.id == other.after.id and change.after.stats.created_round == 3
+    assert change.after.id == other.after.id and change.after.stats.created_step == 3
     edited = Snapshot.of(1, [replace(change.after, text="Edited since.")])
     (again,) = admit([draft], edited, AdmissionRules("distill")).changes
     assert again.after is not None and again.after.id == f"{change.after.id}-2"

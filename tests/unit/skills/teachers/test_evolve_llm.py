@@ -171,12 +171,12 @@ def test_hostile_texts_stay_between_their_tags_and_are_flagged_in_the_bank() -> 
 
 def test_a_question_stays_within_its_bound_and_says_what_had_no_room() -> None:
     many = [failed(f"t{number}", seen="word " * 80) for number in range(30)]
-    config = EvolveConfig(teacher="openai", prompt_tokens=3000)
+    config = EvolveConfig(teacher="openai", prompt_max_tokens=3000)
     skills = [Skill(f"cle_{number}", "T", f"advice {number} " * 30, task_type="clean") for number in range(30)]
     with scripted({"new_skills": []}) as server:
         found = make_teacher("openai", models=models(server)).evolve(many, skills, config)
         ((system, user),) = asked(server)
-        tight = make_teacher("openai", models=models(server)).evolve(many, skills, EvolveConfig(prompt_tokens=200))
+        tight = make_teacher("openai", models=models(server)).evolve(many, skills, EvolveConfig(prompt_max_tokens=200))
         assert len(server.asked) == 1, "a question that can show no failure is not asked"
     assert len((system + user).encode()) / 4 <= 3000 and user.count("<episode") >= 1 and user.count("<skill ") >= 1
     assert any("failures had no room" in note for note in found.notes)

@@ -11,7 +11,7 @@ from skill_ttrl.config import EvolveConfig
 from skill_ttrl.skills.teachers.failures import FAULTS, evolved_by_counting, verb
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case
-from skill_ttrl.types import Skill, Step, Verdict
+from skill_ttrl.types import ActionStatus, Skill, Step
 
 CONFIG = EvolveConfig(max_new_skills=9)
 Turn = tuple[str, str]
@@ -20,9 +20,9 @@ Turn = tuple[str, str]
 
 def case(
     *turns: Turn, end: str = "the end", task: str = "put a clean mug in the cabinet", kind: str = "clean", name: str = "t",
-    verdict: Verdict = "valid", ended: bool = False,
+    verdict: ActionStatus = "valid", ended: bool = False,
 ) -> Case:  # fmt: skip
-    steps = [Step(seen, done, 0.0, False, False, verdict=verdict) for seen, done in turns]
+    steps = [Step(seen, done, 0.0, False, False, action_status=verdict) for seen, done in turns]
     steps[-1] = replace(steps[-1], terminated=ended)
     return Case(name, task, kind, False, tuple(steps), end)
 
@@ -124,7 +124,7 @@ def test_a_skill_that_names_what_failures_never_came_to_gets_a_better_text() -> 
 
 
 def test_the_most_frequent_faults_come_first_and_no_more_than_asked_for() -> None:
-    both = [replace(STUCK, task="find a mug", last_observation="a mug") for _ in range(3)] + [PASSING] * 2
+    both = [replace(STUCK, task="find a mug", final_obs="a mug") for _ in range(3)] + [PASSING] * 2
     titles = drafted(both)
     assert titles[:2] == ["Pass by what the task names", "Repeat an action that changed nothing"]
     assert drafted(both, config=EvolveConfig(max_new_skills=1)) == titles[:1]

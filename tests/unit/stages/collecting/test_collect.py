@@ -128,7 +128,7 @@ def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(t
     first = lines[0]
     assert [step.observation for step in first.steps] == ["Door 0: open the left one. Grüße, 門.", "Closed."]
     assert [step.action for step in first.steps] == ["wait", "left"]
-    assert first.steps[1].admissible == ("left", "right", "wait") and first.last_observation == "Open."
+    assert first.steps[1].admissible_actions == ("left", "right", "wait") and first.final_obs == "Open."
     assert first.stop_reason == "terminated" and first.env_return == 1
     assert found.overall.success == 1 and found.overall.steps == 1.5 and found.source == "joinery"
     assert {kind: each.steps for kind, each in found.by_type.items()} == {"left": 2, "right": 1}
@@ -244,7 +244,7 @@ def test_a_task_with_a_true_answer_is_graded(tmp_path: Path) -> None:
         "math", agent="tests.unit.stages.collecting.test_collect:Adder", episodes=5, output=tmp_path / "out.jsonl"
     )
     assert found.overall.success == 1
-    assert all(line.answer == line.task.reference for line in trajectories(tmp_path / "out.jsonl"))
+    assert all(line.answer == line.task.ground_truth for line in trajectories(tmp_path / "out.jsonl"))
 
 
 class Adder:
@@ -290,7 +290,7 @@ def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path:
     file = tmp_path / "out.jsonl"
     found = run(DOORS, agent="tests.doors:Opener", explore=0.5, output=file)
     steps = [step for line in trajectories(file) for step in line.steps]
-    assert found.explore == 0.5 and all("advice" in step.info for step in steps)
+    assert found.explore == 0.5 and all("expert_action" in step.info for step in steps)
     assert json.loads(identity_file(file).read_text())["made_with"]["explore"] == 0.5
     again, other = tmp_path / "again.jsonl", tmp_path / "other.jsonl"
     run(DOORS, agent="tests.doors:Opener", explore=0.5, output=again)

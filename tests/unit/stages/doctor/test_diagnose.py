@@ -13,8 +13,8 @@ from skill_ttrl.config import load_config
 from skill_ttrl.stages.doctor import machine
 from skill_ttrl.stages.doctor.diagnose import Diagnosis, diagnose
 
-EMBEDDED = {"model": {"path": "embedded", "embedded": {"max_positions": 4096}}, "runtime": {"device": "cpu"}} | {
-    "data": {"train": {"path": "family:add"}}
+BUILTIN = {"model": {"path": "builtin", "builtin": {"max_positions": 4096}}, "runtime": {"device": "cpu"}} | {
+    "data": {"train": {"path": "synthetic:add"}}
 }
 
 
@@ -31,12 +31,12 @@ def test_this_installation_is_found_whole() -> None:
 
 
 def test_everything_is_json() -> None:
-    text = json.dumps(asdict(diagnose(load_config(EMBEDDED))))
+    text = json.dumps(asdict(diagnose(load_config(BUILTIN))))
     assert json.loads(text)["memory_phases"].keys() == {"sample", "update"}
 
 
 def test_config_that_runs_here_has_no_failure() -> None:
-    found = diagnose(load_config(EMBEDDED, ["phases=[sft, rl]", "sft.data.path=family:add"]))
+    found = diagnose(load_config(BUILTIN, ["phases=[sft, rl]", "sft.data.path=synthetic:add"]))
     assert not found.failed, [each for each in found.checks if each.status == "fail"]
     assert "256 problems" in check(found, "data.train").found
     assert "demonstrations" in check(found, "sft.data").found
@@ -47,18 +47,18 @@ def test_config_that_runs_here_has_no_failure() -> None:
     ("override", "name", "message"),
     [
         ("data.train.path=nothing.json", "data.train", "nothing.json"),
-        ("data.train.path=family:ad", "data.train", "add"),
+        ("data.train.path=synthetic:ad", "data.train", "add"),
         ("env.id=maht", "environment", "math"),
         ("env.kwargs={famly: add}", "environment", "Did you mean 'family'?"),
         ("env={id: webshop, kwargs: {max_step: 3}}", "environment", "Did you mean 'max_steps'?"),
         ("agent.template=boxd", "prompt template", "boxed"),
         ("rollout.backend=hff", "backend", "hf"),
         ("model.path=./nothing", "model", "config.json"),
-        ("waits_for=the moon", "recipe", "refuses to start"),
+        ("requires=the moon", "recipe", "refuses to start"),
     ],
 )
 def test_what_will_not_work_is_said_with_what_to_do(override: str, name: str, message: str) -> None:
-    found = diagnose(load_config(EMBEDDED, [override]))
+    found = diagnose(load_config(BUILTIN, [override]))
     assert check(found, name).status == "fail"
     assert message in check(found, name).advice
     assert [each.name for each in found.checks if each.status == "fail"] == [name]
@@ -67,12 +67,12 @@ def test_what_will_not_work_is_said_with_what_to_do(override: str, name: str, me
 def test_missing_tracker_names_its_extra() -> None:
     if machine.installed_version("wandb"):
         pytest.skip("wandb is installed")
-    found = check(diagnose(load_config(EMBEDDED, ["run.tracker=wandb"])), "tracker")
+    found = check(diagnose(load_config(BUILTIN, ["run.report_to=wandb"])), "tracker")
     assert found.status == "fail"
     assert "skill-ttrl[trackers]" in found.advice
 
 
-WIDE = ["rl.micro_batch_size=4096", "rl.mini_batch_prompts=null", "rl.prompts_per_step=64", "rollout.max_batch_size=16"]
+WIDE = ["rl.micro_batch_size=4096", "rl.mini_batch_size=null", "rl.prompts_per_step=64", "rollout.max_batch_size=16"]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_what_does_not_fit_names_the_setting_that_helps(
     monkeypatch: pytest.MonkeyPatch, available: int, overrides: list[str], advice: str
 ) -> None:
     monkeypatch.setattr("skill_ttrl.rl.device.device_memory", lambda device: available)
-    found = check(diagnose(load_config(EMBEDDED, overrides)), "memory")
+    found = check(diagnose(load_config(BUILTIN, overrides)), "memory")
     assert found.status == "fail"
     assert advice in found.advice
 
@@ -118,7 +118,7 @@ def test_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_vote_that_cannot_be_held_is_said() -> None:
-    good = diagnose(load_config(EMBEDDED, ["vote.strategy=restrain"]))
-    assert check(good, "vote").found == "restrain, which needs base_share"
-    wrong = check(diagnose(load_config(EMBEDDED, ["vote.strategy=majorty"])), "vote")
+    good = diagnose(load_config(BUILTIN, ["vote.strategy=restrain"]))
+    assert check(good, "vote").found == "restrain, which needs base_majority_ratio"
+    wrong = check(diagnose(load_config(BUILTIN, ["vote.strategy=majorty"])), "vote")
     assert wrong.status == "fail" and "Did you mean 'majority'" in f"{wrong.found} {wrong.advice}"

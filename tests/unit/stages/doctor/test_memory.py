@@ -188,11 +188,11 @@ def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
     from skill_ttrl.stages.doctor.memory import longest_turn
 
     config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))
-    skills = "skills={prompt_tokens: 100, max_retrievals: 2, retrieve_tokens: 10}"
+    skills = "skills={prompt_max_tokens: 100, max_retrievals: 2, retrieval_max_tokens: 10}"
     assert longest_turn(config) == (64, 64)
     assert longest_turn(load_config(config.model_dump(mode="json"), [skills])) == (164, 84)
-    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.in_prompt=0"])) == (64, 84)
-    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.use=false"])) == (64, 64)
+    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.prompt_top_k=0"])) == (64, 84)
+    assert longest_turn(load_config(config.model_dump(mode="json"), [skills, "skills.enabled=false"])) == (64, 64)
 
 
 def test_engine_in_this_process_takes_its_share() -> None:
@@ -206,11 +206,11 @@ def test_engine_in_this_process_takes_its_share() -> None:
     share = found("vllm.gpu_memory_utilization=0.25")
     assert share.parts["engine"] == 25 * 10**9 and share.parts["kv_cache"] == share.parts["sampling"] == 0
     assert all(size > 25e9 for size in share.phases.values())
-    asleep = found("vllm.gpu_memory_utilization=0.25", "vllm.sleep=true")
+    asleep = found("vllm.gpu_memory_utilization=0.25", "vllm.enable_sleep_mode=true")
     assert asleep.phases["sample"] == share.phases["sample"]
     assert share.phases["update"] - asleep.phases["update"] == 25 * 10**9 - ASLEEP_BYTES
     assert found("vllm.mode=server").parts["engine"] == found("rollout.backend=openai").parts["engine"] == 0
-    cpu = found("vllm.cpu_kv_cache_gb=2", "vllm.sleep=true", device="cpu")
+    cpu = found("vllm.cpu_kv_cache_gb=2", "vllm.enable_sleep_mode=true", device="cpu")
     assert cpu.parts["engine"] == 4 * cpu.parameters + 2 * 2**30 + ENGINE_BYTES
     assert cpu.phases["update"] > cpu.parts["engine"]  # sleeping changes nothing on a CPU
     assert cpu.engine_rows == 2 * 2**30 / (2 * 256 * 5 * 128 * 4)  # keys and values: width, layers, tokens, bytes
@@ -286,7 +286,7 @@ def test_built_in_policy_needs_no_download() -> None:
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.stages.doctor.memory import estimate_memory
 
-    config = load_config({"model": {"path": "embedded"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
+    config = load_config({"model": {"path": "builtin"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
     estimate = estimate_memory(config, load_model_config(config.model))
     assert 250_000 < estimate.parameters < 350_000
     assert set(estimate.phases) == {"sample", "update", "sft"}

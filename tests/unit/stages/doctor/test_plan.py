@@ -75,11 +75,11 @@ def test_a_teacher_costs_what_its_prices_say() -> None:
 
 def test_every_evaluation_is_reckoned_the_one_without_the_bank_too() -> None:
     evaluated = {each.phase: each for each in plan(load_config("skillrl_webshop_lora")).phases}["evaluate"]
-    assert evaluated.episodes == 64 * (len(("before", "after", "after, bank off")) + 29)  # 29: every 5 of 150 steps
+    assert evaluated.episodes == 64 * (len(("before", "after", "after_no_skills")) + 29)  # 29: every 5 of 150 steps
 
 
 def test_rounds_of_dagger_are_reckoned_with_their_evaluations() -> None:
-    own = ["phases=[collect,sft,dagger]", "dagger={rounds: 3, episodes: 50, steps: [10, 10, 20], validate_every: 1}"]
+    own = ["phases=[collect,sft,dagger]", "dagger={rounds: 3, episodes: 50, steps: [10, 10, 20], eval_rounds: 1}"]
     own.append("env.eval_tasks=20")  # its games may not have been made yet
     phases = {each.phase: each for each in plan(load_config("quickstart_alfworld", own)).phases}
     assert phases["dagger"].episodes == 150 and "40 updates" in phases["dagger"].what
@@ -182,5 +182,5 @@ def test_too_many_ranks_are_one_refusal_with_a_number_that_this_machine_has_core
 
 
 def test_a_refused_recipe_is_planned_and_ends_with_the_refusal_s_code() -> None:
-    done = CliRunner().invoke(app, ["train", "skillrl_alfworld", "--dry-run", "--set", "waits_for=the moon"])
+    done = CliRunner().invoke(app, ["train", "skillrl_alfworld", "--dry-run", "--set", "requires=the moon"])
     assert done.exit_code == 2 and "waits for the moon" in " ".join(done.output.split())

@@ -51,7 +51,7 @@ class House(TextEnv):
 
 gymnasium.register("House-v0", entry_point=House)
 """
-ROOM = ["model.embedded.max_positions=2048", "data.max_prompt_tokens=600"]
+ROOM = ["model.builtin.max_positions=2048", "data.max_prompt_tokens=600"]
 OWN = ["data.train=null", "data.eval=null", "env.id=preflight_house:House-v0"]
 
 
@@ -97,10 +97,10 @@ def test_where_counting_takes_long_that_is_said_and_not_done(tiny_yaml: Path) ->
     ("overrides", "code", "words"),
     [
         (["env={id: alfworld, kwargs: {data: ./none}}", "data.train=null", "data.eval=null"], 3, "no games in none"),
-        (["data.eval={path: 'family:add', split: train, limit: 4}"], 3, "tasks of data.eval are also in data.train"),
-        (["data.eval={path: 'family:add', split: demos, limit: 4}"], 3, "are also in sft.data"),
+        (["data.eval={path: 'synthetic:add', split: train, limit: 4}"], 3, "tasks of data.eval are also in data.train"),
+        (["data.eval={path: 'synthetic:add', split: demos, limit: 4}"], 3, "are also in sft.data"),
         (["sft.data=null"], 2, "needs something to imitate"),
-        (["waits_for=the moon"], 2, "waits for the moon"),
+        (["requires=the moon"], 2, "waits for the moon"),
         (
             ["skills={embedder: hash, index: memory, merger: openai}", "endpoints.merger.model=m", *ROOM],
             2,
@@ -152,7 +152,7 @@ def test_a_package_that_is_missing_is_a_refusal(tiny_yaml: Path, monkeypatch: py
 
 
 def test_every_refusal_is_printed_with_the_estimate(tiny_yaml: Path) -> None:
-    asked = ["waits_for=the moon", "rl.prompts_per_step=7"]
+    asked = ["requires=the moon", "rl.prompts_per_step=7"]
     done = CliRunner().invoke(
         app, ["train", str(tiny_yaml), "--dry-run", *(w for each in asked for w in ("--set", each))]
     )

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.action_list import Listing
-from skill_ttrl.agents.action_parser import project_numbered
+from skill_ttrl.agents.action_list import ActionList
+from skill_ttrl.agents.action_parser import parse_numbered_action
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.players.scripted_agent import FirstPlayer, make_player
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
 from skill_ttrl.errors import ConfigError, EnvError
@@ -34,8 +34,10 @@ from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
 from tests.scripted_backend import ScriptedBackend
 
-NUMBERED = AgentConfig(memory="window", projection="action", actions="numbered", order="words", unlisted=["look"])
-LISTING = Listing.of(NUMBERED)
+NUMBERED = AgentConfig(
+    context_mode="window", action_parser="action", actions="numbered", action_order="words", hidden_verbs=["look"]
+)
+LISTING = ActionList.of(NUMBERED)
 ROOM = ["look", "go to bed 1", "go to shelf 1", "go to desk 1", "take mug 1", "drop mug 1"]
 TASK = Task("room", "Room-v0", task_type="normalize_skill")
 STEPS = Skill("s", "Shelf", "first the shelf", task_type="normalize_skill")
@@ -91,16 +93,16 @@ def test_another_action_in_its_place_counts_as_done() -> None:
 
 @pytest.mark.parametrize("bank", [None, (STEPS,)])
 def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(bank: tuple[Skill, ...] | None) -> None:
-    window = Window(Templates(), "episode", numbered=True)
+    window = TurnPromptBuilder(Templates(), "episode", numbered=True)
     formatter = PromptFormatter("plain")
     if bank is None:
-        agent = Agent(formatter, "window", window=window, project=project_numbered, listing=LISTING)
+        agent = Agent(formatter, "window", window=window, project=parse_numbered_action, listing=LISTING)
     else:
-        settings = SkillsConfig.model_validate({"embedder": "hash", "in_prompt": 2, "max_retrievals": 0})
+        settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 2, "max_retrievals": 0})
         access = BankView(
             Snapshot.of(1, bank), make_retriever(BankSettings(retrieval_mode="embedding", index="memory"))
         )
-        agent = Agent(formatter, "window", window, settings, access, project_numbered, LISTING)
+        agent = Agent(formatter, "window", window, settings, access, parse_numbered_action, LISTING)
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
     pool = EnvPool(lambda: Room(task="normalize_skill up"))
     (group,) = wait_for(
@@ -140,7 +142,7 @@ def test_nothing_is_played_where_it_would_say_nothing_or_cost_much() -> None:
     costly.expensive = True
     assert "expensive" in controls(costly).why_none and not controls(costly).rows
     assert controls(Room(), controls=[]).rows == () and controls(Room(), controls=[]).why_none == ""
-    graded = controls(Room([]), [Task("sum", "Room-v0", reference="4")])
+    graded = controls(Room([]), [Task("sum", "Room-v0", ground_truth="4")])
     assert (graded.rows, graded.why_none) == ((), ""), "answers are graded: nothing is to be listed"
     assert [row.draw for row in controls(Room()).rows] == ["random", "first"]
 
@@ -148,7 +150,7 @@ def test_nothing_is_played_where_it_would_say_nothing_or_cost_much() -> None:
 def test_a_player_measured_by_a_recipe_has_its_tasks_turns_and_lists() -> None:
     content = {
         "env": {"id": DOORS, "eval_split": "test", "eval_tasks": 4},
-        "agent": {"memory": "window", "template": "episode", "unlisted": ["left"], "max_turns": 2},
+        "agent": {"context_mode": "window", "template": "episode", "hidden_verbs": ["left"], "max_turns": 2},
     }
     config = SkillTTRLConfig.model_validate(content)
     found = run_as_configured(config, agent="first")
@@ -161,16 +163,18 @@ def test_a_player_measured_by_a_recipe_has_its_tasks_turns_and_lists() -> None:
 def test_an_order_that_depends_on_a_bank_is_not_guessed() -> None:
     content = {
         "env": {"id": DOORS},
-        "agent": {"memory": "window", "template": "episode", "order": "words"},
-        "skills": {"bank": "family:operators"},
+        "agent": {"context_mode": "window", "template": "episode", "action_order": "words"},
+        "skills": {"bank": "synthetic:operators"},
     }
     with pytest.raises(ConfigError, match="skills of the bank decide"):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
 
 
 def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
-    content = {"env": {"id": "math"}, "data": {"train": {"path": "family:add"}}}
-    with pytest.raises(ConfigError, match="is measured on family:add, but an agent plays the environment's own tasks"):
+    content = {"env": {"id": "math"}, "data": {"train": {"path": "synthetic:add"}}}
+    with pytest.raises(
+        ConfigError, match="is measured on synthetic:add, but an agent plays the environment's own tasks"
+    ):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
 
 
@@ -191,13 +195,13 @@ def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
             greedy=None,
             greedy_interval=None,
             by_temperature={},
-            agreement=None,
+            majority_ratio=None,
             entropy=None,
             results=(),
             controls=controls,
         )
-        for label, accuracy in (("before", 0.125), ("after", 0.5), ("after, bank off", 0.75))
+        for label, accuracy in (("before", 0.125), ("after", 0.5), ("after_no_skills", 0.75))
     }
     said = control_warning(found) or ""
     assert said.endswith(": before 0.125 (random 0.250, first 0.500); after 0.500 (first 0.500).")
-    assert control_warning({"after, bank off": found["after, bank off"]}) is None
+    assert control_warning({"after_no_skills": found["after_no_skills"]}) is None

@@ -30,7 +30,7 @@ def row(
         Sample("", answer, **{one: known[many][place] for one, many in listed.items() if many in known})
         for place, answer in enumerate(answers)
     )
-    return TaskSamples("", SAMPLE, Task(name, "", {"question": name}, task_type=kind, reference=truth), samples)
+    return TaskSamples("", SAMPLE, Task(name, "", {"question": name}, task_type=kind, ground_truth=truth), samples)
 
 
 SURE = row("sure", ["7", "7.0", "7", "7"], "7", "easy")

@@ -8,7 +8,7 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.turn_prompt import Window
+from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import DemonstrationsConfig, SkillsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.prompts.templates import Templates
@@ -27,8 +27,8 @@ SKILLS = [
 
 
 def step(action: str, advice: str | None = None, *, won: bool = False) -> Step:
-    info = {"won": won} | ({} if advice is None else {"advice": advice})
-    return Step("You see a shelf.", action, float(won), won, False, info=info, admissible=LISTED)
+    info = {"won": won} | ({} if advice is None else {"expert_action": advice})
+    return Step("You see a shelf.", action, float(won), won, False, info=info, admissible_actions=LISTED)
 
 
 def episode(name: str, *steps: Step) -> Trajectory:
@@ -40,8 +40,8 @@ WON = episode("won", step("go to shelf 1"), step("take mug 1 from shelf 1", won=
 LOST = episode("lost", step("look"), step("look"))
 
 
-def window() -> Window:
-    return Window(Templates("tiny"), "episode")
+def window() -> TurnPromptBuilder:
+    return TurnPromptBuilder(Templates("tiny"), "episode")
 
 
 def skilled() -> Agent:
@@ -65,7 +65,7 @@ def test_a_step_that_its_player_did_not_want_is_not_imitated() -> None:
 
 def test_advice_is_imitated_in_lost_episodes_too() -> None:
     strayed = episode("s", step("look", advice="go to shelf 1"), step("look", advice="take mug 1 from shelf 1"))
-    found, _ = chosen_steps([strayed], DemonstrationsConfig(label="advice"))
+    found, _ = chosen_steps([strayed], DemonstrationsConfig(label="expert"))
     assert [action for _, _, action in found] == ["go to shelf 1", "take mug 1 from shelf 1"]
 
 
@@ -76,7 +76,7 @@ def test_what_was_not_possible_is_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "said"), [("won", "of 1 episodes 0 were won"), ("advice", "none says what its player advised")]
+    ("label", "said"), [("success", "of 1 episodes 0 were won"), ("expert", "none says what its player advised")]
 )
 def test_nothing_to_imitate_is_an_error_that_says_why(label: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
@@ -90,7 +90,7 @@ def test_fewer_examples_are_spread_over_the_episodes() -> None:
 
 
 def test_prompts_are_those_of_the_agent_with_its_skills_from_the_first_step() -> None:
-    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(without_skills=0, other_skills=0), 0))
+    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0))
     first, second = (each.messages[-1].content for each in shown)
     assert "<skill>take the thing where it lies</skill>" in first
     assert "put a mug on the shelf" in first
@@ -101,16 +101,16 @@ def test_prompts_are_those_of_the_agent_with_its_skills_from_the_first_step() ->
 
 def test_skills_are_left_out_of_a_share_of_the_episodes() -> None:
     many = [replace(WON, task=replace(WON.task, id=f"w{n}")) for n in range(200)]
-    shown = list(demonstrate(many, skilled(), DemonstrationsConfig(without_skills=0.3, other_skills=0), 0))
+    shown = list(demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0))
     bare = {each.task_id for each in shown if not each.skills}
     assert 40 <= len(bare) <= 80
     assert all(not each.skills for each in shown if each.task_id in bare)
-    again = list(demonstrate(many, skilled(), DemonstrationsConfig(without_skills=0.3, other_skills=0), 0))
+    again = list(demonstrate(many, skilled(), DemonstrationsConfig(no_skill_fraction=0.3, random_skill_fraction=0), 0))
     assert shown == again
 
 
 def test_a_thought_names_the_skill_that_the_step_follows() -> None:
-    config = DemonstrationsConfig(thought="skill", without_skills=0, other_skills=0)
+    config = DemonstrationsConfig(rationale="skill", no_skill_fraction=0, random_skill_fraction=0)
     shown = list(demonstrate([WON], skilled(), config, 0))
     assert shown[1].response(tagged=True).startswith("<think>Take it</think><action>")
     assert follows("look", [SKILLS[0]]) is None
@@ -131,7 +131,7 @@ def test_a_thought_may_be_the_next_action_that_handles_what_the_task_names() -> 
         played("d", "book", "sofa"),
     ]
     agent = Agent(PromptFormatter("plain"), "window", window=window())
-    shown = list(demonstrate(many, agent, DemonstrationsConfig(thought="aim"), 0))
+    shown = list(demonstrate(many, agent, DemonstrationsConfig(rationale="next_subgoal"), 0))
     assert [each.thought for each in shown[:4]] == [
         "take mug from shelf",
         "take mug 1 from shelf 1",
@@ -146,7 +146,7 @@ def test_an_agent_without_skills_makes_demonstrations_too() -> None:
 
 
 def test_coverage_says_what_is_shown_and_what_never_is() -> None:
-    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(without_skills=0, other_skills=0), 0))
+    shown = list(demonstrate([WON], skilled(), DemonstrationsConfig(no_skill_fraction=0, random_skill_fraction=0), 0))
     found = coverage(shown, [WON], [*SKILLS, Skill("s3", "Other", "x", task_type="other")], LeftOut())
     assert (found.examples, found.episodes, found.won) == (2, 1, 1)
     assert found.by_verb == {"go": 1, "take": 1}

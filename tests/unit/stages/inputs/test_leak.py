@@ -141,7 +141,7 @@ def test_the_evaluation_s_own_problems_are_no_demonstrations(tiny_yaml: Path, tm
 def test_episodes_of_held_out_tasks_are_not_imitated(tiny_yaml: Path, tmp_path: Path) -> None:
     file = tmp_path / "episodes.jsonl"
     file.write_text(f"{to_json(episode('test'))}\n{to_json(episode('train'))}\n")
-    settings = ["sft.data=null", f"demonstrations.trajectories={file}", "demonstrations.label=won"]
+    settings = ["sft.data=null", f"demonstrations.trajectories={file}", "demonstrations.label=success"]
     with pytest.raises(DataError, match=r"demonstrations\.trajectories .*1 of the split 'test'"):
         train.run(tiny(tiny_yaml, *settings), tmp_path / "run")
     held = replace(episode("train"), task=Task("other name", "E-v0", {"question": "Compute 3+4."}, split="train"))

@@ -97,8 +97,8 @@ def planned(counted: Counted) -> dict[str, float]:
         ({"epochs": 3, "slow_update": {"pair_policy": "changed"}, "lr_control_mode": "none"}, Sizes(24, 4), 0.4),
         ({"meta_skill": False, "lr_control_mode": "autonomous", "batch_size": 10}, Sizes(20, 4), 0.4),
         ({"minibatch_size": 2, "minibatches_per_request": 3, "batch_size": 20}, Sizes(40, 4), 0.3),
-        ({"update_mode": "suggestions", "slow_update": {"use": False}}, Sizes(20, 4), 0.4),
-        ({"update_mode": "full_rewrite", "slow_update": {"use": False}, "meta_skill": False}, Sizes(20, 4), 0.4),
+        ({"update_mode": "suggestions", "slow_update": {"enabled": False}}, Sizes(20, 4), 0.4),
+        ({"update_mode": "full_rewrite", "slow_update": {"enabled": False}, "meta_skill": False}, Sizes(20, 4), 0.4),
     ],
 )
 def test_with_a_known_success_the_plan_is_exact(settings: dict[str, object], sizes: Sizes, success: float) -> None:
@@ -117,7 +117,11 @@ def test_with_a_known_success_the_plan_is_exact(settings: dict[str, object], siz
     [
         {"batch_size": 12, "minibatches_per_request": 2},
         {"batch_size": 5, "accumulation": 2, "slow_update": {"gate": False, "pair_policy": "changed", "samples": 4}},
-        {"batch_size": 12, "lr_control_mode": "autonomous", "skill_aware": {"use": True, "consolidate_threshold": 1}},
+        {
+            "batch_size": 12,
+            "lr_control_mode": "autonomous",
+            "skill_aware": {"enabled": True, "consolidate_threshold": 1},
+        },
     ],
 )
 def test_without_it_what_is_used_lies_within_the_bounds(seed: int, reuse: bool, settings: dict[str, Any]) -> None:

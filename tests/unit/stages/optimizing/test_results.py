@@ -20,7 +20,7 @@ def rollout(
     written: str = "It is 7.",
     **more: Any,
 ) -> Trajectory:
-    task = Task("t-1", "E-v0", {"question": "2 + 5?"}, task_type="sum", reference=reference)
+    task = Task("t-1", "E-v0", {"question": "2 + 5?"}, task_type="sum", ground_truth=reference)
     step = Step(
         "2 + 5?", written, reward, stop == "terminated", False, completion=Completion(written, (1,), (0.0,), "stop")
     )

@@ -27,7 +27,7 @@ def lab(truth: str | None, source: str = "samples.jsonl") -> VoteLab:
         TaskSamples(
             "",
             SAMPLE,
-            Task(str(n), "", task_type=HOSTILE, reference=truth),
+            Task(str(n), "", task_type=HOSTILE, ground_truth=truth),
             tuple(Sample("", str(a)) for a in (1, 1, n)),
         )
         for n in range(4)
@@ -57,7 +57,7 @@ def test_the_page_without_true_answers() -> None:
 
 
 def test_answers_that_were_given_up_are_told_where_there_are_some() -> None:
-    some = replace(lab("1"), answers_given_up=UndecidedAnswers(2, 40, {"timeout": 2}))
+    some = replace(lab("1"), undecided_answers=UndecidedAnswers(2, 40, {"timeout": 2}))
     text = "2 of 40 different answers were given up (timeout 2)"
     assert text in vote_html(some) and text in shown(some)
     assert "given up" not in vote_html(lab("1")) and "given up" not in shown(lab("1"))

@@ -32,7 +32,7 @@ WRONG = {
     "distill.teacher": ("heuristik", "heuristic"),
     "evolve.teacher": ("heuristc", "heuristic"),
     "eval.controls": ("frst", "first"),
-    "data.eval.path": ("family:ad", "add"),
+    "data.eval.path": ("synthetic:ad", "add"),
 }
 """Key → (a name that nothing has, the one that was meant)."""
 
@@ -45,7 +45,9 @@ def _set(key: str) -> str:
 @pytest.mark.parametrize("key", WRONG)
 def test_a_name_that_nothing_has_is_answered_with_the_one_that_was_meant(key: str, tiny_skills_yaml: Path) -> None:
     config = load_config(tiny_skills_yaml, ["phases=[collect, distill, sft, rl]", "evolve={}", _set(key)])
-    with pytest.raises(ConfigError, match=f"'{WRONG[key][0].removeprefix('family:')}'.*Did you mean '{WRONG[key][1]}'"):
+    with pytest.raises(
+        ConfigError, match=f"'{WRONG[key][0].removeprefix('synthetic:')}'.*Did you mean '{WRONG[key][1]}'"
+    ):
         check_names(config)
 
 
@@ -80,8 +82,8 @@ def test_the_command_says_wrong_values_and_wrong_names_together(tiny_yaml: Path,
 @pytest.mark.parametrize(
     "data",
     [
-        {"agent": {"memory": "windw", "template": "episode"}},  # a template of a turn
-        {"agent": {"projection": "actions"}, "rl": {"invalid_penalty": 0.1}},
+        {"agent": {"context_mode": "windw", "template": "episode"}},  # a template of a turn
+        {"agent": {"action_parser": "actions"}, "rl": {"invalid_action_penalty_coef": 0.1}},
         {"phases": ["distill", "rl"]},  # contradicts: no skills section
     ],
 )
@@ -113,7 +115,7 @@ def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: P
 def test_what_the_learner_samples_itself_may_be_constrained_in_training(
     tiny_yaml: Path, name: str, constrains: bool, trains: bool, words: str | None
 ) -> None:
-    config = load_config(tiny_yaml, ["agent.constrain_actions=true", f"rollout.backend={name}"])
+    config = load_config(tiny_yaml, ["agent.structured_actions=true", f"rollout.backend={name}"])
     backend = ScriptedBackend(["go"])
     backend.constrains = constrains
     with nullcontext() if words is None else pytest.raises(ConfigError, match=words):
@@ -123,7 +125,7 @@ def test_what_the_learner_samples_itself_may_be_constrained_in_training(
 def test_whole_actions_are_drawn_where_no_rl_learns_from_them(tiny_yaml: Path, tiny_model: tuple[Any, Any]) -> None:
     from skill_ttrl.llm.hf import HFBackend
 
-    settings = ["agent.constrain_actions=true", "agent.constrain_by=actions"]
+    settings = ["agent.structured_actions=true", "agent.structured_by=actions"]
     backend = HFBackend(*tiny_model)
     check_constrained(load_config(tiny_yaml, settings), backend, trains=False)
     check_constrained(load_config(tiny_yaml, [*settings, "phases=[sft]"]), backend, trains=True)
@@ -134,7 +136,7 @@ def test_whole_actions_are_drawn_where_no_rl_learns_from_them(tiny_yaml: Path, t
 
 
 def test_a_teacher_s_thoughts_are_for_single_steps() -> None:
-    own = ["demonstrations.thought=openai"]
+    own = ["demonstrations.rationale=openai"]
     check_episodes(load_config("quickstart_skills_alfworld", own))
     with pytest.raises(ConfigError, match="asks a teacher about single steps"):
         check_episodes(load_config("quickstart_alfworld", own))

@@ -55,8 +55,8 @@ def episode(*turns: tuple[str, str | None], won: bool = True, number: int = 0) -
             float(won and place == len(turns) - 1),
             place == len(turns) - 1,
             False,
-            info={} if advice is None else {"advice": advice},
-            admissible=LISTED,
+            info={} if advice is None else {"expert_action": advice},
+            admissible_actions=LISTED,
         )
         for place, (action, advice) in enumerate(turns)
     )
@@ -70,7 +70,7 @@ def read(tokenizer: Any, ids: Sequence[int]) -> str:
 def test_an_episode_is_one_example_and_only_what_was_advised_is_learnt(tiny_model: Any) -> None:
     _, tokenizer = tiny_model
     done = episode(("left", "left"), ("right", "wait"), ("wait", "wait"), ("left", "jump"))
-    config = DemonstrationsConfig(label="advice", examples=None)
+    config = DemonstrationsConfig(label="expert", examples=None)
     grown, shown, episodes, left_out = demonstrate_episodes([done], AGENT, config, 0, tagged=False)
     (example,) = encode_shown(tokenizer, grown)
     end = turn_end(tokenizer)

@@ -15,8 +15,8 @@ from skill_ttrl.stages.targets.resolve import resolve_target
 
 @pytest.mark.parametrize("recipe", ["quickstart_skills_alfworld", "quickstart_skills"])
 def test_a_policy_is_found_without_its_bank_whatever_its_phases_need(recipe: str) -> None:
-    found = resolve_target("embedded", config=recipe, use_bank=False)
-    assert found.config.skills is not None and found.config.model.path == "embedded"
+    found = resolve_target("builtin", config=recipe, use_bank=False)
+    assert found.config.skills is not None and found.config.model.path == "builtin"
 
 
 def test_a_program_is_a_policy_by_its_command_line() -> None:

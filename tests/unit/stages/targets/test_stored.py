@@ -35,12 +35,12 @@ def test_records_of_one_s_own(tmp_path: Path) -> None:
     path = records(tmp_path, full, {"problem": "open", "answer": None, "responses": ["<answer>1</answer>"]})
     (visit,) = read_stored(path).visits
     first, second = visit
-    assert (first.task.id, first.task.reference, first.task.task_type) == ("a", "42", "times")
+    assert (first.task.id, first.task.ground_truth, first.task.task_type) == ("a", "42", "times")
     assert first.samples == (
         Sample(r"\boxed{42}", "42", -1.5, 5),
-        Sample("no idea", None, -2, 2, view=1),
+        Sample("no idea", None, -2, 2, prompt_variant=1),
     )
-    assert second.task.reference is None and second.samples == (Sample("<answer>1</answer>", "1"),)
+    assert second.task.ground_truth is None and second.samples == (Sample("<answer>1</answer>", "1"),)
     as_list = tmp_path / "samples.json"
     as_list.write_text(json.dumps([full]))
     assert read_stored(as_list).visits == ((first,),)
@@ -87,7 +87,7 @@ def test_no_samples_at_all(tmp_path: Path) -> None:
 
 
 def test_samples_of_an_evaluation(tmp_path: Path) -> None:
-    task = Task("t", "E-v0", reference="1")
+    task = Task("t", "E-v0", ground_truth="1")
     main, greedy = (TaskSamples("f", draw, task, (Sample("", "1", -1.0, 2),)) for draw in (SAMPLE, GREEDY))
     path = tmp_path / "samples.jsonl"
     path.write_text(f"{to_json(main)}\n{to_json(greedy)}\n{to_json(main)[:40]}")
@@ -109,7 +109,7 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
         (Sample("", "1", float("-inf"), 2), "its log-probability must be a number"),
         (Sample("", "1", -1.0, 10**400), "its tokens must be a whole number from 0"),
         (Sample("", "1", -1.0, -2), "its tokens must be a whole number from 0"),
-        (Sample("", "1", -1.0, 2, view=7), "its view must be 0"),
+        (Sample("", "1", -1.0, 2, prompt_variant=7), "its view must be 0"),
     ],
 )
 def test_a_kept_sample_with_numbers_that_none_has(tmp_path: Path, sample: Sample, message: str) -> None:

@@ -22,11 +22,11 @@ def demonstrations(lengths: list[int]) -> list[EncodedDemonstration]:
     return [EncodedDemonstration([number], [0] * (length - 1)) for number, length in enumerate(lengths)]
 
 
-@given(Lengths, st.integers(1, 90), st.integers(1, 30), st.integers(0, 5), st.sampled_from(["shuffled", "given"]))
+@given(Lengths, st.integers(1, 90), st.integers(1, 30), st.integers(0, 5), st.booleans())
 def test_an_epoch_has_each_demonstration_once_and_no_batch_passes_its_budget(
-    lengths: list[int], budget: int, chunk: int, seed: int, order: str
+    lengths: list[int], budget: int, chunk: int, seed: int, shuffle: bool
 ) -> None:
-    config = SFTConfig.model_validate({"batch_tokens": budget, "sort_chunk": chunk, "order": order})
+    config = SFTConfig.model_validate({"batch_tokens": budget, "sort_chunk": chunk, "shuffle": shuffle})
     per_epoch = [len(batches_of_epoch(lengths, config, seed, epoch)) for epoch in range(3)]
     batch_of = batch_selector(demonstrations(lengths), config, seed)
     batches = [[int(each.prompt_ids[0]) for each in batch_of(step)] for step in range(sum(per_epoch))]
@@ -34,7 +34,7 @@ def test_an_epoch_has_each_demonstration_once_and_no_batch_passes_its_budget(
     for steps in per_epoch:
         seen = [place for batch in batches[first : first + steps] for place in batch]
         assert sorted(seen) == list(range(len(lengths)))
-        assert order == "shuffled" or seen == sorted(seen)
+        assert shuffle or seen == sorted(seen)
         first += steps
     assert all(len(batch) == 1 or sum(lengths[place] for place in batch) <= budget for batch in batches)
     # A run that begins at any step sees what the others saw there.
@@ -62,7 +62,7 @@ def test_lengths_are_sorted_within_a_chunk_and_batches_come_in_no_order_of_lengt
 
 
 def test_a_linear_schedule_stays_at_the_peak_until_it_decays() -> None:
-    config = SFTConfig(steps=100, warmup_steps=10, schedule="linear", decay_from=0.5, min_lr_ratio=0.02)
+    config = SFTConfig(steps=100, warmup_steps=10, lr_scheduler="linear", decay_from=0.5, min_lr_ratio=0.02)
     rates = [rate_fraction(step, config) for step in range(101)]
     assert rates[0] == 0.1 and len(list(takewhile(lambda step: rates[step] < 1, count()))) == 9
     assert rates[9:51] == [1.0] * 42
@@ -73,5 +73,5 @@ def test_a_linear_schedule_stays_at_the_peak_until_it_decays() -> None:
 
 
 def test_a_decay_that_the_schedule_does_not_have_is_refused() -> None:
-    with pytest.raises(ValidationError, match="decay_from is of schedule linear, found schedule cosine"):
+    with pytest.raises(ValidationError, match="decay_from is of lr_scheduler linear, found lr_scheduler cosine"):
         SFTConfig(decay_from=0.5)

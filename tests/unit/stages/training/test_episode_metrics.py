@@ -11,23 +11,25 @@ from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.stages.training.metrics import episode_metrics, several_types
 from skill_ttrl.stages.training.step import select_training_samples
-from skill_ttrl.types import Completion, Group, Step, StopReason, Task, Trajectory, Verdict, VoteResult
+from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, Trajectory, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
 
 
 def config(**sections: Any) -> SkillTTRLConfig:
-    return load_config({"agent": {"max_turns": 9, "projection": "action"}, "rl": {"reward": "env"}} | sections)
+    return load_config({"agent": {"max_turns": 9, "action_parser": "action"}, "rl": {"reward": "env"}} | sections)
 
 
 def step(
-    verdict: Verdict | None = "valid",
+    verdict: ActionStatus | None = "valid",
     *,
     left_out: Mapping[str, int] | None = None,
     info: Mapping[str, Any] | None = None,
 ) -> Step:
     done = Completion("go", (7,), (-0.5,), "stop")
-    return Step("", "go", 0.0, False, False, (1, 2), done, info or {}, verdict=verdict, left_out=left_out or {})
+    return Step(
+        "", "go", 0.0, False, False, (1, 2), done, info or {}, action_status=verdict, truncated_parts=left_out or {}
+    )
 
 
 def tried(
@@ -68,16 +70,23 @@ def test_of_what_is_not_judged_no_success_is_told() -> None:
 
 
 def test_actions_prompts_and_timeouts_are_shares() -> None:
-    steps = [step("invalid"), step("repaired", left_out={"turns": 2}), step(), step(left_out={"turns": 1, "skills": 3})]
+    steps = [
+        step("invalid"),
+        step("repaired", left_out={"turns": 2}),
+        step(),
+        step(left_out={"turns": 1, "skills": 3}),
+    ]
     groups = [group(tried(*steps), tried(stop="timeout"))]
-    agent = {"max_turns": 9, "projection": "action", "memory": "window"}
-    settings = config(agent=agent, skills={}, rollout={"episode_seconds": 60})
+    agent = {"max_turns": 9, "action_parser": "action", "context_mode": "window"}
+    settings = config(agent=agent, skills={}, rollout={"rollout_timeout_s": 60})
     figures = episode_metrics(groups, settings, by_type=False)
-    expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeouts": 0.5, "episode_steps": 2.0}
-    expected |= {"left_out/turns": 0.5, "left_out/skills": 0.25, "left_out/actions": 0.0}
+    expected = {"invalid_actions": 0.25, "repaired_actions": 0.25, "timeout_fraction": 0.5, "episode_steps": 2.0}
+    expected |= {"prompt_truncated/turns": 0.5, "prompt_truncated/skills": 0.25, "prompt_truncated/actions": 0.0}
     assert expected.items() <= figures.items()
     plain = episode_metrics(groups, config(), by_type=False)
-    assert "timeouts" not in plain and not any(name.startswith("left_out/") for name in plain), "none can be"
+    assert "timeout_fraction" not in plain and not any(name.startswith("prompt_truncated/") for name in plain), (
+        "none can be"
+    )
 
 
 def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> None:

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.stages.training.sampling import rewards_differ, unseen_tasks
-from skill_ttrl.types import Group, Step, Task, Trajectory, Verdict
+from skill_ttrl.types import ActionStatus, Group, Step, Task, Trajectory
 
 TASK = Task("t", "env")
 
 
-def rollout(reward: float, *verdicts: Verdict) -> Trajectory:
-    steps = tuple(Step("", "go", 0.0, False, False, verdict=verdict) for verdict in verdicts)
+def rollout(reward: float, *verdicts: ActionStatus) -> Trajectory:
+    steps = tuple(Step("", "go", 0.0, False, False, action_status=verdict) for verdict in verdicts)
     return Trajectory(TASK, steps, None, "terminated", reward)
 
 

@@ -20,23 +20,25 @@ def course(**figures: list[float]) -> list[dict[str, float]]:
     ("reward", "words"), [(0.0, "The cold start is too weak"), (1.0, "does as well as this reward")]
 )
 def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> None:
-    rows = course(uniform_groups=[1.0] * 4, reward=[reward] * 4)
+    rows = course(frac_reward_zero_std=[1.0] * 4, reward=[reward] * 4)
     (text,) = early_signs(rows).values()
     assert text.startswith("No reward differed within any group in 4 steps (mean reward") and words in text
-    assert early_signs([*rows, {"uniform_groups": 0.9, "reward": 0.1}]) == {}
-    assert early_signs([*rows, {"uniform_groups": 1.0, "reward": 0.1, "advantage/max": 1.0}]) == {}, (
+    assert early_signs([*rows, {"frac_reward_zero_std": 0.9, "reward": 0.1}]) == {}
+    assert early_signs([*rows, {"frac_reward_zero_std": 1.0, "reward": 0.1, "advantage/max": 1.0}]) == {}, (
         "it was learned from"
     )
 
 
 def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
-    (text,) = early_signs(course(uniform_groups=[1.0], reward=[0.0], cut_off=[0.9])).values()
+    (text,) = early_signs(
+        course(frac_reward_zero_std=[1.0], reward=[0.0], **{"completions/clipped_ratio": [0.9]})
+    ).values()
     assert "in 1 step (" in text and "90% of the completions were cut off" in text and "max_new_tokens" in text
 
 
 def test_updates_that_change_nothing_are_warned_of() -> None:
     idle: dict[str, list[float]] = {"updates": [0] * 3, "skipped_updates": [0] * 3, "learning_rate": [0.1] * 3}
-    (text,) = early_signs(course(**idle, uniform_groups=[0.5] * 3)).values()
+    (text,) = early_signs(course(**idle, frac_reward_zero_std=[0.5] * 3)).values()
     assert text.startswith("No step changed the weights in 3 steps: rewards differed, and every advantage was 0")
     (text,) = late_signs(course(**idle, filtered_overlong=[1.0] * 3)).values()
     assert "every response was cut off, and rl.overlong.filter" in text
@@ -82,8 +84,8 @@ SUMMARY = Summary(
         "greedy_change": (-0.19, 0.01),
         "accuracy_after": (0.4, 0.6),
     },
-    agreement=0.96,
-    mean_agreement=0.7,
+    majority_ratio=0.96,
+    mean_majority_ratio=0.7,
     label_accuracy=1.0,
     mean_label_accuracy=0.82,
     vote_steps=20,
@@ -107,7 +109,7 @@ def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:
         "Votes, mean over 20 steps (last step): agreement 0.700 (0.960), true in 0.820 (1.000) of the cases "
         "(measured, never used)."
     )
-    assert vote_line(replace(SUMMARY, agreement=None, mean_agreement=None)) is None
+    assert vote_line(replace(SUMMARY, majority_ratio=None, mean_majority_ratio=None)) is None
     labelled = str(vote_line(replace(SUMMARY, reward="label", vote_steps=1)))
     assert "mean over 1 step (last" in labelled and labelled.endswith("(true answers are the reward here).")
 

@@ -40,9 +40,9 @@ def test_uses_and_successes_are_those_of_the_environment(update: Literal["merge"
     """What is bought right in part is no success, what broke counts for nothing, and one try uses a skill once."""
     with SkillBank(index="memory") as bank:
         bank.import_skills([Skill(name, name, f"advice {name}") for name in ("shown", "both", "unseen")])
-        run = RunBank(SkillsConfig(update=update, extract=False, embedder="hash"), bank)
+        run = RunBank(SkillsConfig(update=update, extract_from_solutions=False, embedder="hash"), bank)
         figures = run.learn([GROUP], 3, evolves=True)
-        stats = {skill.id: (skill.stats.uses, skill.stats.successes, skill.stats.last_used_round) for skill in bank}
+        stats = {skill.id: (skill.stats.uses, skill.stats.successes, skill.stats.last_used_step) for skill in bank}
         assert stats == {"shown": (3, 1, 3), "both": (2, 1, 3), "unseen": (0, 0, None)}
         assert bank.history()[-1].evidence == ("train/1",) and figures["bank_version"] == 2
 
@@ -69,9 +69,9 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
 
 
 def test_what_is_in_use_does_not_go_stale() -> None:
-    with SkillBank(index="memory", stale_after=2) as bank:
+    with SkillBank(index="memory", stale_after_steps=2) as bank:
         bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
-        run = RunBank(SkillsConfig(update="none", stale_after=2), bank)
+        run = RunBank(SkillsConfig(update="none", stale_after_steps=2), bank)
         for step in range(4):
             run.learn([GROUP], step, evolves=True)
         assert [skill.id for skill in bank] == ["shown"]
@@ -81,7 +81,7 @@ def test_new_skills_of_winners_go_by_the_bank_s_name_for_their_type() -> None:
     from skill_ttrl.types import SkillOps
 
     wrote = replace(bought(1.0), ops=SkillOps(generate=("Look at the size first.",)))
-    config = SkillsConfig(type_names={"fashion": "apparel"}, extract=False, embedder="hash")
+    config = SkillsConfig(type_names={"fashion": "apparel"}, extract_from_solutions=False, embedder="hash")
     with SkillBank(index="memory") as bank:
         RunBank(config, bank).learn([Group(TASK, (wrote,))], 0)
         (skill,) = bank

@@ -37,7 +37,7 @@ def rows(changes: Figures | None = None) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize("rule", ["agreement", "entropy", "flip_rate"])
+@pytest.mark.parametrize("rule", ["majority_ratio", "entropy", "flip_rate"])
 def test_a_healthy_run_is_left_alone(rule: str) -> None:
     assert stop_step(rows(), rule) is None and stop_step([], rule) is None
 
@@ -46,11 +46,11 @@ def test_a_healthy_run_is_left_alone(rule: str) -> None:
     ("rule", "changes", "options", "stop"),
     [
         # (0.2 + 0.3 + 0.3) / 3 is below 0.3; with the fourth share the mean would be above it again
-        ("agreement", {"majority_ratio": [0.2, 0.3, 0.3, 0.6, 0.8]}, {}, 3),
-        ("agreement", {"majority_ratio": [0.3, 0.3, 0.3]}, {}, None),
-        ("agreement", {"majority_ratio": [0.2, 0.5, 0.6]}, {"window": 1}, 1),
-        ("agreement", {"majority_ratio": [0.5, 0.5, 0.5]}, {"threshold": 0.6}, 3),
-        ("agreement", {"majority_ratio": [0.1, 0.1]}, {}, None),  # too few steps to say
+        ("majority_ratio", {"majority_ratio": [0.2, 0.3, 0.3, 0.6, 0.8]}, {}, 3),
+        ("majority_ratio", {"majority_ratio": [0.3, 0.3, 0.3]}, {}, None),
+        ("majority_ratio", {"majority_ratio": [0.2, 0.5, 0.6]}, {"window": 1}, 1),
+        ("majority_ratio", {"majority_ratio": [0.5, 0.5, 0.5]}, {"threshold": 0.6}, 3),
+        ("majority_ratio", {"majority_ratio": [0.1, 0.1]}, {}, None),  # too few steps to say
         # one rate is not enough; (0.3 + 0.2) / 2 is above 0.2
         ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {}, 4),
         ("flip_rate", {"flip_rate": [None, None, 0.3, 0.2]}, {"at_least": 1}, 3),
@@ -109,10 +109,10 @@ def made_run(folder: Path, config: SkillTTRLConfig, accuracies: Sequence[tuple[s
 
 
 def test_looking_back_at_a_run(tmp_path: Path) -> None:
-    measured = [("before", 0.4), ("step 2", 0.5), ("step 5", 0.3), ("after", 0.1), ("after, bank off", 0.9)]
+    measured = [("before", 0.4), ("step 2", 0.5), ("step 5", 0.3), ("after", 0.1), ("after_no_skills", 0.9)]
     path = made_run(tmp_path / "run", SkillTTRLConfig(), measured)
     found = look_back(path)
-    assert found.stops == {"agreement": None, "entropy": None, "flip_rate": 5} and found.steps == 8
+    assert found.stops == {"majority_ratio": None, "entropy": None, "flip_rate": 5} and found.steps == 8
     assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
     table = {row[0]: row[1:] for row in inspect_stopping(path).rows}
     assert table["rule flip_rate"] == ("5", "0.300", "0.200")
@@ -128,7 +128,7 @@ def test_looking_back_without_labels_or_between_evaluations(tmp_path: Path) -> N
     path = made_run(tmp_path / "gap", SkillTTRLConfig(), [("before", 0.4), ("after", 0.1)])
     found = inspect_stopping(path)
     assert {row[0]: row[2:] for row in found.rows}["rule flip_rate"] == ("-", "-")
-    assert "rl.validate_every=1" in found.notes[0]
+    assert "rl.eval_steps=1" in found.notes[0]
     with (
         RunFolder.create(tmp_path / "new", SkillTTRLConfig()),
         pytest.raises(RunFolderError, match="no step of the rl"),

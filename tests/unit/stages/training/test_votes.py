@@ -15,11 +15,11 @@ from skill_ttrl.voting import Ballot, vote
 def test_of_two_wordings_half_are_learned_from_each(samples: int, of_each: list[int]) -> None:
     """Five tries at the question, three at its paraphrase; what one wording lacks the other does not make up for."""
     task = Task("t", "Env-v0")
-    tries = tuple(Trajectory(task, (), str(place), "terminated", 1.0, view=place // 5) for place in range(8))
+    tries = tuple(Trajectory(task, (), str(place), "terminated", 1.0, prompt_variant=place // 5) for place in range(8))
     config = load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": samples}})
     held = vote("majority", Ballot(tuple(str(place) for place in range(8))))
     ((kept, cast),) = select_training_samples([Group(task, tries)], [held], config, step=0)
-    views = [trajectory.view for trajectory in kept.trajectories]
+    views = [trajectory.prompt_variant for trajectory in kept.trajectories]
     assert [views.count(0), views.count(1)] == of_each
     assert list(cast.matches) == [answer == held.answer for answer in kept.answers]
 

@@ -14,15 +14,15 @@ from safetensors.torch import load_file
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers import transfer as vllm_transfer
-from skill_ttrl.llm.vllm.servers.transfer import STALE, remove_leftovers, transfer_folder, weights_file
+from skill_ttrl.llm.vllm.servers.transfer import STALE, remove_leftovers, weight_transfer_dir, weights_file
 
 
 def test_learner_and_servers_find_the_same_folder_without_being_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(vllm_transfer, "SHARED_MEMORY", tmp_path)
-    found = transfer_folder(None)
-    assert found == transfer_folder(None) == tmp_path / f"skillttrl-{os.getuid()}"
+    found = weight_transfer_dir(None)
+    assert found == weight_transfer_dir(None) == tmp_path / f"skillttrl-{os.getuid()}"
     assert found.stat().st_mode & 0o777 == 0o700
 
 
@@ -31,15 +31,15 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     shared.mkdir()
     shared.chmod(0o777)
     with pytest.raises(ConfigError, match="chmod 700"):
-        transfer_folder(str(shared))
+        weight_transfer_dir(str(shared))
     shared.chmod(0o700)
-    assert transfer_folder(str(shared)) == shared
+    assert weight_transfer_dir(str(shared)) == shared
     link.symlink_to(shared)
     with pytest.raises(ConfigError, match="no folder that only this user"):
-        transfer_folder(str(link))
+        weight_transfer_dir(str(link))
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be made|no folder"):
-        transfer_folder(str(tmp_path / "file"))
+        weight_transfer_dir(str(tmp_path / "file"))
 
 
 def test_weights_are_there_for_as_long_as_they_are_needed(tmp_path: Path, tiny_model: tuple[Any, Any]) -> None:
@@ -59,7 +59,7 @@ def test_weights_that_do_not_fit_are_said_before_they_are_written(
         free: int
 
     monkeypatch.setattr("shutil.disk_usage", lambda folder: Usage(1000))
-    with pytest.raises(WeightSyncError, match=r"GB left.*vllm\.transfer_folder"):
+    with pytest.raises(WeightSyncError, match=r"GB left.*vllm\.weight_transfer_dir"):
         weights_file(tmp_path, "a", full_weights(tiny_model[0])).__enter__()
     assert list(tmp_path.iterdir()) == []
 

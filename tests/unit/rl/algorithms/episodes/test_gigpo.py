@@ -78,7 +78,7 @@ def brute_force(groups: list[Group], penalty: float, std: bool) -> list[list[flo
     for group in groups:
         steps = [(i, t) for i, each in enumerate(group.trajectories) for t in range(len(each.steps))]
         anchor = {(i, t): group.trajectories[i].steps[t].observation for i, t in steps}
-        bad = {(i, t): penalty * (group.trajectories[i].steps[t].verdict == "invalid") for i, t in steps}
+        bad = {(i, t): penalty * (group.trajectories[i].steps[t].action_status == "invalid") for i, t in steps}
         reward = {i: each.reward or 0.0 for i, each in enumerate(group.trajectories)}
         last = {i: len(each.steps) - 1 for i, each in enumerate(group.trajectories)}
         score = {(i, t): reward[i] - bad[i, t] for i, t in steps}

@@ -26,9 +26,9 @@ TASK = Task("t", "env")
 
 def step(tokens: int, mask: Sequence[bool] | None = None, *, invalid: bool = False) -> Step:
     done = Completion(
-        "", tuple(range(1, tokens + 1)), (-1.0,) * tokens, "stop", mask=None if mask is None else tuple(mask)
+        "", tuple(range(1, tokens + 1)), (-1.0,) * tokens, "stop", completion_mask=None if mask is None else tuple(mask)
     )
-    return Step("", "", 0.0, False, False, (1, 2), done, verdict="invalid" if invalid else "valid")
+    return Step("", "", 0.0, False, False, (1, 2), done, action_status="invalid" if invalid else "valid")
 
 
 def tried(reward: float, *steps: Step) -> Trajectory:
@@ -44,8 +44,8 @@ def advantages(
 ) -> list[list[float]]:
     """Advantages of the response tokens of each item."""
     found = [Group(TASK, tuple(tries)) for tries in groups]
-    config = RLConfig(algorithm=algorithm, invalid_penalty=penalty, whiten_advantages=whiten)
-    batch = pack(found, invalid_penalty=penalty)
+    config = RLConfig(algorithm=algorithm, invalid_action_penalty_coef=penalty, whiten_advantages=whiten)
+    batch = pack(found, invalid_action_penalty_coef=penalty)
     samples = TrainingSamples(found, None, penalty, batch, greedy_rewards=greedy)
     batch, _ = UpdateRule(config, sampler_is_learner=True).estimate(samples, batch)
     starts, ends = batch.starts_N + batch.prompt_lengths_N, batch.starts_N + batch.lengths_N
