@@ -31,12 +31,12 @@ class AgentConfig(Section):
     """The part of earlier turns that a later one sees. `conversation`: all of them, as they were said, in a prompt that is made anew. `episode`: all of
     them as one growing sequence of tokens: a later prompt is the one before, the tokens that were sampled, and those of the new observation,
     so that nothing is computed twice and an episode is one sequence in training; for `hf` and `vllm`, and for chat templates that
-    only append (docs/episodes.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history_length` turns, what is seen,
+    only append (docs/imitation.md). `none`: nothing, each turn is a fresh prompt. `window`: each turn is a fresh prompt too, made by `template` of the task, the last `history_length` turns, what is seen,
     the actions that are possible, and the skills."""
     observations: str = "full"
     """Form of an observation in prompts, and of actions where it has one of them. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
-    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/alfworld.md). `module:attribute`: a function of your own from the scene to a text, or
-    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/episodes.md). Episodes, experts and teachers
+    or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/environments.md). `module:attribute`: a function of your own from the scene to a text, or
+    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/imitation.md). Episodes, experts and teachers
     have what the environment said, and its actions, in any case."""
     history_length: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `context_mode: window` (SkillRL: 2); None: all."""
@@ -89,7 +89,7 @@ class RolloutConfig(Section):
     mode: Literal["auto", "sync", "async"] = "auto"
     """How episodes of several turns advance. `sync`: all together, turn by turn, which gives the same samples from the same
     seed. `async`: each as soon as it is answered, so that a slow one holds up nobody, for samplers that batch what comes in; environments
-    are then called in threads. `auto`: `sync` for `hf` and for episodes of one turn, `async` for the others. See docs/episodes.md."""
+    are then called in threads. `auto`: `sync` for `hf` and for episodes of one turn, `async` for the others. See docs/imitation.md."""
     rollout_timeout_s: float | None = Field(default=None, gt=0)
     """An episode that has waited so long, for its environment and the sampler, ends there (`stop_reason` "timeout") and has failed; None:
     it may take any time."""

@@ -20,7 +20,7 @@ class CollectConfig(Section):
     """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
     data: list[str] | None = Field(default=None, min_length=1)
     """Data whose training tasks are played one after another, each in the place of `env.kwargs.data`, such as `[official, "generated:10000"]`:
-    so many `episodes` and `tries` of each. None: those of `env.kwargs`. The run learns and is measured on its own data, whatever stands here."""
+    so many `episodes` and `rollouts_per_task` of each. None: those of `env.kwargs`. The run learns and is measured on its own data, whatever stands here."""
     episodes: int | None = Field(default=64, ge=1)
     """Episodes; None: `rollouts_per_task` of every training task."""
     rollouts_per_task: int = Field(default=1, ge=1)

@@ -12,7 +12,7 @@ STOP = "stop; measure the checkpoint before it: `skillttrl evaluate RUN/checkpoi
 
 VOTES = Section(
     "Votes",
-    "What they mean for a run is in [voting.md](voting.md#expected-results). All but the count `undecided_answers` are means over the step's "
+    "What they mean for a run is in [voting.md](voting.md#signs-of-a-collapse). All but the count `undecided_answers` are means over the step's "
     "prompts. True answers only measure: no reward sees them.",
     (
         Metric(
@@ -51,10 +51,10 @@ VOTES = Section(
         Metric(
             "undecided_answers",
             *COUNT,
-            "different answers that are compared as texts only ([answers.md](answers.md#what-it-survives))",
+            "different answers that are compared as texts only ([answers.md](answers.md#limits))",
             VOTED,
             trouble="many (the run warns above 5 % of the different answers): each equals its own text only, so its votes may be split",
-            change="the reasons in [answers.md](answers.md#what-it-survives)",
+            change="the reasons in [answers.md](answers.md#limits)",
         ),
         Metric(
             "flip_rate",

@@ -15,7 +15,7 @@ TINY = [
     "env.kwargs.data=generated",
     "collect.episodes=6",
     "sft.steps=2",
-    "sft.checkpoint_every=2",
+    "sft.save_steps=2",
     "sft.warmup_steps=1",
 ]
 TINY += ["env.eval_tasks=2", "eval.controls=[]", "runtime.threads=1"]
