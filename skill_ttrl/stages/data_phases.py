@@ -83,8 +83,8 @@ def gather(
         assert files is not None  # see `with_collected`
         began = time.perf_counter()
         with ledger.phase("collect"):
-            for path, data in zip(paths_of(files), config.collect.data or [None], strict=True):
-                _collect(path, config if data is None else _with_data(config, data), progress)
+            for path, of_its_data in zip(paths_of(files), _each_data(config), strict=True):
+                _collect(path, of_its_data, progress)
         spent["collect"] = time.perf_counter() - began
     if "distill" in config.phases:
         assert files is not None  # see `check_episodes`
@@ -96,9 +96,12 @@ def gather(
     return spent
 
 
-def _with_data(config: SkillTTRLConfig, data: str) -> SkillTTRLConfig:
-    env = config.env.model_copy(update={"kwargs": {**config.env.kwargs, "data": data}})
-    return config.model_copy(update={"env": env})
+def _each_data(config: SkillTTRLConfig) -> list[SkillTTRLConfig]:
+    """The run with each of `collect.data` in the place of its own data."""
+    if config.collect.data is None:
+        return [config]
+    kwargs = [{**config.env.kwargs, "data": data} for data in config.collect.data]
+    return [config.model_copy(update={"env": config.env.model_copy(update={"kwargs": each})}) for each in kwargs]
 
 
 def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Progress) -> None:
