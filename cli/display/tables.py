@@ -29,7 +29,7 @@ MAX_TEXT = 1000
 INDENT = (0, 0, 0, 2)
 
 
-def evaluation_table(found: Evaluation) -> FittedTable:
+def evaluation_table(found: Evaluation, *, full: bool = False) -> FittedTable:
     """Accuracy figures with intervals; the title says whether the policy was trained on these problems."""
     from skill_ttrl.stages.evaluate import exposure
     from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
@@ -98,13 +98,13 @@ def reply_view(reply: Reply) -> RenderableType:
     return Group(*lines)
 
 
-def inspection_view(found: Inspection) -> RenderableType:
+def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
     """Facts, then the table, notes, and what the latest step shows."""
     parts: list[RenderableType] = [Text(escape_terminal(f"{found.kind}: {found.path}"), "bold")]
     parts += [Text(escape_terminal(f"  {name}: {value}")) for name, value in found.facts.items()]
     if found.skills:
         scores = [row[0] for row in found.rows] if found.kind == "search" else [None] * len(found.rows)
-        parts += [*map(_skill, found.skills, scores), Text()]
+        parts += [*map(skill_view, found.skills, scores), Text()]
     elif found.rows:
         parts.append(FittedTable("", found.columns, found.rows))
     parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
@@ -120,15 +120,15 @@ def _sign(found: UnhealthyMetric) -> str:
     ).replace("`", "")
 
 
-def _skill(skill: Skill, score: object) -> RenderableType:
-    """A skill with its figures, title and text, wrapped to the terminal; control characters are pictures."""
+def skill_view(skill: Skill, score: object = None) -> RenderableType:
+    """A skill with its metrics, title and text, wrapped to the terminal; control characters are pictures."""
     stats, rate = skill.stats, skill.stats.success_rate
     figures = [
         f"score {score}" if score is not None else "",
         f"{skill.tier}: {skill.task_type}" if skill.task_type else skill.tier,
-        f"won {stats.successes} of {stats.uses} uses ({rate:.2f})" if rate is not None else "not used",
+        f"{stats.successes} successes in {stats.uses} uses ({rate:.2f})" if rate is not None else "not used",
         f"version {skill.version}" if skill.version > 1 else "",
-        f"from {', '.join(skill.parents)}" if skill.parents else "",
+        f"parents {', '.join(skill.parents)}" if skill.parents else "",
         f"flags: {', '.join(skill.flags)}" if skill.flags else "",
     ]
     head = Text.assemble((escape_terminal(skill.id), "bold"), "  ", (one_line(", ".join(filter(None, figures))), "dim"))

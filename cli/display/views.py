@@ -168,7 +168,7 @@ class RunView:
         return escape_terminal(f"success by type: {shown}") if found else ""
 
 
-def summary_table(summary: Summary) -> Table:
+def summary_table(summary: Summary, *, full: bool = False) -> Table:
     """Before and after, with intervals where they were measured."""
     from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_intervals, summary_rows
 

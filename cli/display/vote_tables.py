@@ -25,7 +25,7 @@ MAX_NAME = 24
 """Longest name in a table in characters."""
 
 
-def lab_view(lab: VoteLab) -> RenderableType:
+def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     """The strategies side by side, their differences from the majority, and one table by type of problem."""
     from skill_ttrl.stages.evaluation.vote_lab import describe_samples
 

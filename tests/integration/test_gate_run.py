@@ -171,7 +171,7 @@ def test_gate_options_without_a_gate_are_refused(
 ) -> None:
     for words, why in (
         (["merge", "x", "--bank", "y", "--gate-tasks", "3"], "needs --gate-with"),
-        (["distill", "--trajectories", "x", "-o", "y", "--gate-with", "run"], "needs --merge"),
+        (["distill", "--trajectories", "x", "-o", "y", "--policy", "run"], "needs --merge"),
     ):
         monkeypatch.setattr("sys.argv", ["skillttrl", *words])
         with pytest.raises(SystemExit) as leaving:

@@ -20,7 +20,7 @@ from skill_ttrl.types import to_json
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
 
-COLLECT = ("collect", "--env", "alfworld", "--data", "generated", "--episodes", 18, "--set", "env.kwargs.max_steps=16")
+COLLECT = ("collect", "--env", "alfworld", "--env-data", "generated", "--limit", 18, "--set", "env.kwargs.max_steps=16")
 SMALL = ("--set", "rl.steps=1", "--set", "sft.steps=1")
 
 
@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def episodes(place: Path) -> Path:
-    done = skillttrl(*COLLECT, "--explore", 0.25, "-o", "runs/a/trajectories.jsonl")
+    done = skillttrl(*COLLECT, "--epsilon", 0.25, "-o", "runs/a/trajectories.jsonl")
     assert done.code == 0 and "18 episodes" in done.out, done
     return Path("runs/a/trajectories.jsonl")
 
@@ -97,14 +97,14 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
         began.append(None if skills is None else skills.bank)
 
     monkeypatch.setattr("skill_ttrl.cli.train._run", would_run)
-    done = skillttrl("rl", "recipe.yaml", "--model", which)
+    done = skillttrl("rl", "recipe.yaml", "--policy", which)
     own = str(Path("runs/a/sft/bank"))
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
     assert "Begins with the skill bank of the run that --model names" in " ".join(done.err.split())
-    skillttrl("rl", "recipe.yaml", "--model", which, "--bank", bank)
-    skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills.bank=family:operators")
+    skillttrl("rl", "recipe.yaml", "--policy", which, "--bank", bank)
+    skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=family:operators")
     assert began[1:] == ["runs/a/bank", "family:operators"]
-    done = skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills=null", "--set", "evolve=null")
+    done = skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills=null", "--set", "evolve=null")
     assert began[3] is None and "Begins with" not in done.err
 
 
@@ -160,7 +160,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     [
         (["sft"], 2, "Say which recipe"),
         (["rl"], 2, "Say which recipe"),
-        (["rl", "--model", "nowhere"], 2, "There is no run at nowhere"),
+        (["rl", "--policy", "nowhere"], 2, "There is no run at nowhere"),
         (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes beside the bank (runs/empty/trajectories.jsonl)"),
         (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft beside the bank (runs/empty/sft)"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
@@ -271,7 +271,7 @@ def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episo
     recipe = Path("recipe.yaml").resolve()
     with chdir(place / "1"):
         assert skillttrl("sft", recipe, "--bank", ".", *SMALL).code == 0
-    done = skillttrl("rl", "--bank", place / "1", "--model", place / "sft", *SMALL)
+    done = skillttrl("rl", "--bank", place / "1", "--policy", place / "sft", *SMALL)
     assert done.code == 0 and (place / "rl" / "summary.json").is_file(), done
 
 

@@ -85,7 +85,7 @@ def bank(tmp_path: Path) -> Path:
 def test_a_bank_is_made_and_changed(tmp_path: Path) -> None:
     path = tmp_path / "bank"
     made = skillttrl(
-        "skills", "add", path, "--title", "T", "--text", "Do it.", "--when", "always", "--reason", "because"
+        "skills", "add", path, "--title", "T", "--text", "Do it.", "--when-to-apply", "always", "--reason", "because"
     )
     assert made.code == 0 and made.out == f"{path} is at version 1: added 1: sk_001.\n"
     more = ["--title", "U", "--text", "-", "--id", "own", "--tier", "mistake", "--task-type", "x", "--json"]
@@ -108,7 +108,7 @@ def test_inspect_shows_a_bank(bank: Path) -> None:
     assert found["facts"]["skills"] == "2 (general 1, task 1, mistake 0)" and found["facts"]["task types"] == "cooking"
     assert found["facts"]["uses"] == "2, successful 1 (0.50)"
     assert found["rows"][0] == ["mod", "general", "Modular arithmetic", "1/2 (0.50)", "49", 1, None, None]
-    shown = skillttrl("inspect", bank, "-n", 1)
+    shown = skillttrl("inspect", bank, "--rows", 1)
     assert shown.code == 0 and "showing 1 of 2 skills; -n 2 shows all" in shown.out and "potatoes" not in shown.out
 
 
@@ -123,7 +123,7 @@ def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
     shown = "\n".join(lines)
     assert "  First line.\n  Many words" in shown
     assert f"… {len(text) - 1000:,} more characters; --json has all" in " ".join(shown.split())
-    found = skillttrl("inspect", bank, "-n", 1, "--json").json
+    found = skillttrl("inspect", bank, "--rows", 1, "--json").json
     assert len(found["rows"]) == 1 and [skill["id"] for skill in found["skills"]] == ["mod", "pot"]
     assert found["skills"][0]["text"] == text and found["skills"][0]["stats"]["uses"] == 2
     hit = skillttrl("inspect", bank, "--search", "boil potatoes", "--mode", "keyword", "--top-k", 1)
@@ -134,7 +134,7 @@ def test_history_search_and_diff(bank: Path) -> None:
     history = skillttrl("inspect", bank, "--history", "--json").json
     assert [row[0] for row in history["rows"]] == [2, 1]
     assert history["rows"][0][1:5] == [3, "use", "use 1", "mod"] and history["rows"][1][3] == "add 2"
-    assert "showing the last 1 of 2" in skillttrl("inspect", bank, "--history", "-n", 1).out
+    assert "showing the last 1 of 2" in skillttrl("inspect", bank, "--history", "--rows", 1).out
     for mode in ((), ("--mode", "keyword"), ("--mode", "hybrid")):
         found = skillttrl("inspect", bank, "--search", "boil potatoes", *mode, "--top-k", 1, "--json").json
         assert [row[1] for row in found["rows"]] == ["pot"] and float(found["rows"][0][0]) > 0

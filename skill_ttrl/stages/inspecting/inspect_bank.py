@@ -78,7 +78,9 @@ def _listed(
     """The first skills in rows, all of them whole."""
     rows = [_bank_row(skill) for skill in skills[:limit]]
     more = (
-        [f"showing {len(rows)} of {len(skills)} skills; -n {len(skills)} shows all"] if len(rows) < len(skills) else []
+        [f"showing {len(rows)} of {len(skills)} skills; --rows {len(skills)} shows all"]
+        if len(rows) < len(skills)
+        else []
     )
     return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, [*notices, *more], skills)
 
@@ -113,7 +115,7 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
         updates = bank.history(max(0, bank.version - limit))
         notes = [*bank.notices]
         if len(updates) < bank.version:
-            notes.append(f"showing the last {len(updates)} of {bank.version} updates; -n {bank.version} shows all")
+            notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
