@@ -20,6 +20,7 @@ from skill_ttrl.cli.options import (
     SCRIPTED,
     AsJson,
     EnvData,
+    Full,
     Mock,
     NoSkills,
     NumWorkers,
@@ -99,6 +100,10 @@ BatchSize = Annotated[
 Greedy = Annotated[bool, typer.Option("--greedy", help="Model: decode greedily instead of with rollout.temperature.")]
 
 
+MAX_TYPES = 6
+"""Most task types that are shown without `--full`: those with the most episodes."""
+
+
 def collect(
     env: Env,
     output: Output,
@@ -120,6 +125,7 @@ def collect(
     seed: Seed = None,
     resume: Resume = "auto",
     overrides: Overrides = None,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Roll out a policy in an environment and write each trajectory, with its exact text, as one line.
@@ -161,14 +167,14 @@ def collect(
             given: dict[str, Any] = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
-    show_collected(found, as_json)
+    show_collected(found, as_json, full=full)
 
 
 def shares(text: str) -> tuple[float, ...]:
-    """The numbers of a list with commas.
+    """Parse numbers separated by commas.
 
     Raises:
-        ConfigError: one is no number.
+        ConfigError: one is not a number.
     """
     try:
         return tuple(float(each) for each in text.split(","))
@@ -197,8 +203,8 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
     return found if data is None else {**found, "data": data}
 
 
-def show_collected(found: Collected, as_json: bool) -> None:
-    """Print success by type of task, and what else is to be known; no path is broken into lines."""
+def show_collected(found: Collected, as_json: bool, *, full: bool = False) -> None:
+    """Print success by task type and the lines under it; no path is broken into lines."""
     from skill_ttrl.runs.episode_logs import lines_of
 
     if as_json:
@@ -210,26 +216,32 @@ def show_collected(found: Collected, as_json: bool) -> None:
         title += f" of {overall.tasks:,} tasks"
     chances = found.explore if isinstance(found.explore, Sequence) else [found.explore]
     if any(chances):
-        title += f", {', '.join(f'{chance:g}' for chance in chances)} of the steps taken at random"
-    lines = [f"Source: {found.source or 'the environment does not say'}."]
+        title += f", {', '.join(f'{chance:g}' for chance in chances)} of the steps random"
+    lines = [f"Source: {found.source or 'not stated by the environment'}."]
     if overall.success is None:
-        lines.append("Success is not known: the environment says of some episodes that it could not judge them.")
+        lines.append("Success is unknown: the environment could not judge some episodes.")
     if overall.failed:
-        lines.append(f"{_episodes(overall.failed)} failed: no success. The first: {found.first_error}")
+        lines.append(f"{_episodes(overall.failed)} failed and count as no success. The first: {found.first_error}")
     if overall.exploits:
-        lines.append(f"{_episodes(overall.exploits)} in which the agent sought a way around the task.")
+        lines.append(f"{_episodes(overall.exploits)} with an attempted exploit.")
     if overall.invalid is not None:
         lines.append(f"{overall.invalid:.1%} of the actions were invalid.")
     if found.played:
         seconds = max(found.seconds, 1e-9)
-        wrote = f"; {found.tokens:,} tokens written, {found.tokens / seconds:.0f} a second" if found.tokens else ""
+        wrote = f"; {found.tokens:,} generated tokens, {found.tokens / seconds:.0f} a second" if found.tokens else ""
         lines.append(
             f"Played {_episodes(found.played)} in {found.seconds:.1f} s ({found.played / seconds:.1f} a second{wrote})."
         )
     if found.output is not None:
-        lines.append(f"Trajectories: {found.output}. Look at them: skillttrl inspect {lines_of(Path(found.output))}")
+        lines.append(f"Trajectories: {found.output}. Show them: skillttrl inspect {lines_of(Path(found.output))}")
     say(f"{title}, seed {found.seed}", style="bold")
-    Console().print(success_table({**found.by_type, "all": overall}))
+    kinds = sorted(found.by_type.items(), key=lambda each: -each[1].episodes)
+    kinds = kinds if len(kinds) > 1 else []  # a single type repeats the row of all
+    shown = {name for name, _ in (kinds if full else kinds[:MAX_TYPES])}
+    rows = {name: each for name, each in found.by_type.items() if name in shown}
+    Console().print(success_table({"all": overall, **rows}))
+    if hidden := len(kinds) - len(shown):
+        say(f"{hidden} more task types: --full", style="dim")
     say(*lines)
 
 
@@ -242,10 +254,10 @@ def _bounds(interval: tuple[float, float] | None) -> str:
 
 
 def success_table(rows: Mapping[str, SuccessStats]) -> Table:
-    """One row a type of task, narrow enough for 80 columns; nothing in a name is read as markup. Scores, where there are any."""
+    """One row per task type, at most 80 columns wide; nothing in a name is read as markup. Has scores, if there are any."""
     scored = any(each.score is not None for each in rows.values())
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("type", overflow="fold")
+    table.add_column("task type", overflow="fold")
     for column in ("episodes", *(("score", "interval") if scored else ()), "success", "interval", "steps", "failed"):
         table.add_column(column, justify="right")
     for name, each in rows.items():

@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import environment_arguments, show_collected
+from skill_ttrl.cli.display.evaluation_view import evaluation_view
 from skill_ttrl.cli.display.output import print_json, prints_aside
-from skill_ttrl.cli.display.tables import evaluation_table
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     ENV_RULE,
@@ -137,12 +137,12 @@ def evaluate(
             how = {"output": output, "chunk": batch_size, "use_bank": not no_skills, "progress": view}
             found = _measure(str(policy), place, how)
     if scripted:
-        show_collected(played, as_json)
+        show_collected(played, as_json, full=full)
     elif as_json:
         print_json(found[0] if len(found) == 1 else found)
     else:
         for each in found:
-            Console().print(evaluation_table(each, full=full))
+            Console().print(evaluation_view(each, full=full))
 
 
 class Place(NamedTuple):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.reports.run_list import ListedRun
 
-EVERYTHING = "Everything is in {0}. Show it: skillttrl inspect {0}"
+EVERYTHING = "Everything is in {0}. All metrics: skillttrl inspect {0} --full"
 
 runs_app = App(help="Runs: list them, show one.", no_args_is_help=True)
 
@@ -91,6 +91,7 @@ def compare(
     """
     from skill_ttrl.stages.reports.compare import FIGURES, measured
     from skill_ttrl.stages.reports.compare import compare as differ
+    from skill_ttrl.stages.reports.summary_text import verdict
 
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence lies between 0 and 1, found {confidence}.")
@@ -102,13 +103,20 @@ def compare(
     screen = Console()
     for each in found:
         rows = [
-            (FIGURES[name].format(samples), number(of.one), number(of.other), signed(of.difference, of.interval))
+            (
+                FIGURES[name].format(samples),
+                number(of.one),
+                number(of.other),
+                signed(of.difference, of.interval),
+                verdict(of.interval),
+            )
             for name, of in each.figures.items()
+            if not (samples == 1 and name == "majority" and "accuracy" in each.figures)  # the same as avg@1
         ]
         how = "paired over tasks" if each.paired else "not paired"
         tasks = max(change.tasks[0] for change in each.figures.values())
         title = f"{each.other} less {each.one}: {tasks} tasks, {how}"
-        screen.print(FittedTable(title, ("figure", "first", "second", "difference"), rows))
+        screen.print(FittedTable(title, ("metric", "first", "second", "difference", "verdict"), rows))
         say(*each.notes, screen=screen, soft_wrap=False)
 
 

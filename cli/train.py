@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json, say, show
-from skill_ttrl.cli.display.tables import plan_view
-from skill_ttrl.cli.display.views import RunView, closing_lines, summary_table
+from skill_ttrl.cli.launching import notice, run_or_plan, serve_other_ranks
 from skill_ttrl.cli.options import (
     AUTO,
     CONFIG_HELP,
@@ -27,13 +23,11 @@ from skill_ttrl.cli.options import (
     policy_option,
     set_option,
 )
-from skill_ttrl.cli.runs import EVERYTHING, seeds_of, train_seeds
+from skill_ttrl.cli.runs import seeds_of
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.runs.summary import Summary
-    from skill_ttrl.stages.launch import Launch, Options
+    from skill_ttrl.stages.launch import Options
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
 MaybeConfig = Annotated[
@@ -136,7 +130,7 @@ def train(
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
     settings = _overrides(overrides, env_data, mock)
     found = launch(config, _options(settings, env, seed, nproc, report_to, output, resume))
-    _run(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
 def sft(
@@ -171,7 +165,7 @@ def sft(
 
     options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
-    _run(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
 def rl(
@@ -204,7 +198,7 @@ def rl(
 
     options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
     found = launch_rl(config, options, model=policy, bank=bank)
-    _run(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
 def _overrides(given: Sequence[str] | None, env_data: str | None, mock: bool) -> list[str]:
@@ -232,121 +226,4 @@ def _options(
         raise ConfigError(f"--resume is 'auto', 'last-good' or 'never', found {resume!r}.")
     if resume is None and output is not None:
         resume = AUTO
-    return Options(overrides, env, seed, nproc, tracker, output, None if resume == NEVER else resume, _notice)
-
-
-def serve_other_ranks() -> None:
-    """On another rank than the driver: carry out its commands to the end, and leave."""
-    from skill_ttrl.rl.parallel.environment import rank
-
-    if rank() == 0:
-        return
-    from skill_ttrl.rl.parallel.commands import serve
-    from skill_ttrl.rl.parallel.ranks import join
-
-    serve(join())
-    raise typer.Exit
-
-
-@contextmanager
-def driving_ranks() -> Iterator[None]:
-    """While entered this process is the driver of the ranks that were started with it, if there are any; they end with it."""
-    from skill_ttrl.rl.parallel.environment import launched
-
-    if not launched():
-        yield
-        return
-    from skill_ttrl.rl.parallel.commands import current_driver
-    from skill_ttrl.rl.parallel.launch import following_launcher
-    from skill_ttrl.rl.parallel.ranks import join
-
-    join()
-    with following_launcher():
-        try:
-            yield
-        finally:
-            current_driver().dismiss()
-
-
-def _notice(text: str) -> None:
-    say(text, screen=Console(stderr=True))
-
-
-def _run(found: Launch, *, as_json: bool, dry_run: bool, full: bool = False, seeds: list[int] | None = None) -> None:
-    from skill_ttrl.config import read_config_text
-    from skill_ttrl.rl.parallel.environment import launched
-
-    config, resume = found.load(), found.options.resume
-    text, where = read_config_text(found.source)
-    if dry_run:
-        from skill_ttrl.stages.doctor.plan import plan
-
-        planned = plan(config, asks_ranks=found.asks_ranks)
-        show(planned, as_json, plan_view)
-        if planned.exit_code:
-            raise typer.Exit(planned.exit_code)
-        return
-    if (config.runtime.nproc or 1) > 1 and not launched():
-        raise typer.Exit(_launch(found, config))
-    if launched():  # before the other ranks are waited for
-        from skill_ttrl.stages.train import check_runnable
-
-        check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
-    with driving_ranks():
-        _run_here(found, config, text, where, as_json=as_json, full=full, seeds=seeds)
-
-
-def _launch(found: Launch, config: SkillTTRLConfig) -> int:
-    """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
-    from skill_ttrl.rl.parallel.launch import launch, this_command
-    from skill_ttrl.runs.checkpoint import what_is_saved
-    from skill_ttrl.stages.setup.checks import check_ready
-    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
-
-    check_ready(config)
-    check_ranks(config)
-    check_gpus(config, asked=found.asks_ranks)
-    folder = found.folder(config)
-    return launch(this_command(), config.runtime.nproc or 1, notice=_notice, saved=lambda: what_is_saved(folder))
-
-
-def _run_here(
-    found: Launch,
-    config: SkillTTRLConfig,
-    text: str,
-    where: str,
-    *,
-    as_json: bool,
-    full: bool,
-    seeds: list[int] | None,
-) -> None:
-    """Run in this process, which may be the driver of several."""
-    from skill_ttrl.config import verified_note
-
-    screen, resume = Console(stderr=as_json), found.options.resume
-    folder = found.folder(config)
-    if (note := verified_note(config)).startswith("never"):
-        screen.print(
-            f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
-        )
-    if seeds is not None:
-        train_seeds(config, seeds, folder, resume, text, as_json=as_json)
-        return
-    with RunView(screen, f"{config.name} → {folder}") as view:
-        from skill_ttrl.stages.train import run
-
-        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options
-    if as_json:
-        print_json(summary)
-        return
-    show_outcome(screen, summary, folder, full=full)
-
-
-def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
-    """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
-    from skill_ttrl.stages.reports.baseline import baseline_lines
-
-    screen.print(summary_table(summary))
-    lines = closing_lines(summary, baseline_lines(folder))
-    say(*lines, screen=screen, soft_wrap=False)
-    say(EVERYTHING.format(folder), screen=screen)
+    return Options(overrides, env, seed, nproc, tracker, output, None if resume == NEVER else resume, notice)

@@ -246,8 +246,13 @@ def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
     def collect(*words: object) -> Any:
         return skillttrl("collect", "--env", DOORS, "-o", tmp_path / "out.jsonl", *words)
 
-    refused(collect("--policy", "openai:m", "--num-workers", 2), 2, "--jobs is for a player", "openai:m is a policy")
-    refused(collect("--policy", "openai:m", "--epsilon", 0.1), 2, "--explore is for a player")
+    refused(
+        collect("--policy", "openai:m", "--num-workers", 2),
+        2,
+        "--num-workers needs a scripted agent",
+        "openai:m is a model",
+    )
+    refused(collect("--policy", "openai:m", "--epsilon", 0.1), 2, "--epsilon needs a scripted agent")
     for words in (("--config", "quickstart"), ("--batch-size", 3), ("--no-skills",)):
         refused(collect("--policy", "random", *words), 2, f"{words[0]} needs a model", "random is a scripted agent")
     refused(collect("--policy", "no/where/at/all"), 4, "no/where/at/all")

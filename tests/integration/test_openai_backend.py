@@ -87,7 +87,7 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     lines = read_jsonl(out / "usage.jsonl")
     assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
-    assert "models behind addresses" in skillttrl("inspect", out).out
+    assert "LLM calls" in skillttrl("inspect", out).out
 
 
 def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_path: Path) -> None:

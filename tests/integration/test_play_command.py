@@ -234,8 +234,8 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--policy", "play_house:None"], 2, "has no agent 'None'"),
         (["--policy", "./nowhere"], 5, "There is no folder nowhere"),
         (["--walkthrough", "--policy", "random"], 2, "give one of them"),
-        (["--temperature", "1"], 2, "--temperature is for a policy"),
-        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 is for a policy"),
+        (["--temperature", "1"], 2, "--temperature needs a model"),
+        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 needs a model"),
         (
             ["--set", "env.kwargs.broken=true", "--policy", "random"],
             3,

@@ -86,9 +86,10 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     assert ["problems", "4"] in skillttrl("inspect", tmp_path / "lab" / "vote.json", "--json").json["rows"]
     page = (tmp_path / "lab.html").read_text()
     assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
-    shown = skillttrl("vote", tmp_path / "lab", *ALL).out
-    assert "guard needs history" in shown and "noise" in shown and "by type of problem" in shown
-    assert max(len(line) for line in shown.splitlines()) <= 80
+    shown, full = (skillttrl("vote", tmp_path / "lab", *ALL, *more).out for more in ((), ("--full",)))
+    assert "guard needs history" in shown and "noise" in shown and "verdict" in shown and "more strategies" in shown
+    assert "guard needs history" in full and "noise" in full and "by problem type" in full
+    assert max(len(line) for line in (shown + full).splitlines()) <= 80
 
 
 def test_an_evaluation_s_samples_are_voted_on(run: Path, tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], l
         for row in _evaluated(name, found)
         if any(value not in (None, "", "{}") for value in row[1:])
     ]
-    return ("figure", *(str(each.get("label", "")) for each in found)), rows
+    return ("metric", *(str(each.get("label", "")) for each in found)), rows
 
 
 def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -52,7 +52,7 @@ def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[
         (phase, name, len(each), *(f"{value:.4g}" for value in (each[0], each[-1], fmean(each), min(each), max(each))))
         for (phase, name), each in values.items()
     ]
-    return ("figure", "phase", "steps", "first", "last", "mean", "least", "most"), [
+    return ("metric", "phase", "steps", "first", "last", "mean", "least", "most"), [
         (name, phase, *rest) for phase, name, *rest in rows
     ]
 
@@ -112,7 +112,7 @@ def seeds_inspection(found: Seeds) -> Inspection:
     facts = {
         "name": found.name,
         "seeds": ", ".join(map(str, found.seeds)),
-        "ended": ", ".join(map(str, found.ended)) or "none; go on with --resume auto",
+        "ended": ", ".join(map(str, found.ended)) or "none; continue with --resume auto",
         "wall time": f"{found.seconds:.0f} s",
     }
 
@@ -133,4 +133,4 @@ def seeds_inspection(found: Seeds) -> Inspection:
         notes.append(
             f"{len(found.seeds) - len(found.ended)} of {len(found.seeds)} seeds have not ended and are left out."
         )
-    return Inspection("seeds", found.path, facts, ("figure", "before", "after", "change"), rows, notes)
+    return Inspection("seeds", found.path, facts, ("metric", "before", "after", "change"), rows, notes)
