@@ -48,8 +48,8 @@ EnvData = Annotated[
     typer.Option(
         "--env-data",
         metavar="PATH",
-        help="The environment's games or products: a folder (ALFWorld: with `json_2.1.1/`; WebShop: the official files), "
-        "`generated`, or the address of a WebShop server. Short for env.kwargs.data.",
+        help="Games, products or questions of the environment: a folder (ALFWorld: with `json_2.1.1/`; WebShop: the official "
+        "files), a file (`qa`), `generated`, or the address of a WebShop server. Short for env.kwargs.data.",
     ),
 ]
 Mock = Annotated[

@@ -30,7 +30,7 @@ runs_app = App(help="Runs: list them, show one.", no_args_is_help=True)
 
 @runs_app.command("list")
 def runs_list(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of the runs.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
     """List the runs in a folder and one level below it, with their results.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
 MaybeConfig = Annotated[
-    str | None, typer.Argument(metavar="[CONFIG]", help=f"{CONFIG_HELP} Can be left out as described above.")
+    str | None, typer.Argument(metavar="CONFIG", help=f"{CONFIG_HELP} Can be left out as described above.")
 ]
 Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rl.learning_rate=1e-6.")]
 Output = Annotated[
