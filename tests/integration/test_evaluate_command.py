@@ -105,7 +105,7 @@ def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Path) -> None:
-    """`rl --model RUN` goes on from another run's weights, which have seen that run's demonstrations."""
+    """`rl --policy RUN` goes on from another run's weights, which have seen that run's demonstrations."""
     demos = tmp_path / "demos.jsonl"
     demos.write_text('{"prompt": "Compute 48+49.", "response": "<answer>97</answer>"}\n')
     first = ("--set", f"sft.data={{path: {demos}}}", "--set", "sft.steps=1")

@@ -38,7 +38,7 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         done = skillttrl(*command, "-o", tmp_path / "kept", "--json", *at(server))
         assert done.code == 0, done
         asked = len(server.asked)
-        again = skillttrl(*command, "-o", tmp_path / "kept", *at(server))
+        again = skillttrl(*command, "--full", "-o", tmp_path / "kept", *at(server))
         assert len(server.asked) == asked and again.code == 0
     found = done.json
     assert [result["task"] for result in found["results"]] == [f"test/{number}" for number in range(6)]

@@ -284,7 +284,7 @@ def test_a_problem_is_answered_and_graded() -> None:
 def test_environments_are_listed_with_and_without_the_word() -> None:
     assert skillttrl("envs") == skillttrl("envs", "list") and "SkillTTRL/ALFWorld-v0" in skillttrl("envs")[1]
     assert json.loads(skillttrl("envs", "list", "--json")[1]) == json.loads(skillttrl("envs", "--json")[1])
-    assert "--json stands after" in skillttrl("envs", "--json", "list")[2]
+    assert "--json comes after" in skillttrl("envs", "--json", "list")[2]
 
 
 def test_what_is_typed_need_not_be_text(house: Path) -> None:

@@ -100,7 +100,7 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     done = skillttrl("rl", "recipe.yaml", "--policy", which)
     own = str(Path("runs/a/sft/bank"))
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
-    assert "Begins with the skill bank of the run that --model names" in " ".join(done.err.split())
+    assert "of the run that --policy names" in " ".join(done.err.split())
     skillttrl("rl", "recipe.yaml", "--policy", which, "--bank", bank)
     skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=family:operators")
     assert began[1:] == ["runs/a/bank", "family:operators"]
@@ -143,12 +143,12 @@ def test_without_a_recipe_the_quickstart_of_the_episodes_environment_is_taken(ba
 def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recipe imitates advice, which is nowhere in episodes that were collected without --explore."""
+    """The recipe imitates advice, which is nowhere in episodes that were collected without --epsilon."""
     monkeypatch.setattr("skill_ttrl.stages.launch.quickstart_of", lambda episodes: "recipe.yaml")
     assert skillttrl(*COLLECT, "-o", tmp_path / "trajectories.jsonl").code == 0
     shutil.copytree(bank, tmp_path / "bank")
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)
-    assert done.code == 0 and "collected without --explore" in " ".join(done.err.split()), done
+    assert done.code == 0 and "collected without --epsilon" in " ".join(done.err.split()), done
     config = load_config(tmp_path / "sft" / "config.yaml")
     assert config.demonstrations.label == "won" and config.env.kwargs["data"] == "generated"
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=advice")
@@ -158,11 +158,11 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["sft"], 2, "Say which recipe"),
-        (["rl"], 2, "Say which recipe"),
+        (["sft"], 2, "Name a config"),
+        (["rl"], 2, "Name a config"),
         (["rl", "--policy", "nowhere"], 2, "There is no run at nowhere"),
-        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes beside the bank (runs/empty/trajectories.jsonl)"),
-        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft beside the bank (runs/empty/sft)"),
+        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes in the folder of the bank (runs/empty/trajectories.jsonl)"),
+        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft in the folder of the bank (runs/empty/sft)"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
         (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "is no episode"),
         (["sft", "--trajectories", "nowhere.jsonl"], 3, "There is no file of episodes at nowhere.jsonl"),

@@ -109,7 +109,7 @@ def test_inspect_shows_a_bank(bank: Path) -> None:
     assert found["facts"]["uses"] == "2, successful 1 (0.50)"
     assert found["rows"][0] == ["mod", "general", "Modular arithmetic", "1/2 (0.50)", "49", 1, None, None]
     shown = skillttrl("inspect", bank, "--rows", 1)
-    assert shown.code == 0 and "showing 1 of 2 skills; -n 2 shows all" in shown.out and "potatoes" not in shown.out
+    assert shown.code == 0 and "showing 1 of 2 skills; --rows 2 shows all" in shown.out and "potatoes" not in shown.out
 
 
 def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
@@ -254,7 +254,7 @@ def test_what_is_not_there(bank: Path, tmp_path: Path) -> None:
     refused(skillttrl("skills", "export", bank, "--at", 7), "no version 7")
     refused(skillttrl("inspect", bank, "--search", " "), "The query is empty")
     refused(skillttrl("inspect", bank, "--search", "x", "--mode", "keywrod"), "Unknown retrieval 'keywrod'", code=2)
-    refused(skillttrl("inspect", bank, "--mode", "keyword"), "give --search with them", code=2)
+    refused(skillttrl("inspect", bank, "--mode", "keyword"), "they need --search", code=2)
     refused(skillttrl("inspect", bank, "--search", "x", "--history"), "give one of them", code=2)
     for command in (("edit", "none", "mod", "--title", "x"), ("remove", "none", "mod"), ("rollback", "none", 1)):
         refused(skillttrl("skills", command[0], tmp_path / "none", *command[2:]), "There is no skill bank at")
