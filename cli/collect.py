@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
+from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, prints_aside, say
-from skill_ttrl.cli.display.views import RunView, number
+from skill_ttrl.cli.display.views import RunView, interval, number
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,
@@ -34,7 +32,6 @@ from skill_ttrl.cli.options import (
     words,
 )
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
     from skill_ttrl.rollout.outcome import SuccessStats
@@ -249,21 +246,15 @@ def _episodes(count: int) -> str:
     return f"{count:,} episode{'' if count == 1 else 's'}"
 
 
-def _bounds(interval: tuple[float, float] | None) -> str:
-    return "-" if interval is None else f"{interval[0]:.3f}–{interval[1]:.3f}"
-
-
-def success_table(rows: Mapping[str, SuccessStats]) -> Table:
-    """One row per task type, at most 80 columns wide; nothing in a name is read as markup. Has scores, if there are any."""
+def success_table(rows: Mapping[str, SuccessStats]) -> FittedTable:
+    """One row per task type, at most 80 columns wide. Has scores, if there are any."""
     scored = any(each.score is not None for each in rows.values())
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("task type", overflow="fold")
-    for column in ("episodes", *(("score", "interval") if scored else ()), "success", "interval", "steps", "failed"):
-        table.add_column(column, justify="right")
+    cells = []
     for name, each in rows.items():
-        steps = "-" if each.steps is None else f"{each.steps:.1f}"
-        score = (number(each.score), _bounds(each.score_interval)) if scored else ()
-        success = (number(each.success), _bounds(each.interval))
-        cells = (name or "other", f"{each.episodes:,}", *score, *success, steps, f"{each.failed:,}")
-        table.add_row(*(Text(escape_terminal(cell)) for cell in cells))
-    return table
+        score = (number(each.score) + interval(each.score_interval),) if scored else ()
+        success = number(each.success) + interval(each.interval)
+        steps = None if each.steps is None else f"{each.steps:.1f}"
+        cells.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
+    return FittedTable(
+        "", ("task type", "episodes", *(("score",) if scored else ()), "success", "steps", "failed"), cells
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from skill_ttrl.errors import ConfigError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 BATCH, WORKERS, NO_SKILLS, POLICY, ENV_DATA = "--batch-size", "--num-workers", "--no-skills", "--policy", "--env-data"
 TRACKER = {"--tracker": "--report-to"}
@@ -133,6 +135,7 @@ class App(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(cls=Group, rich_markup_mode="markdown", **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Any:
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
         """See `typer.Typer.command`."""
-        return super().command(name, cls=Command, **settings)
+        decorate: Callable[[F], F] = super().command(name, cls=Command, **settings)
+        return decorate

@@ -55,7 +55,9 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
         parts += [*map(skill_view, found.skills, scores), Text()]
     elif rows:
         parts.append(FittedTable("", found.columns, rows))
-    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
+    repeated = ("Change of ",) if "change" in found.columns else ()  # the table has it
+    notes = [note for note in found.notes if not note.startswith(repeated)]
+    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in notes]
     parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
     if hidden := len(found.rows) - len(rows) + len(found.facts) - len(facts):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))

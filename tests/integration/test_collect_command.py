@@ -108,10 +108,11 @@ def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_pat
     command = ("collect", "--env", DOORS, "--policy", "tests.doors:Clumsy", "-o", file)
     done = skillttrl(*command)
     assert done.code == 0, done
-    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
-    assert rows["left"] == ["15", "1.000", "0.796–1.000", "2.0", "0"]
-    assert rows["right"] == ["15", "0.800", "0.548–0.930", "1.0", "3"]
-    assert rows["all"][:2] == ["30", "0.900"]
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.out.splitlines() if "│" in line]
+    rows = {name: cells for name, *cells in lines}
+    assert next(iter(rows)) == "all" and rows["all"][0] == "30" and rows["all"][1].startswith("0.900 [")
+    assert rows["left"] == ["15", "1.000 [0.796, 1.000]", "2.0", "0"]
+    assert rows["right"] == ["15", "0.800 [0.548, 0.930]", "1.0", "3"]
     assert "Source: joinery." in done.out and "3 episodes failed" in done.out and "dropped the key" in done.out
     found = skillttrl(*command, "--json").json
     assert found["overall"]["success"] == 0.9 and found["by_type"]["right"]["failed"] == 3

@@ -234,7 +234,9 @@ def _kept(path: Path) -> Inspection:
     if (path / EVALUATION).is_file():
         facts |= {str(name): f"{tries} of each problem at T = {heat:g}" for name, tries, heat, _ in rows}
         figures = evaluation_inspection(path / EVALUATION)
-        return Inspection("samples", str(path), facts, figures.columns, figures.rows, notes)
+        return Inspection(
+            "samples", str(path), facts, figures.columns, figures.rows, notes, main_rows=figures.main_rows
+        )
     return Inspection("samples", str(path), facts, columns, rows, notes)
 
 

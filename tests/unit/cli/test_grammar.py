@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
+import runpy
 import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[3] / "docs"))
-
-from generate_cli import commands
 
 from skill_ttrl.cli.main import app, main
 from skill_ttrl.cli.options import check_resume, is_scripted
 from skill_ttrl.cli.renamed import EXTRA, POSITIONAL, RENAMED
 from skill_ttrl.errors import ConfigError, RunFolderError
 
-COMMANDS = dict(commands())
+ROOT = Path(__file__).parents[3]
+COMMANDS = dict(runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["commands"]())
 UNUSED = re.compile(r"\b(told|tries|beside|given up|kept|put down|gone on with|recipe|recipes)\b", re.IGNORECASE)
-CLI = Path(__file__).parents[3] / "cli"
 
 
 def options(command: str) -> dict[str, object]:
@@ -74,9 +71,9 @@ def test_an_option_that_never_was_stays_a_usage_error(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_prints_json_and_shows_an_example(command: str) -> None:
     assert "--json" in options(command)
-    told = COMMANDS[command].help
-    (example,) = re.findall(r"Example: `([^`]*)`", told)
-    assert f"skillttrl {command}".strip() in example and told.rstrip().endswith(f"`{example}`")
+    text = COMMANDS[command].help
+    (example,) = re.findall(r"Example: `([^`]*)`", text)
+    assert f"skillttrl {command}".strip() in example and text.rstrip().endswith(f"`{example}`")
 
 
 def test_one_name_means_one_thing() -> None:
@@ -98,7 +95,7 @@ def test_help_does_without_some_words() -> None:
 
 def test_messages_do_without_some_words() -> None:
     found = []
-    for path in CLI.rglob("*.py"):
+    for path in (ROOT / "cli").rglob("*.py"):
         for line in path.read_text(encoding="utf-8").splitlines():
             found += [f"{path.name}: {text}" for text in re.findall(r'"([^"]*)"', line) if UNUSED.search(text)]
     assert found == []
