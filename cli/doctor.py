@@ -43,7 +43,7 @@ def doctor(
 
 @doctor_app.command()
 def lockfile(
-    name: Annotated[str, typer.Argument(metavar="cpu|gpu", help="Hardware that the set of packages is for.")],
+    name: Annotated[str, typer.Argument(metavar="HARDWARE", help="`cpu` or `gpu`.")],
     as_json: AsJson = False,
 ) -> None:
     """Print the path of the lockfile with the set of packages that includes vLLM.
