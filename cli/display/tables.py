@@ -78,7 +78,7 @@ def skill_view(skill: Skill, score: object = None) -> RenderableType:
     figures = [
         "fallback" if score == "fallback" else f"score {score}" if score is not None else "",
         f"{skill.tier}: {skill.task_type}" if skill.task_type else skill.tier,
-        f"{stats.successes} successes in {stats.uses} uses ({rate:.2f})" if rate is not None else "not used",
+        f"successes/uses {stats.successes}/{stats.uses} ({rate:.2f})" if rate is not None else "not used",
         f"version {skill.version}" if skill.version > 1 else "",
         f"parents {', '.join(skill.parents)}" if skill.parents else "",
         f"flags: {', '.join(skill.flags)}" if skill.flags else "",
