@@ -121,7 +121,7 @@ def _run_here(
             f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
         )
     if seeds is not None:
-        train_seeds(config, seeds, folder, resume, text, as_json=as_json)
+        train_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
         return
     with RunView(screen, f"{config.name} → {folder}") as view:
         from skill_ttrl.stages.train import run

@@ -133,9 +133,16 @@ def seeds_of(text: str) -> list[int]:
 
 
 def train_seeds(
-    config: SkillTTRLConfig, seeds: Sequence[int], folder: Path, resume: str | None, text: str, *, as_json: bool
+    config: SkillTTRLConfig,
+    seeds: Sequence[int],
+    folder: Path,
+    resume: str | None,
+    text: str,
+    *,
+    as_json: bool,
+    full: bool = False,
 ) -> None:
-    """Run every seed, each with its own view, and print what they reach together."""
+    """Run every seed, each with its own view, and print their results together."""
     from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
     from skill_ttrl.stages.seeds import run_seeds
 
@@ -150,5 +157,5 @@ def train_seeds(
     if as_json:
         print_json(found)
         return
-    screen.print(inspection_view(seeds_inspection(found)))
+    screen.print(inspection_view(seeds_inspection(found), full=full))
     say(EVERYTHING.format(folder), screen=screen)

@@ -123,7 +123,7 @@ def measure_subject(
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     if samples.known is None:
-        progress.notice(f"Whether these problems were trained on is not said: {samples.why_unknown}.")
+        progress.notice(f"Contamination unknown: {samples.why_unknown}.")
     return found
 
 
@@ -208,7 +208,7 @@ def _source(env: str, kwargs: Mapping[str, Any], task: Task) -> str:
 
 def exposure(transductive: bool | None) -> str:
     """The word for whether a policy was trained on the problems that it is measured on."""
-    return {True: "transductive", False: "held-out", None: "of unknown exposure"}[transductive]
+    return {True: "transductive", False: "held-out", None: "contamination unknown"}[transductive]
 
 
 def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> list[Evaluation]:

@@ -60,10 +60,10 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     assert own["transductive"] is False and own["source"] == ""
     plain = skillttrl("evaluate", model, "--config", tiny_yaml, "--json")
     assert plain.code == 0 and plain.json["transductive"] is None and plain.json["label"] == "plain"
-    assert "is not said" in plain.err
+    assert "Contamination unknown" in plain.err
     assert {**plain.json, "label": own["label"], "transductive": False} == own
     shown = skillttrl("evaluate", model, "--config", tiny_yaml).out
-    assert "plain: 4 problems (test), of unknown exposure" in shown and "pass@2" in shown
+    assert "plain: 4 problems (test), contamination unknown" in shown and "pass@2" in shown
 
 
 def test_adapters_stand_on_the_model_that_they_name(model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
