@@ -50,12 +50,18 @@ Output = Annotated[
 Policy = Annotated[str, policy_option(f"The policy that plays: {POLICIES}; or {SCRIPTED}.")]
 Split = Annotated[str, typer.Option(help="Split of the environment's tasks.")]
 Limit = Annotated[
-    int | None, typer.Option(min=1, help="Number of tasks, spread over the split and its task types. Default: all.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Number of tasks, spread over the split and its task types. Default: all."),
 ]
 Rollouts = Annotated[
-    int, typer.Option("--rollouts-per-task", "-n", min=1, help="Episodes per task. A model samples them as one group.")
+    int,
+    typer.Option(
+        "--rollouts-per-task", "-n", metavar="N", min=1, help="Episodes per task. A model samples them as one group."
+    ),
 ]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's, else 0.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0.")
+]
 Types = Annotated[list[str] | None, typer.Option(help="Task types, separated by commas or repeated. Default: all.")]
 Overrides = Annotated[
     list[str] | None,
@@ -67,9 +73,9 @@ Overrides = Annotated[
 Epsilon = Annotated[
     str | None,
     typer.Option(
-        metavar="EPSILON[,EPSILON...]",
+        metavar="LIST",
         help="Scripted agent: probability that a step takes a random admissible action. The agent's own action is recorded in each "
-        "step's `info`. Several values: one for each rollout of a task in turn. Default: 0.",
+        "step's `info`. Several values, separated by commas: one for each rollout of a task in turn. Default: 0.",
     ),
 ]
 EpsilonMoves = Annotated[
@@ -83,13 +89,15 @@ EpsilonMoves = Annotated[
     ),
 ]
 MaxSteps = Annotated[
-    int | None, typer.Option(min=1, help="Scripted agent: most steps of an episode. Default: the environment's.")
+    int | None,
+    typer.Option(metavar="N", min=1, help="Scripted agent: most steps of an episode. Default: the environment's."),
 ]
 Config = Annotated[str | None, config_option("Chat template, lengths and endpoints of a plain model.")]
 BatchSize = Annotated[
     int | None,
     typer.Option(
         "--batch-size",
+        metavar="N",
         min=1,
         help="Model: episodes that are rolled out and stored together. Default: 64, or fewer if the backend takes fewer.",
     ),

@@ -55,8 +55,10 @@ Env = Annotated[str | None, typer.Option(help=f"Evaluate on the tasks of this en
 Split = Annotated[
     str | None, typer.Option(help="With --env: split of its tasks, such as `valid_unseen`. Default: test.")
 ]
-Limit = Annotated[int | None, typer.Option(min=1, help="Number of tasks. Default: all.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's, else 0.")]
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0.")
+]
 Config = Annotated[
     str | None,
     config_option(
@@ -74,6 +76,7 @@ BatchSize = Annotated[
     int | None,
     typer.Option(
         "--batch-size",
+        metavar="N",
         min=0,
         help="Problems drawn together, each batch from its own seed; 0: all. Default: all, or with --output what the backend "
         "takes at once.",

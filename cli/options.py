@@ -63,6 +63,7 @@ NumWorkers = Annotated[
     int | None,
     typer.Option(
         "--num-workers",
+        metavar="N",
         min=1,
         help="Processes that run a scripted agent. Default: one per core. The number does not change the results.",
     ),
@@ -76,7 +77,9 @@ Data = Annotated[
         help="Problems: JSON, JSONL, Parquet or `hf:owner/name`. Can be repeated. Default: those of the policy's config.",
     ),
 ]
-Samples = Annotated[int | None, typer.Option("--samples", "-n", min=1, help="Samples per task. Default: the config's.")]
+Samples = Annotated[
+    int | None, typer.Option("--samples", "-n", metavar="N", min=1, help="Samples per task. Default: the config's.")
+]
 Resume = Annotated[
     str,
     typer.Option(

@@ -18,6 +18,7 @@ from rich.text import Text
 
 from skill_ttrl.cli.display.output import print_json, say
 from skill_ttrl.cli.options import check_model, config_option, policy_argument, set_option
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -31,18 +32,24 @@ Policy = Annotated[
 ]
 Config = Annotated[str | None, config_option("Sets the model, the lengths and the section `vllm`.")]
 Overrides = Annotated[list[str] | None, set_option("With --config: override one key, e.g. vllm.start_timeout=900.")]
-Replicas = Annotated[int, typer.Option(min=1, help="Number of servers, each with its own port and GPU.")]
-Port = Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server; the others take the next ones.")]
+Replicas = Annotated[int, typer.Option(metavar="N", min=1, help="Number of servers, each with its own port and GPU.")]
+Port = Annotated[
+    int, typer.Option(metavar="N", min=1, max=65535, help="Port of the first server; the others take the next ones.")
+]
 Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs a key.")]
 Python = Annotated[
     str | None, typer.Option(help="Interpreter of the environment in which vLLM is installed. Default: this one.")
 ]
 Dtype = Annotated[str | None, typer.Option(help="Type of the weights: `float32`, `bfloat16`, `float16` or `auto`.")]
-MaxModelLen = Annotated[int | None, typer.Option(min=16, help="Most tokens of a prompt and its completion together.")]
-MaxNumSeqs = Annotated[int | None, typer.Option(min=1, help="Most sequences that are decoded at once.")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(metavar="N", min=16, help="Most tokens of a prompt and its completion together.")
+]
+MaxNumSeqs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most sequences that are decoded at once.")]
 GpuMemory = Annotated[
     float | None,
-    typer.Option("--gpu-memory-utilization", min=0.01, max=1.0, help="Share of a GPU's memory that a server uses."),
+    typer.Option(
+        "--gpu-memory-utilization", metavar="SHARE", help="Share of a GPU's memory that a server uses, in [0.01, 1]."
+    ),
 ]
 MaxLoraRank = Annotated[
     int | None,
@@ -66,7 +73,9 @@ TransferDir = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout when all servers are ready.")]
 StartTimeout = Annotated[
     float | None,
-    typer.Option(min=1.0, help="Seconds until a server must be ready. Default: the config's, else 600."),
+    typer.Option(
+        metavar="SECONDS", min=1, help="Seconds until a server must be ready. Default: the config's, else 600."
+    ),
 ]
 
 
@@ -99,6 +108,8 @@ def serve(
 
     if policy is not None:
         check_model(policy, "`skillttrl serve`")
+    if gpu_memory_utilization is not None and not 0.01 <= gpu_memory_utilization <= 1:
+        raise ConfigError(f"--gpu-memory-utilization lies between 0.01 and 1, found {gpu_memory_utilization}.")
     serving = serving_of(
         policy,
         config,

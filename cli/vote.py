@@ -51,23 +51,25 @@ StrategyArg = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy-arg",
-        metavar="NAME.KEY=VALUE",
-        help="Argument of a strategy, e.g. gated.threshold=0.6. Can be repeated.",
+        metavar="ARG",
+        help="Argument of a strategy as NAME.KEY=VALUE, e.g. gated.threshold=0.6. Can be repeated.",
     ),
 ]
 Threshold = Annotated[
     float,
     typer.Option(
         "--false-consensus-threshold",
-        min=0.0,
-        max=1.0,
-        help="Majority ratio from which a wrong winner is a false consensus.",
+        metavar="SHARE",
+        help="Majority ratio, in [0, 1], from which a wrong winner is a false consensus.",
     ),
 ]
 Resamples = Annotated[
     int,
     typer.Option(
-        "--num-resamples", min=1, help="Random halvings of the samples from which the flip rate is estimated."
+        "--num-resamples",
+        metavar="N",
+        min=1,
+        help="Random halvings of the samples from which the flip rate is estimated.",
     ),
 ]
 Paraphrase = Annotated[
@@ -78,7 +80,8 @@ Paraphrase = Annotated[
 ]
 Config = Annotated[str | None, config_option("Chat template, lengths and problems of a plain model.")]
 Seed = Annotated[
-    int | None, typer.Option(min=0, help="Seed of the samples and the resamples. Default: the config's, else 0.")
+    int | None,
+    typer.Option(metavar="N", min=0, help="Seed of the samples and the resamples. Default: the config's, else 0."),
 ]
 Output = Annotated[
     Path | None,

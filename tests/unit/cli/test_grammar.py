@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app, main
 from skill_ttrl.cli.options import check_resume, is_scripted
@@ -132,3 +133,10 @@ def test_the_names_of_the_commands_stay() -> None:
     stay = "train collect distill sft rl vote merge evaluate inspect ask export serve init doctor configs envs skills"
     assert names == {*stay.split(), "optimize", "compare", "runs"}
     assert app.info.name == "skillttrl"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_and_no_word_of_a_help_is_cut_at_80_columns(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}).output
+    assert "Example:" in shown and "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
