@@ -150,14 +150,9 @@ def collect(
     check_resume(resume, output, lines_of(output))
     data = generated_data(env_data, mock)
     scripted = find_player(policy, resolve_env(env)) is not None
-    if scripted:
-        of_model = {"--config": config, "--batch-size": batch_size, "--no-skills": no_skills, "--greedy": greedy}
-        refuse(of_model, f"needs a model, but {policy} is a scripted agent. Leave it out")
-    else:
-        noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
-        refuse(
-            {**noise, "--num-workers": num_workers}, f"needs a scripted agent, but {policy} is a model. Leave it out"
-        )
+    of_model = {"--config": config, "--batch-size": batch_size, "--no-skills": no_skills, "--greedy": greedy}
+    noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
+    _refuse_foreign(policy, scripted, of_model, {**noise, "--num-workers": num_workers})
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}", loop=False) as view:
         kwargs = environment_arguments(overrides or (), data) if scripted else {} if data is None else {"data": data}
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
@@ -173,6 +168,16 @@ def collect(
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json, full=full)
+
+
+def _refuse_foreign(
+    policy: str, scripted: bool, of_model: Mapping[str, object], of_scripted: Mapping[str, object]
+) -> None:
+    """Refuse options of the other kind of policy."""
+    if scripted:
+        refuse(of_model, f"needs a model, but {policy} is a scripted agent. Leave it out")
+    else:
+        refuse(of_scripted, f"needs a scripted agent, but {policy} is a model. Leave it out")
 
 
 def shares(text: str) -> tuple[float, ...]:
