@@ -29,6 +29,7 @@ from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.watch import TextEnvironment
+    from skill_ttrl.types import Trajectory
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C: 128 plus the signal's number."""
@@ -108,7 +109,6 @@ def play(
     from skill_ttrl.envs import resolve_env
     from skill_ttrl.envs.tasks import find_task
     from skill_ttrl.stages.collecting import watch as stage
-    from skill_ttrl.types import to_json
 
     if walkthrough and policy is not None:
         raise ConfigError("--walkthrough and --policy each name a policy to watch: give one of them.")
@@ -138,10 +138,18 @@ def play(
                 )
             elif player is not None:
                 played = stage.play(game, screen.task, player, seed=drawn, watch=screen)
+    _show(played, screen, model.config.data.max_prompt_tokens if model is not None else None, as_json)
+
+
+def _show(played: Trajectory, screen: Screen, max_prompt_tokens: int | None, as_json: bool) -> None:
+    """Print the end of an episode, and with `as_json` its trajectory; raises what went wrong in it."""
+    from skill_ttrl.stages.collecting.watch import refuse_error
+    from skill_ttrl.types import to_json
+
     if as_json:
         print(to_json(played))
-    stage.refuse_error(played)
-    screen.end(played, model.config.data.max_prompt_tokens if model is not None else None)
+    refuse_error(played)
+    screen.end(played, max_prompt_tokens)
 
 
 def _seat(env: str, console: Console, *, by_hand: bool, delay: float) -> tuple[Keyboard | None, Screen]:
