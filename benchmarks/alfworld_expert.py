@@ -4,7 +4,7 @@
     python benchmarks/alfworld_expert.py worth         # the expert with it, and with every receptacle equally likely
 
 Both need the official games ($ALFWORLD_DATA, or --data). How the expert does by type of task, with intervals, is what
-`skillttrl evaluate --env alfworld --agent expert` prints.
+`skillttrl evaluate expert --env alfworld` prints.
 """
 
 from __future__ import annotations

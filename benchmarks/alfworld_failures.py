@@ -1,6 +1,6 @@
 """Why ALFWorld games were lost: each lost game of a file of trajectories in one class, counts by class and type, examples.
 
-    skillttrl collect --env alfworld --split valid_unseen --agent POLICY --greedy -o greedy.jsonl
+    skillttrl collect --env alfworld --split valid_unseen --policy POLICY --greedy -o greedy.jsonl
     python benchmarks/alfworld_failures.py greedy.jsonl                  # counts, and one example a class
     python benchmarks/alfworld_failures.py greedy.jsonl --examples 50    # up to 50 a class, to be read
 

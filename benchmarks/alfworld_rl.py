@@ -116,7 +116,7 @@ def reinforce(output: Path, arm: str, seed: int) -> None:
         imitate(output / f"{arm}-{seed}", COLD, seed, LONGER)
         return
     cold = output / f"cold-{COLD}-{seed}"
-    learn("rl", output / f"{arm}-{seed}", seed, [*REINFORCEMENT, *ARMS[arm]], "--model", str(cold))
+    learn("rl", output / f"{arm}-{seed}", seed, [*REINFORCEMENT, *ARMS[arm]], "--policy", str(cold))
 
 
 def learn(command: str, run: Path, seed: int, settings: Sequence[str], *more: str) -> None:

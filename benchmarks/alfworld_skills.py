@@ -109,8 +109,18 @@ def collect(path: Path, episodes: int, types: Sequence[str], settings: Sequence[
     if path.exists():
         return
     partial = path.with_name(f"partial-{path.name}")
-    noise = ["--explore", "0.1,0.3", "--explore-moves", "0.6", "--max-steps", "40"]
-    arguments = ["--agent", "expert", "--tries", "2", "--episodes", str(episodes), "--jobs", "1", *noise]
+    noise = ["--epsilon", "0.1,0.3", "--epsilon-moves", "0.6", "--max-steps", "40"]
+    arguments = [
+        "--policy",
+        "expert",
+        "--rollouts-per-task",
+        "2",
+        "--limit",
+        str(episodes),
+        "--num-workers",
+        "1",
+        *noise,
+    ]
     arguments += ["--types", ",".join(types)]
     skillttrl("collect", "--env", "alfworld", *arguments, "-o", partial, settings=settings)
     partial.rename(path)

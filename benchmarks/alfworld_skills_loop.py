@@ -187,7 +187,7 @@ def expert(task: Task) -> Trajectory:
 
 
 def teach(bench: Bench, episodes: Sequence[Trajectory]) -> dict[str, Any]:
-    """Distill, and let the gate decide, as `skillttrl distill --merge --gate-with` does; success with what came of it."""
+    """Distill, and let the gate decide, as `skillttrl distill --append --policy` does; success with what came of it."""
     bank = bench.copy()
     config = bench.worker.config.model_copy(update={"distill": ONE_SKILL})
     found = distill_into(bank, episodes, config, LLMEndpoints(), gate=bench.test)

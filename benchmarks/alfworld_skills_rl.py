@@ -84,7 +84,7 @@ def reinforce(arm: str, kind: str, seed: int, output: Path) -> Path:
     config.write_text(yaml.safe_dump(settings, sort_keys=False))
     bank = output / (f"bank-{kind}-{seed}" if arm == "skill" else f"data-{kind}/known-bank")
     model = output / f"run-{kind}-{seed}"
-    skillttrl("rl", config, "--model", model, "--bank", bank, "--seed", seed, "-o", run, "--resume", "auto")
+    skillttrl("rl", config, "--policy", model, "--bank", bank, "--seed", seed, "-o", run, "--resume", "auto")
     return run
 
 

@@ -3,7 +3,7 @@
     python benchmarks/quickstart_skills.py                    # all runs, then the tables (about an hour on 2 cores)
     python benchmarks/quickstart_skills.py --tables-only      # the tables again from finished runs
 
-One cold start a seed; each variant reinforces from it, as a user would with `skillttrl rl RECIPE --model RUN`. Finished
+One cold start a seed; each variant reinforces from it, as a user would with `skillttrl rl RECIPE --policy RUN`. Finished
 runs are not repeated. Runs start one after the other, unless `--jobs` says otherwise: then wall times mean little.
 """
 
@@ -89,7 +89,7 @@ def run_seed(seed: int, variants: list[Variant], output: Path, jobs: int) -> Non
     for variant in variants:
         folder = run_folder(output, variant, seed)
         if not (folder / "summary.json").exists():
-            arguments = ("rl", variant.recipe, "--model", cold, "--seed", seed, "-o", folder, "--resume", "auto")
+            arguments = ("rl", variant.recipe, "--policy", cold, "--seed", seed, "-o", folder, "--resume", "auto")
             skillttrl(*arguments, settings=[*variant.settings, *threads])
         if variant.recipe == SKILLS and not (folder / "trained-names.json").exists():
             settings = ["data.eval=null", "eval.greedy=false", *threads]

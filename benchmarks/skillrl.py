@@ -60,7 +60,7 @@ def run_seed(recipe: str, seed: int, output: Path, settings: Sequence[str], *, c
     if not bank.exists():
         skillttrl("distill", "--trajectories", whole / "collected.jsonl", "-o", bank, "--config", recipe, settings=[])
     start = max((whole / "checkpoints").glob("sft-*"))
-    words = ("rl", recipe, "--model", start, "--bank", bank, "--seed", seed, "-o", apart, "--resume", "auto")
+    words = ("rl", recipe, "--policy", start, "--bank", bank, "--seed", seed, "-o", apart, "--resume", "auto")
     skillttrl(*words, settings=[*settings, "evolve=null"])
 
 
@@ -69,7 +69,7 @@ def players(recipe: str, env: str, output: Path) -> None:
     config = load_config(recipe)
     kwargs = [f"env.kwargs.{name}={value}" for name, value in config.env.kwargs.items()]
     for name in ("random", config.collect.agent):
-        words = ["evaluate", "--env", env, "--agent", name, "--split", SPLITS[env], "--json"]
+        words = ["evaluate", name, "--env", env, "--split", SPLITS[env], "--json"]
         limit = ["--limit", config.env.eval_tasks] if config.env.eval_tasks else []
         (output / f"{recipe}-{name}.json").write_text(skillttrl(*words, *limit, settings=kwargs))
 

@@ -1,6 +1,6 @@
 """Why WebShop goals were lost: each purchase below reward 1 in one class, counts by class, examples.
 
-    skillttrl collect --env webshop --split test --set env.kwargs.split_by=product --agent POLICY --greedy -o greedy.jsonl
+    skillttrl collect --env webshop --split test --set env.kwargs.split_by=product --policy POLICY --greedy -o greedy.jsonl
     python benchmarks/webshop_failures.py greedy.jsonl                  # counts, and one example a class
     python benchmarks/webshop_failures.py greedy.jsonl --examples 50    # up to 50 a class, to be read
 

@@ -1,6 +1,6 @@
 """A rule over WebShop's form for small policies: what shopping is worth to who reads and writes the very texts of such a policy, and learns nothing.
 
-    skillttrl evaluate --env webshop --split test --agent webshop_form_rule:FormRule     # with benchmarks/ on PYTHONPATH
+    skillttrl evaluate webshop_form_rule:FormRule --env webshop --split test     # with benchmarks/ on PYTHONPATH
     python benchmarks/webshop_agents.py scores                                           # beside the other agents
 
 It reads `agent.observations: webshop` and nothing else, and writes that form's actions. The likeliest result by the expert's published weights is

@@ -1,4 +1,4 @@
-"""`skillttrl envs`: which environments there are, what they are played with, and a game of one in the terminal."""
+"""`skillttrl envs`: list the environments, generate their data, play in one, serve one as pages."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from skill_ttrl.cli.display.output import print_json, show
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.play import play
 from skill_ttrl.cli.games.serve_shop import serve
-from skill_ttrl.cli.options import AsJson, words
+from skill_ttrl.cli.options import ENV_RULE, AsJson, words
+from skill_ttrl.cli.renamed import App
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
-
-envs_app = typer.Typer(rich_markup_mode="markdown")
+envs_app = App()
 
 
 @envs_app.callback(invoke_without_command=True)
 def envs(context: typer.Context, as_json: AsJson = False) -> None:
-    """List the environments that `--env` and `env.id` can name; play a game of one."""
+    """List the environments that `--env` and `env.id` can name, play in one, or generate data for one.
+
+    Example: `skillttrl envs`
+    """
     if context.invoked_subcommand is None:
         envs_list(as_json)
     elif as_json:
-        raise ConfigError(f"--json stands after the command: skillttrl envs {context.invoked_subcommand} ... --json.")
+        raise ConfigError(f"--json comes after the command: skillttrl envs {context.invoked_subcommand} ... --json.")
 
 
 @envs_app.command("list")
 def envs_list(as_json: AsJson = False) -> None:
-    """List the environments, as `skillttrl envs` alone does."""
+    """List the environments, as `skillttrl envs` alone does.
+
+    Example: `skillttrl envs list --json`
+    """
     from skill_ttrl.envs import list_envs
 
     found = list_envs()
@@ -43,9 +48,9 @@ def envs_list(as_json: AsJson = False) -> None:
         print_json(found)
         return
     rows = [(info.short_name, info.id, info.description) for info in found]
-    Console().print(FittedTable("Environments", ("short name", "id", "what it is"), rows))
+    Console().print(FittedTable("Environments", ("short name", "id", "description"), rows))
     Console().print(
-        f"Name one by {ENV_RULE}. Play it: skillttrl envs play math. Start one of your own: skillttrl init my_env",
+        f"Name one by {ENV_RULE}. Play in it: skillttrl envs play math. Write one of your own: skillttrl init my_env",
         markup=False,
     )
 
@@ -55,41 +60,48 @@ envs_app.command()(play)
 
 @envs_app.command()
 def generate(
-    env: Annotated[str, typer.Argument(metavar="ENV", help="`alfworld` or `webshop`.")],
+    env: Annotated[str, typer.Argument(metavar="ENV", help="Environment: `alfworld` or `webshop`.")],
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="Where; the splits of alfworld may share it. `--data` takes it."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder to write, for `--env-data`. Splits of alfworld can share one.",
         ),
     ],
     split: Annotated[
         str | None,
         typer.Option(
-            help="alfworld: `train`, `valid_seen` (the same rooms, other tasks) or `valid_unseen` (other rooms). Default: `train`."
+            help="alfworld: `train`, `valid_seen` (same rooms, other tasks) or `valid_unseen` (other rooms). Default: `train`."
         ),
     ] = None,
     games: Annotated[
         int | None,
-        typer.Option(min=1, help="alfworld: how many there are to be; the types of task take turns. Default: 240."),
+        typer.Option(min=1, help="alfworld: total number of games; task types alternate. Default: 240."),
     ] = None,
     products: Annotated[
         int | None,
-        typer.Option(min=1, help="webshop: how many there are to be; some 10,000 are made in a second. Default: 1000."),
+        typer.Option(min=1, help="webshop: total number of products; about 10,000 a second. Default: 1000."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything that is drawn: the same on every machine.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of every random choice; gives the same data on every machine.")
+    ] = 0,
     types: Annotated[
         list[str] | None,
-        typer.Option(help="alfworld: only these types of task; several with commas, or given again. Default: all."),
+        typer.Option(help="alfworld: task types, separated by commas or repeated. Default: all."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make what an environment is played with, where no official data are at hand.
+    """Generate games or products for an environment, where no official data are installed.
 
-    alfworld: household games, each a furnished room, a task in it, and a walkthrough that was played until it won. The same
-    command goes on where it was stopped, and a larger number adds games to those that are there.
+    alfworld: household games, each a furnished room with a task and a walkthrough that was checked by playing it. The same command
+    continues an interrupted generation, and a larger --games adds games.
 
-    webshop: a catalogue in the official files' schema, with instructions for two products in five. It is written whole or not
-    at all, and a smaller one is the beginning of a larger one.
+    webshop: a catalogue in the schema of the official files, with instructions for two products in five. It is written completely or
+    not at all; a smaller catalogue is a prefix of a larger one.
+
+    Example: `skillttrl envs generate alfworld --games 240 -o games`
     """
     alfworld: dict[str, object] = {"--split": split, "--games": games, "--types": types or None}
     foreign: dict[str, dict[str, object]] = {"alfworld": {"--products": products}, "webshop": alfworld}
@@ -97,7 +109,7 @@ def generate(
         raise EnvError(f"Nothing can be generated for an environment {env!r:.60}.{did_you_mean(env, tuple(foreign))}")
     given = [name for name, value in foreign[env].items() if value is not None]
     if given:
-        raise ConfigError(f"{' and '.join(given)} cannot be chosen for {env}. See: skillttrl envs generate --help")
+        raise ConfigError(f"{' and '.join(given)} cannot be set for {env}. See: skillttrl envs generate --help")
     if env == "webshop":
         _catalogue(output, products, seed, as_json)
     else:
@@ -113,9 +125,9 @@ def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> 
 
     with RunView(Console(stderr=True), "generate webshop", loop=False) as view:
         made = run(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
-    new = "all new" if made.written else "there already"
+    new = "all new" if made.written else "which were there already"
     counts = f"{made.products} products in {made.folder}, {new} ({made.seconds} s)."
-    show(made, as_json, lines=(counts, f"Shop there: skillttrl envs play webshop --data {made.folder}"))
+    show(made, as_json, lines=(counts, f"Shop there: skillttrl envs play webshop --env-data {made.folder}"))
 
 
 def _games(output: Path, split: str, games: int, seed: int, types: Sequence[str], as_json: bool) -> None:
@@ -124,5 +136,5 @@ def _games(output: Path, split: str, games: int, seed: int, types: Sequence[str]
     with RunView(Console(stderr=True), f"generate alfworld {split}", loop=False) as view:
         made = run(output, split, games, seed=seed, types=types or None, progress=view)
     counts = f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s)."
-    play_one = f"Play one: skillttrl envs play alfworld --split {split} --data {made.folder}"
+    play_one = f"Play one: skillttrl envs play alfworld --split {split} --env-data {made.folder}"
     show(made, as_json, lines=(counts, play_one))

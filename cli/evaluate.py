@@ -1,4 +1,4 @@
-"""`skillttrl evaluate`: a run, a checkpoint or a model on its own problems, on any file or in an environment; or a player."""
+"""`skillttrl evaluate`: measure a policy on its own problems, on files, or in an environment."""
 
 from __future__ import annotations
 
@@ -12,10 +12,28 @@ import typer
 from rich.console import Console
 
 from skill_ttrl.cli.collect import environment_arguments, show_collected
+from skill_ttrl.cli.display.evaluation_view import evaluation_view
 from skill_ttrl.cli.display.output import print_json, prints_aside
-from skill_ttrl.cli.display.tables import evaluation_table
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.options import Jobs, recipe_option, refuse, set_option
+from skill_ttrl.cli.options import (
+    ENV_RULE,
+    POLICIES,
+    SCRIPTED,
+    Data,
+    EnvData,
+    Full,
+    NoSkills,
+    NumWorkers,
+    Resume,
+    Samples,
+    check_resume,
+    config_option,
+    is_scripted,
+    policy_argument,
+    refuse,
+    set_option,
+    with_seed,
+)
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
@@ -26,126 +44,108 @@ if TYPE_CHECKING:
 SPLIT = "test"
 """Of an environment, where none is named."""
 
-Subject = Annotated[
+Policy = Annotated[
     str | None,
-    typer.Argument(
-        metavar="SOURCE",
-        help="A run, one checkpoint of it, a model's folder, a model of the hub, `openai:MODEL` for `endpoints.policy`, or `command:PROGRAM` for a program. "
-        "None, with `--env`: a player without a model (`--agent`).",
+    policy_argument(
+        f"{POLICIES[0].upper()}{POLICIES[1:]}. With --env or --config also {SCRIPTED}. Default there: `expert`."
     ),
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one key, e.g. eval.samples=64.")]
-Data = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`; may be given more than once. Default: those of the run. With "
-        "`--env`: where its games or products are (env.kwargs.data).",
-    ),
-]
-Env = Annotated[
-    str | None,
-    typer.Option(
-        help="Measure on the tasks of this environment: short name (`alfworld`, `webshop`), Gymnasium id, or `module:EnvId-v0`."
-    ),
-]
+Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. eval.greedy=false.")]
+Env = Annotated[str | None, typer.Option(help=f"Evaluate on the tasks of this environment: {ENV_RULE}.")]
 Split = Annotated[
-    str | None, typer.Option(help="With --env: part of its tasks, such as `valid_unseen`. Default: test.")
+    str | None, typer.Option(help="With --env: split of its tasks, such as `valid_unseen`. Default: test.")
 ]
-Agent = Annotated[
+Limit = Annotated[int | None, typer.Option(metavar="N", min=1, help="Number of tasks. Default: all.")]
+Seed = Annotated[
+    int | None, typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0.")
+]
+Config = Annotated[
     str | None,
-    typer.Option(
-        metavar="WHO",
-        help="With --env or --config and no SOURCE: `expert` (the default), `random`, `first` (the first listed action), "
-        "`constant:TEXT`, `walkthrough`, another of the environment's own (`rule` of `webshop`), or `module:attribute`.",
-    ),
-]
-Limit = Annotated[
-    int | None,
-    typer.Option(min=1, help="With --env: only so many tasks, spread over the split and its types. Default: all."),
-]
-Seed = Annotated[int | None, typer.Option(min=0, help="Of a player's choices. Default: 0.")]
-Recipe = Annotated[
-    str | None,
-    recipe_option(
-        "Template and lengths for a plain model. With --agent: the tasks that this recipe is measured on, and for `first` the "
-        "order in which its prompts list the actions."
+    config_option(
+        "Chat template, lengths and problems of a plain model; for a scripted agent, the tasks, and for `first` the order in which the "
+        "prompts list the actions."
     ),
 ]
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output",
-        "-o",
-        help="Keep samples here as they are drawn; the same command goes on from them. Of a player: FILE.jsonl, its "
-        "trajectories.",
+        "--output", "-o", help="Folder that stores the samples as they are drawn; for a scripted agent: FILE.jsonl."
     ),
 ]
-Chunk = Annotated[
+BatchSize = Annotated[
     int | None,
     typer.Option(
+        "--batch-size",
+        metavar="N",
         min=0,
-        help="Problems drawn together, each chunk from a seed of its own; 0: all. Default: what the backend takes at once with "
-        "--output, else all.",
+        help="Problems drawn together, each batch from its own seed; 0: all. Default: all, or with --output what the backend "
+        "takes at once.",
     ),
 ]
-NoBank = Annotated[bool, typer.Option("--no-bank", help="Without the skill bank: what are the skills worth?")]
 Document = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE", help="A skill document at the head of every prompt; short for --set agent.document=FILE."
+        metavar="FILE", help="Skill document to put at the head of every prompt. Short for --set agent.document=FILE."
     ),
 ]
 AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON on stdout, nothing else: a list where there are several.")
+    bool,
+    typer.Option("--json", help="Print one JSON value on stdout, and nothing else there; a list for several files."),
 ]
 
 
 def evaluate(
-    path: Subject = None,
+    policy: Policy = None,
     overrides: Overrides = None,
     data: Data = None,
-    config: Recipe = None,
+    config: Config = None,
     env: Env = None,
     split: Split = None,
     limit: Limit = None,
-    agent: Agent = None,
+    env_data: EnvData = None,
+    samples: Samples = None,
     seed: Seed = None,
-    jobs: Jobs = None,
+    num_workers: NumWorkers = None,
     output: Output = None,
-    chunk: Chunk = None,
-    no_bank: NoBank = False,
+    resume: Resume = "auto",
+    batch_size: BatchSize = None,
+    no_skills: NoSkills = False,
     document: Document = None,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure avg@k, pass@k, maj@k and greedy, every problem exactly once, with intervals; one table a file.
+    """Measure avg@k, pass@k, maj@k and greedy accuracy with intervals, on every problem once. Prints one table per file.
 
-    With `--env` the problems are the tasks of one split of an environment; without a SOURCE a player plays each of them once:
-    success by type of task. Where an environment gives partial rewards (`webshop`), the mean score is reported too.
+    With --env the problems are the tasks of one split of an environment. A scripted agent plays each task once, and success is
+    reported by task type. Where an environment gives partial rewards (`webshop`), the mean score is reported too.
+
+    Example: `skillttrl evaluate runs/quickstart --data problems.jsonl -n 8`
     """
-    where = env or (config if path is None else None)  # a player plays the tasks of an environment, or of a config's
-    of_player = {"--agent": agent, "--jobs": jobs, "--seed (a policy's is --set seed=...)": seed}
-    of_policy = {"--chunk": chunk, "--no-bank": no_bank or None, "--document": document}
+    check_resume(resume, output)
+    scripted = _is_scripted(policy, env, config)
+    drawn = [] if samples is None else [f"eval.samples={samples}"]
     shown = [] if document is None else [f"agent.document={json.dumps(document)}"]
-    place = Place(env, split, limit, data or (), [*(overrides or ()), *shown], config)
-    _refuse_idle(path, where is not None, place, of_player, of_policy)
-    title = f"evaluate {path or agent or 'expert'}" + (f" in {where}" if where is not None else "")
-    # where no split was named, the one that is looked for need not be there: it is not the user's word
+    settings = [*(overrides or ()), *drawn, *shown]
+    place = Place(env, split, limit, data or (), env_data, settings if scripted else with_seed(settings, seed), config)
+    of_model = {"--batch-size": batch_size, "--no-skills": no_skills, "--document": document, "--samples": samples}
+    _check_options(policy, scripted, place, {"--num-workers": num_workers}, of_model)
+    title = f"evaluate {policy or 'expert'}" + (f" in {env or config}" if env or scripted else "")
+    # without --split the error about the default split has to say how another one is named
     naming = annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
     with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, naming:
-        if path is None:
-            who = {"agent": agent or "expert", "seed": seed or 0, "jobs": jobs, "output": output, "progress": view}
-            played = _play(place, who)
+        if scripted:
+            who = {"agent": policy or "expert", "seed": seed or 0, "jobs": num_workers, "output": output}
+            played = _play(place, {**who, "progress": view})
         else:
-            how = {"output": output, "chunk": chunk, "use_bank": not no_bank, "progress": view}
-            found = _measure(path, place, how)
-    if path is None:
-        show_collected(played, as_json)
+            how = {"output": output, "chunk": batch_size, "use_bank": not no_skills, "progress": view}
+            found = _measure(str(policy), place, how)
+    if scripted:
+        show_collected(played, as_json, full=full)
     elif as_json:
         print_json(found[0] if len(found) == 1 else found)
     else:
         for each in found:
-            Console().print(evaluation_table(each))
+            Console().print(evaluation_view(each, full=full))
 
 
 class Place(NamedTuple):
@@ -155,23 +155,50 @@ class Place(NamedTuple):
     split: str | None
     limit: int | None
     data: Sequence[str]
+    env_data: str | None
     overrides: Sequence[str]
     config: str | None
 
 
+def _is_scripted(policy: str | None, env: str | None, config: str | None) -> bool:
+    """True if a scripted agent is meant.
+
+    Raises:
+        ConfigError: nothing is named, or a scripted agent without tasks to play.
+    """
+    if env is None and config is None:
+        if policy is None:
+            raise ConfigError(
+                "Name the policy to evaluate: skillttrl evaluate POLICY. A scripted agent needs an environment (--env), or a config "
+                "whose tasks it plays (--config)."
+            )
+        if is_scripted(policy):
+            raise ConfigError(
+                f"{policy} is a scripted agent: it needs --env ENV, or --config CONFIG with the tasks to play."
+            )
+        return False
+    if policy is None:
+        return True
+    from skill_ttrl.config import load_config
+    from skill_ttrl.envs import resolve_env
+    from skill_ttrl.stages.collecting.watch import find_player
+
+    return find_player(policy, resolve_env(env or load_config(str(config)).env.id)) is not None
+
+
 def _play(place: Place, who: Mapping[str, Any]) -> Collected:
-    """A player, on the tasks that a config is measured on, or of an environment."""
+    """Run a scripted agent on the tasks that a config is measured on, or on those of an environment."""
     from skill_ttrl.stages import collect
     from skill_ttrl.stages.collecting.collection import TaskSelection
 
     if place.config is not None:
         return collect.run_as_configured(_configured(place), split=place.split, limit=place.limit, **who)
-    arguments = environment_arguments(place.overrides, place.data[0] if place.data else None)
+    arguments = environment_arguments(place.overrides, place.env_data)
     return collect.run(TaskSelection(str(place.env), place.split or SPLIT, arguments, episodes=place.limit), **who)
 
 
 def _configured(place: Place) -> SkillTTRLConfig:
-    """The config whose evaluation tasks a player plays; another environment than its own brings its own arguments and tasks."""
+    """Return the config whose evaluation tasks are played; another environment than its own brings its own arguments and tasks."""
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
 
@@ -180,42 +207,41 @@ def _configured(place: Place) -> SkillTTRLConfig:
     asked = [] if env is None else [f"env.id={env}"]
     if env is not None and resolve_env(own) != resolve_env(env):
         asked += ["env.kwargs={}", "data.train=null", "data.eval=null"]
-    data = [f"env.kwargs.data={json.dumps(place.data[0])}"] if place.data else []
+    data = [] if place.env_data is None else [f"env.kwargs.data={json.dumps(place.env_data)}"]
     return load_config(source, [*asked, *place.overrides, *data])
 
 
-def _measure(source: str, place: Place, how: Mapping[str, Any]) -> tuple[Evaluation, ...]:
-    """A policy, on problems or in an environment."""
+def _measure(policy: str, place: Place, how: Mapping[str, Any]) -> tuple[Evaluation, ...]:
+    """Evaluate a model on problems or in an environment."""
     if place.env is None:
         from skill_ttrl.stages.evaluate import run_all
 
-        return run_all(source, place.overrides, data=place.data, config=place.config, **how)
+        own = [] if place.env_data is None else [f"env.kwargs.data={json.dumps(place.env_data)}"]
+        settings = [*place.overrides, *own]
+        return run_all(policy, settings, data=place.data, limit=place.limit, config=place.config, **how)
     from skill_ttrl.stages.evaluate import measure_policy
 
-    kwargs = {"data": place.data[0]} if place.data else None
+    kwargs = None if place.env_data is None else {"data": place.env_data}
     tasks: dict[str, Any] = {"split": place.split or SPLIT, "limit": place.limit, "kwargs": kwargs}
-    return measure_policy(source, place.env, overrides=place.overrides, config=place.config, **tasks, **how)
+    return measure_policy(policy, place.env, overrides=place.overrides, config=place.config, **tasks, **how)
 
 
-def _refuse_idle(
-    path: str | None, has_env: bool, place: Place, of_player: Mapping[str, object], of_policy: Mapping[str, object]
+def _check_options(
+    policy: str | None, scripted: bool, place: Place, of_scripted: Mapping[str, object], of_model: Mapping[str, object]
 ) -> None:
-    """Options that would change nothing are mistakes.
+    """Refuse options that would have no effect.
 
     Raises:
-        ConfigError: one of them is given in vain, or there is nothing to measure.
+        ConfigError: one of them is given.
     """
-    if not has_env:
-        refuse({"--split": place.split, "--limit": place.limit, **of_player}, "needs --env")
-        if path is None:
-            raise ConfigError(
-                "Name what is to be measured: a run, a checkpoint or a model; or an environment in which a player is measured, "
-                "with --env, or a recipe whose tasks it plays, with --config."
-            )
+    if place.data and (place.env is not None or scripted):
+        raise ConfigError(
+            f"--data {place.data[0]} names problems, but here the environment's own tasks are measured. Its games or products are named "
+            "with --env-data."
+        )
+    if scripted:
+        refuse(of_model, f"needs a model, but {policy or 'expert'} is a scripted agent. Leave it out")
         return
-    if len(place.data) > 1:
-        raise ConfigError(f"With --env, --data says where its games are: give it once, found {', '.join(place.data)}.")
-    if path is None:
-        refuse(of_policy, "is for a policy; name one as SOURCE, or leave it out")
-    else:
-        refuse(of_player, "is for a player without a model; leave out SOURCE to measure one")
+    if place.env is None:
+        refuse({"--split": place.split}, "needs --env")
+    refuse(of_scripted, f"needs a scripted agent, but {policy} is a model. Leave it out")

@@ -1,4 +1,4 @@
-"""`skillttrl distill` and `merge`: episodes become a bank of skills; the winners' operations become updates of one."""
+"""`skillttrl distill` and `merge`: distill episodes into a skill bank; merge the operations of winning samples into one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.console import Console, Group, RenderableType
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import prints_aside, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.options import AsJson, refuse, set_option
+from skill_ttrl.cli.options import POLICIES, AsJson, check_model, config_option, policy_option, refuse, set_option
 from skill_ttrl.sanitize import one_line
 
 if TYPE_CHECKING:
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.training.bank_gate import TestChange
     from skill_ttrl.types import Skill
 
-GateWith = Annotated[
+GatePolicy = Annotated[
     str | None,
-    typer.Option(
-        "--gate-with",
-        metavar="POLICY",
-        help="Put the change behind a gate: this policy (a run, checkpoint, model, `openai`) rolls out the bank before and after on training tasks "
-        "that its config holds out, and the change is applied if `skills.gate` accepts it.",
+    policy_option(
+        f"Gate the change with this policy ({POLICIES}): it rolls out held-out training tasks with the bank before and after the change, "
+        "which is applied if `skills.gate` accepts it."
     ),
 ]
 GateTasks = Annotated[
-    int | None, typer.Option(min=1, help="Tasks of the gate. Default: the policy's `skills.gate.tasks`.")
+    int | None, typer.Option(min=1, help="Tasks of the gate. Default: `skills.gate.tasks` of the policy's config.")
 ]
 GateSet = Annotated[
     list[str] | None,
     typer.Option(
-        "--gate-set", metavar="KEY=VALUE", help="Override one key of the policy's config, e.g. skills.gate.alpha=0.01."
+        "--gate-set",
+        metavar="KEY=VALUE",
+        help="Override one key of the policy's config, e.g. skills.gate.alpha=0.01. Can be repeated.",
     ),
 ]
 
 MAX_SKILL, MAX_CHANGE = 90, 60
 """Longest text of a skill in a cell in characters, in the tables of `distill` and of `merge`."""
 MAX_NOTES, MAX_SKIPPED = 20, 10
-"""Most notes, and most of the operations that were left out, that are listed."""
+"""Most notes, and most of the operations that were skipped, that are listed."""
 
 
 def distill(
@@ -54,48 +54,52 @@ def distill(
         typer.Option(
             "--trajectories",
             metavar="FILE.jsonl",
-            help="Episodes: of `skillttrl collect`, or a run's `trajectories.jsonl`.",
+            help="Episodes: the output of `skillttrl collect`, or a run's `trajectories.jsonl`.",
         ),
     ],
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="BANK", help="Folder of the bank, which must not be there yet.")
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="BANK", help="Folder of the bank. Must not exist, except with --append."
+        ),
     ],
     teacher: Annotated[
         str | None,
         typer.Option(
-            help="`heuristic` (counts, no language model), `openai` (the language model endpoints.teacher), or `module:attribute` of your own. Default: the config's, else `heuristic`."
+            help="`heuristic` (statistics of the episodes, no language model), `openai` (the model of endpoints.teacher), or your own as "
+            "`module:attribute`. Default: the config's, else `heuristic`."
         ),
     ] = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Add to a bank that is there.")] = False,
+    append: Annotated[bool, typer.Option("--append", help="Add the skills to an existing bank.")] = False,
     config: Annotated[
         str | None,
-        typer.Option(
-            help="A recipe or file that says how many skills are asked for, who is asked, and what happens when they fail."
-        ),
+        config_option("Sets how many skills are distilled, by which teacher, and how failed calls are handled."),
     ] = None,
-    overrides: Annotated[list[str] | None, set_option("Override one key, e.g. distill.max_general=8.")] = None,
-    gate_with: GateWith = None,
+    overrides: Annotated[list[str] | None, set_option("Override one config key, e.g. distill.max_general=8.")] = None,
+    policy: GatePolicy = None,
     gate_tasks: GateTasks = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
-    """Learn skills from episodes: general principles, skills by type of task, mistakes to avoid.
+    """Distill episodes into skills: general principles, skills by task type, and mistakes to avoid.
 
-    The bank is written whole or not at all. Its skills are found by their words, not by their meaning (embedder `hash`: no download),
-    unless the config's `skills` section names another. Answers of a language model are kept on disk where `endpoints.teacher.cache`
-    names a folder: the same command then asks only for what is missing.
+    The bank is written completely or not at all. Its skills are retrieved by words (embedder `hash`, no download), unless the config's
+    `skills` section names another embedder. If `endpoints.teacher.cache` names a folder, answers of a language model are stored there,
+    and the same command repeats only the missing calls.
+
+    Example: `skillttrl distill --trajectories expert.jsonl -o bank`
     """
     from skill_ttrl.stages.distill import run
 
     title, asked = f"distill {trajectories}", _checked(config, overrides)
-    if gate_with is not None and not merge:
-        refuse({"--gate-with": gate_with}, "tests a change of a bank that is there: it needs --merge")
+    if not append:
+        refuse({"--policy": policy}, "gates a change of an existing bank: it needs --append")
     with (
         prints_aside(),
         RunView(Console(stderr=True), title, loop=False, waits=True) as view,
-        _gate(gate_with, gate_tasks, gate_set) as gate,
+        _gate(policy, gate_tasks, gate_set) as gate,
     ):
-        found = run(trajectories, output, teacher=teacher, merge=merge, config=asked, progress=view, gate=gate)
+        found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
 
 
@@ -103,52 +107,68 @@ def merge(
     source: Annotated[
         Path,
         typer.Argument(
-            metavar="SOURCE",
-            help="A run, its `trajectories.jsonl` or `votes.jsonl`, or records with `problem` and `responses`, put to the vote.",
+            metavar="SAMPLES",
+            help="A run, its `trajectories.jsonl` or `votes.jsonl`, or records with `problem` and `responses`, which are put to the vote.",
         ),
     ],
-    bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank; made where it is not there.")],
+    bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank. It is made if it does not exist.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")] = False,
     extract: Annotated[
-        bool, typer.Option("--extract", help="Where no winner wrote a skill, take one from what their solutions share.")
+        bool,
+        typer.Option(
+            "--extract", help="Where no winner wrote a skill, extract one from what the winning solutions share."
+        ),
     ] = False,
-    by: Annotated[str, typer.Option(help="One update for each `step` of a run, or one for `all`.")] = "step",
+    granularity: Annotated[
+        str, typer.Option(help="`step`: one update per step of a run; `all`: a single one.")
+    ] = "step",
     merger: Annotated[
         str | None,
         typer.Option(
-            help="`heuristic`, `openai` (the language model endpoints.merger), or `module:attribute` of your own. Default: the config's, else `heuristic`."
+            help="`heuristic`, `openai` (the model of endpoints.merger), or your own as `module:attribute`. Default: the config's, "
+            "else `heuristic`."
         ),
     ] = None,
     config: Annotated[
-        str | None,
-        typer.Option(
-            help="A recipe or file that says which language models are asked, and what happens when they fail."
-        ),
+        str | None, config_option("Sets which language models are called, and how failed calls are handled.")
     ] = None,
-    overrides: Annotated[list[str] | None, set_option("Override one key, e.g. endpoints.merger.model=NAME.")] = None,
-    gate_with: GateWith = None,
+    overrides: Annotated[
+        list[str] | None, set_option("Override one config key, e.g. endpoints.merger.model=NAME.")
+    ] = None,
+    policy: GatePolicy = None,
     gate_tasks: GateTasks = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
-    """Merge what winning samples asked of a skill bank: new skills, better ones, and credit for those that were used."""
+    """Merge the skill operations of winning samples into a bank: new skills, improved skills, and credit for the ones that were used.
+
+    Example: `skillttrl merge runs/quickstart_skills --bank bank --dry-run`
+    """
     from skill_ttrl.stages.merge import run
 
     asked = _checked(config, overrides)
-    with prints_aside(), _gate(gate_with, gate_tasks, gate_set) as gate:
-        found = run(source, bank, dry_run=dry_run, extract=extract, by=by, merger=merger, config=asked, gate=gate)  # type: ignore[arg-type]  # `by` is checked there
+    with prints_aside(), _gate(policy, gate_tasks, gate_set) as gate:
+        found = run(
+            source,
+            bank,
+            dry_run=dry_run,
+            extract=extract,
+            by=granularity,  # type: ignore[arg-type]  # checked there
+            merger=merger,
+            config=asked,
+            gate=gate,
+        )
     show(found, as_json, merged_view, merged_lines)
 
 
 @contextmanager
 def _gate(policy: str | None, tasks: int | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
-    """The gate that is asked for; None where none is."""
+    """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse(
-            {"--gate-tasks": tasks, "--gate-set": overrides or None}, "says how a gate decides: it needs --gate-with"
-        )
+        refuse({"--gate-tasks": tasks, "--gate-set": overrides or None}, "configures a gate: it needs --policy")
         yield None
         return
+    check_model(policy, "a gate")
     from skill_ttrl.stages.targets.gate import open_gate
 
     with open_gate(policy, overrides or (), tasks=tasks) as test:
@@ -156,7 +176,7 @@ def _gate(policy: str | None, tasks: int | None, overrides: Sequence[str] | None
 
 
 def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLConfig | None:
-    """The config that is asked for; None where none is."""
+    """Load the config that is given; None without one."""
     from skill_ttrl.stages.setup.checks import load_checked
 
     return load_checked(config or {}, overrides or ()) if config or overrides else None
@@ -167,13 +187,15 @@ def distilled_view(found: Distilled) -> RenderableType:
     counts: list[tuple[object, ...]] = []
     for kind in sorted({*found.episodes, *(skill.task_type for skill in found.skills if skill.task_type)}):
         played = found.episodes.get(kind, {})
-        learnt = [skill.tier for skill in found.skills if skill.task_type == kind]
-        figures = (played.get("won", 0), played.get("lost", 0), learnt.count("task"), learnt.count("mistake"))
+        tiers = [skill.tier for skill in found.skills if skill.task_type == kind]
+        figures = (played.get("won", 0), played.get("lost", 0), tiers.count("task"), tiers.count("mistake"))
         counts.append((kind or "(no type)", *figures))
     general = sum(skill.tier == "general" for skill in found.skills)
     any_type = sum(skill.tier == "mistake" and not skill.task_type for skill in found.skills)
     counts.append((f"any type: {general} general", None, None, None, any_type))
-    tables = [FittedTable("Episodes and skills by type", ("type", "won", "lost", "skills", "mistakes"), counts)]
+    tables = [
+        FittedTable("Episodes and skills by type", ("type", "successes", "failures", "skills", "mistakes"), counts)
+    ]
     if found.skills:
         rows = [
             (
@@ -202,7 +224,9 @@ def merged_view(found: MergeResult) -> RenderableType:
         text = one_line(skill.text, MAX_CHANGE)
         rows.append((version, change.kind, f"{old}{skill.id}", text, uses, _flags(skill)))
     title = "The update as it would be" if found.dry_run else f"Merged into {found.bank}"
-    return FittedTable(title, ("version", "change", "skill", "text", "won/used", "flags"), rows) if rows else Group()
+    return (
+        FittedTable(title, ("version", "change", "skill", "text", "successes/uses", "flags"), rows) if rows else Group()
+    )
 
 
 def _flags(skill: Skill) -> str | None:
@@ -210,31 +234,31 @@ def _flags(skill: Skill) -> str | None:
 
 
 def distilled_lines(found: Distilled) -> list[str]:
-    """Lines on what was left out, the cost, and the bank."""
+    """Lines about episodes that were skipped, the cost, and the bank."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
     lines = [one_line(note, 300) for note in found.notes[:MAX_NOTES]] + _more(len(found.notes) - MAX_NOTES)
     if found.requests:
-        lines.append(f"Questions to the teacher: {found.requests}, without a usable answer: {found.failed}.")
+        lines.append(f"LLM calls to the teacher: {found.requests}, without a usable answer: {found.failed}.")
     lines += usage_lines(found.usage)
     new = f"{len(found.skills)} new skills" if found.skills else "nothing was added"
     lines.append(f"{found.bank}: {new}, version {found.version}; found by {found.retrieval}.")
-    return [*lines, f"Look at it: skillttrl inspect {found.bank}"]
+    return [*lines, f"Show them: skillttrl skills list {found.bank}"]
 
 
 def merged_lines(found: MergeResult) -> list[str]:
-    """The counts, what was left out, and what became of the bank."""
+    """Lines about the counts, the operations that were skipped, and the bank."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
     skipped = found.report.skipped
     lines = [", ".join(f"{name} {count}" for name, count in found.report.counts().items()) + "."]
-    lines += [f"Left out: {one_line(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
+    lines += [f"Skipped: {one_line(reason, 200)}" for reason in skipped[:MAX_SKIPPED]]
     lines += _more(len(skipped) - MAX_SKIPPED)
     change = f"{found.bank}: {found.skills_before} → {found.skills_after} skills, version {found.version}."
     if not found.version and not found.dry_run:
         change = f"No bank was made at {found.bank}."
     lines += usage_lines(found.usage)
-    asked = " (language models were asked all the same)" if found.usage else ""
+    asked = " (but the language models were called)" if found.usage else ""
     return [*lines, *found.notes, f"Dry run, nothing was changed{asked}. {change}" if found.dry_run else change]
 
 

@@ -1,4 +1,4 @@
-"""`skillttrl optimize`: train a skill document while all weights stay frozen; or say what it would take."""
+"""`skillttrl optimize`: optimize a skill document while all weights stay frozen, or estimate the cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from rich.text import Text
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, prints_aside, say, show
 from skill_ttrl.cli.display.views import RunView, interval, number
-from skill_ttrl.cli.options import AsJson, refuse, set_option
+from skill_ttrl.cli.options import (
+    CONFIG_HELP,
+    POLICIES,
+    AsJson,
+    Resume,
+    check_model,
+    policy_option,
+    refuse,
+    set_option,
+    with_seed,
+)
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.optimizing.plan import Span
@@ -21,83 +31,73 @@ if TYPE_CHECKING:
 
 FILES = "Everything is in {0}. The document to use: {0}/best_skill.md. Its page: {0}/report.html. Its steps: skillttrl inspect {0}"
 
-Source = Annotated[
+Config = Annotated[
     str | None,
     typer.Argument(
         metavar="CONFIG",
-        help="A recipe's name or a file: the tasks, the section `optimize`, and for a plain model its prompts and lengths. With a run as "
-        "--policy it is not needed; its keys then override the run's.",
+        help=f"{CONFIG_HELP} It names the tasks, the section `optimize`, and for a plain model its prompts and lengths. With a run as "
+        "--policy it can be left out; its keys override the run's.",
     ),
 ]
-Policy = Annotated[
-    str | None,
-    typer.Option(
-        metavar="POLICY",
-        help="Who acts: a run, one checkpoint of it, a model's folder, a model of the hub, or `openai:MODEL` for `endpoints.policy`. "
-        "Default: what the config names.",
-    ),
-]
+Policy = Annotated[str | None, policy_option(f"The frozen policy: {POLICIES}. Default: the one that the config names.")]
 Document = Annotated[
     str | None,
-    typer.Option(
-        metavar="FILE", help="The first document, a Markdown file. Default: that of the config, else an empty one."
-    ),
+    typer.Option(metavar="FILE", help="Initial document, a Markdown file. Default: the config's, else an empty one."),
 ]
 Output = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="The run's folder; the same command continues it. Default: runs/NAME-optimize."
-    ),
-]
-Resume = Annotated[
-    str, typer.Option(help="`auto`: continue a folder that holds this very optimisation; `never`: refuse it.")
+    Path | None, typer.Option("--output", "-o", help="Folder of the optimization. Default: runs/NAME-optimize.")
 ]
 DryRun = Annotated[
     bool,
-    typer.Option(
-        "--dry-run", help="Say how many rollouts, calls and tokens it takes at least and at most, and do nothing."
-    ),
+    typer.Option("--dry-run", help="Estimate the least and most rollouts, calls and tokens, and do nothing."),
 ]
 Success = Annotated[
     float | None,
     typer.Option(
         min=0.0,
         max=1.0,
-        help="With --dry-run: this share of the rollouts succeeds and every answer can be used, so that one number comes out of most.",
+        help="With --dry-run: assume that this share of the rollouts succeeds and that every answer is usable, for one estimate instead "
+        "of a range.",
     ),
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one key, e.g. optimize.epochs=2.")]
+Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. optimize.epochs=2.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's.")]
 
 
 def optimize(
-    source: Source = None,
+    config: Config = None,
     policy: Policy = None,
     document: Document = None,
     overrides: Overrides = None,
+    seed: Seed = None,
     output: Output = None,
     resume: Resume = "auto",
     dry_run: DryRun = False,
     success: Success = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a skill document for a frozen policy: roll out, reflect, merge, select edits, and accept what a held-out score proves.
+    """Optimize a skill document for a frozen policy: roll out, reflect, merge, select edits, and accept those that raise a held-out score.
 
-    The same command continues an interrupted run: finished calls and rollouts are taken from its journal and cost nothing.
+    An interrupted optimization is continued by the same command; finished calls and rollouts are taken from its journal and cost nothing.
+
+    Example: `skillttrl optimize quickstart_optimize --policy openai:gpt-4o-mini --dry-run`
     """
     from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
 
     if not dry_run:
         refuse({"--success": success}, "needs --dry-run")
-    options: dict[str, Any] = {"policy": policy, "document": document, "overrides": overrides or ()}
+    if policy is not None:
+        check_model(policy, "`skillttrl optimize`")
+    options: dict[str, Any] = {"policy": policy, "document": document, "overrides": with_seed(overrides, seed)}
     if dry_run:
         with prints_aside():
-            planned = plan_run(prepare(source, **options), success=success)
+            planned = plan_run(prepare(config, **options), success=success)
         show(planned, as_json, plan_view)
         return
     screen = Console(stderr=True)
-    title = f"optimize {source or policy or ''}"
+    title = f"optimize {config or policy or ''}"
     with prints_aside(), RunView(screen, title, loop=False, parts=_parts()) as view:
-        prepared = prepare(source, **options, progress=view)
+        prepared = prepare(config, **options, progress=view)
         folder = output or prepared.folder
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)  # type: ignore[arg-type]  # checked there
     if as_json:

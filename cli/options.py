@@ -1,56 +1,145 @@
-"""Options that several commands share, and how a command refuses one that would change nothing."""
+"""Options that several commands share, and how a command refuses one that would have no effect."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, RunFolderError
+
+ENV_RULE = "short name (`math`), Gymnasium id (`SkillTTRL/Math-v0`), or `module:EnvId-v0` of your own"
+POLICIES = "a run, a checkpoint, a model folder, a hub model (OWNER/NAME), `openai:MODEL` (`endpoints.policy`) or `command:PROGRAM`"
+SCRIPTED = (
+    "a scripted agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, one of the environment (`rule`, `careful` and "
+    "`brief` of `webshop`), or your own as `module:attribute`"
+)
+CONFIG_HELP = "A shipped config by name (`skillttrl configs list`), or a YAML file."
+AUTO, NEVER = "auto", "never"
+GENERATED = "generated"
+"""Value of `--env-data` that `--mock` stands for."""
 
 
 def set_option(text: str) -> Any:
     """`--set KEY=VALUE` with its help."""
-    return typer.Option("--set", metavar="KEY=VALUE", help=text)
+    return typer.Option("--set", metavar="KEY=VALUE", help=f"{text} Can be repeated.")
 
 
-def recipe_option(text: str) -> Any:
-    """`--config RECIPE` with its help."""
-    return typer.Option("--config", metavar="RECIPE", help=text)
+def config_option(text: str) -> Any:
+    """`--config CONFIG` with its help."""
+    return typer.Option("--config", metavar="CONFIG", help=f"Config, by name or file. {text}")
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else.")]
-GameData = Annotated[
+def policy_option(text: str) -> Any:
+    """`--policy POLICY` with its help."""
+    return typer.Option("--policy", metavar="POLICY", help=text)
+
+
+def policy_argument(text: str) -> Any:
+    """The argument POLICY with its help."""
+    return typer.Argument(metavar="POLICY", help=text)
+
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout, and nothing else there.")]
+EnvData = Annotated[
     str | None,
     typer.Option(
-        help="Where its games or products are: a folder (ALFWorld: with `json_2.1.1/`; WebShop: of the official files), "
-        "`generated`, or the address of a WebShop server. Short for env.kwargs.data."
+        "--env-data",
+        metavar="PATH",
+        help="Games, products or questions of the environment: a folder (ALFWorld: with `json_2.1.1/`; WebShop: the official "
+        "files), a file (`qa`), `generated`, or the address of a WebShop server. Short for env.kwargs.data.",
     ),
 ]
-MOCKED = "generated"
-"""Value of `--data` that `--mock` stands for."""
 Mock = Annotated[
     bool,
     typer.Option(
         "--mock",
-        help="This package's own generated games or products: the same as --data generated (alfworld, webshop).",
+        help="Use this package's generated games or products: short for --env-data generated (alfworld, webshop).",
     ),
 ]
-Jobs = Annotated[
-    int | None, typer.Option(min=1, help="Processes that play. Default: one for each core; the lines are the same.")
+NumWorkers = Annotated[
+    int | None,
+    typer.Option(
+        "--num-workers",
+        metavar="N",
+        min=1,
+        help="Processes that run a scripted agent. Default: one per core. The number does not change the results.",
+    ),
+]
+Full = Annotated[bool, typer.Option("--full", help="Show every row, not only those that matter most.")]
+NoSkills = Annotated[bool, typer.Option("--no-skills", help="Leave out the policy's skill bank.")]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FILE",
+        help="Problems: JSON, JSONL, Parquet or `hf:owner/name`. Can be repeated. Default: those of the policy's config.",
+    ),
+]
+Samples = Annotated[
+    int | None, typer.Option("--samples", "-n", metavar="N", min=1, help="Samples per task. Default: the config's.")
+]
+Resume = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|never",
+        help="`auto`: continue what the same command left in --output. `never`: fail if --output exists.",
+    ),
 ]
 
 
-def mocked(data: str | None, mock: bool) -> str | None:
-    """Return the data that `--data` or `--mock` names.
+def generated_data(data: str | None, mock: bool) -> str | None:
+    """Return the data that `--env-data` or `--mock` names.
 
     Raises:
         ConfigError: both are given.
     """
     if mock and data is not None:
-        raise ConfigError(f"--mock means --data {MOCKED}, and --data {data} was given too. Give one of them.")
-    return MOCKED if mock else data
+        raise ConfigError(
+            f"--mock means --env-data {GENERATED}, but --env-data {data} was given too. Give one of them."
+        )
+    return GENERATED if mock else data
+
+
+def check_resume(resume: str, *outputs: Path | None) -> None:
+    """Check `--resume` of a command that continues its own output.
+
+    Raises:
+        ConfigError: it is neither `auto` nor `never`.
+        RunFolderError: it is `never`, and one of the outputs exists; an empty folder does not count.
+    """
+    if resume not in (AUTO, NEVER):
+        raise ConfigError(f"--resume is '{AUTO}' or '{NEVER}', found {resume!r}.")
+    for path in outputs if resume == NEVER else ():
+        if path is not None and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
+            raise RunFolderError(f"{path} already exists. Continue it with --resume auto, or choose another --output.")
+
+
+def is_scripted(policy: str) -> bool:
+    """True if the name of a policy is that of a scripted agent; a path of the same name comes first."""
+    from skill_ttrl.agents.players.scripted_agent import player_names
+
+    return policy.partition(":")[0] in player_names() and not Path(policy).exists()
+
+
+def check_model(policy: str, use: str) -> None:
+    """Refuse a scripted agent where a model is needed.
+
+    Args:
+        policy: as given.
+        use: for what it is needed, such as "`skillttrl ask`".
+
+    Raises:
+        ConfigError: it is a scripted agent.
+    """
+    if is_scripted(policy):
+        raise ConfigError(f"{policy} is a scripted agent, but {use} needs a model: {POLICIES}.".replace("`", ""))
+
+
+def with_seed(overrides: Sequence[str] | None, seed: int | None) -> list[str]:
+    """The overrides of a config, with `--seed` as the last one where it is given."""
+    return [*(overrides or ()), *([] if seed is None else [f"seed={seed}"])]
 
 
 def words(given: Sequence[str] | None) -> list[str]:
@@ -59,10 +148,10 @@ def words(given: Sequence[str] | None) -> list[str]:
 
 
 def refuse(given: Mapping[str, object], why: str) -> None:
-    """Refuse options that would change nothing: those in `given` that are neither None nor False.
+    """Refuse options that would have no effect: those in `given` that are neither None nor False.
 
     Raises:
-        ConfigError: one of them is given in vain.
+        ConfigError: one of them is given.
     """
     for name, value in given.items():
         if value is not None and value is not False:

@@ -1,9 +1,10 @@
-"""`skillttrl runs list`, `skillttrl compare` and `train --seeds`: several runs at once."""
+"""`skillttrl runs list` and `show`, `skillttrl compare` and `train --seeds`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,29 +15,28 @@ from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, say, show
 from skill_ttrl.cli.display.tables import inspection_view
 from skill_ttrl.cli.display.views import RunView, number, signed
-from skill_ttrl.cli.options import AsJson
+from skill_ttrl.cli.options import AsJson, Full
+from skill_ttrl.cli.renamed import App
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.reports.run_list import ListedRun
 
-EVERYTHING = "Everything is in {0}. Look at it: skillttrl inspect {0}"
+EVERYTHING = "Everything is in {0}. All metrics: skillttrl inspect {0} --full"
 
-runs_app = typer.Typer(help="Runs that were made: list them.", no_args_is_help=True)
-
-
-@runs_app.callback()
-def _runs() -> None:
-    """Runs that were made: list them."""
+runs_app = App(help="Runs: list them, show one.", no_args_is_help=True)
 
 
 @runs_app.command("list")
 def runs_list(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where they are.")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the runs.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """The runs in a folder, and one level below it, with what each reached."""
+    """List the runs in a folder and one level below it, with their results.
+
+    Example: `skillttrl runs list runs`
+    """
     from skill_ttrl.stages.reports.run_list import list_runs
 
     def table(found: Sequence[ListedRun]) -> FittedTable:
@@ -53,20 +53,45 @@ def runs_list(
     show(found, as_json, table, [f"{each.path}: {each.fault}" for each in found if each.fault])
 
 
+@runs_app.command("show")
+def runs_show(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of the run.")],
+    full: Full = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run: its config in short, its state, and its results before and after the training.
+
+    Example: `skillttrl runs show runs/quickstart`
+    """
+    from skill_ttrl.errors import RunFolderError
+    from skill_ttrl.runs.folder import RunFolder
+    from skill_ttrl.stages.inspecting.inspect import inspect
+
+    if not RunFolder.exists(run):
+        raise RunFolderError(
+            f"There is no run at {run}. List yours with: skillttrl runs list. Other files: skillttrl inspect {run}"
+        )
+    show(inspect(run), as_json, partial(inspection_view, full=full))
+
+
 def compare(
     paths: Annotated[
         list[Path],
         typer.Argument(
             metavar="A B [C ...]",
-            help="Runs, folders of `train --seeds`, or folders of `evaluate --output`; each is compared with the first.",
+            help="Runs, folders of `train --seeds`, or folders of `evaluate --output`. Each is compared with the first.",
         ),
     ],
-    confidence: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence level of the intervals, in (0, 1).")] = 0.95,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what policies reached, task by task where they were measured on the same tasks; else as two means, which is said."""
+    """Compare the results of policies: paired over tasks that both were evaluated on, else as two means, with a note.
+
+    Example: `skillttrl compare runs/baseline runs/mine`
+    """
     from skill_ttrl.stages.reports.compare import FIGURES, measured
     from skill_ttrl.stages.reports.compare import compare as differ
+    from skill_ttrl.stages.reports.summary_text import verdict
 
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence lies between 0 and 1, found {confidence}.")
@@ -78,32 +103,46 @@ def compare(
     screen = Console()
     for each in found:
         rows = [
-            (FIGURES[name].format(samples), number(of.one), number(of.other), signed(of.difference, of.interval))
+            (
+                FIGURES[name].format(samples),
+                number(of.one),
+                number(of.other),
+                signed(of.difference, of.interval),
+                verdict(of.interval),
+            )
             for name, of in each.figures.items()
+            if not (samples == 1 and name == "majority" and "accuracy" in each.figures)  # the same as avg@1
         ]
         how = "paired over tasks" if each.paired else "not paired"
         tasks = max(change.tasks[0] for change in each.figures.values())
         title = f"{each.other} less {each.one}: {tasks} tasks, {how}"
-        screen.print(FittedTable(title, ("figure", "first", "second", "difference"), rows))
+        screen.print(FittedTable(title, ("metric", "first", "second", "difference", "verdict"), rows))
         say(*each.notes, screen=screen, soft_wrap=False)
 
 
 def seeds_of(text: str) -> list[int]:
-    """Seeds as they are written after `--seeds`: `0,1,2`, with spaces too.
+    """Parse the value of `--seeds`: `0,1,2`, also with spaces.
 
     Raises:
-        ConfigError: one is no number of 0 or more.
+        ConfigError: one is not a whole number of 0 or more.
     """
     words = text.replace(",", " ").split()
     if not words or not all(word.isascii() and word.isdigit() for word in words):
-        raise ConfigError(f"--seeds are numbers with commas between, such as 0,1,2; found {text!r}.")
+        raise ConfigError(f"--seeds are whole numbers separated by commas, such as 0,1,2; found {text!r}.")
     return [int(word) for word in words]
 
 
 def train_seeds(
-    config: SkillTTRLConfig, seeds: Sequence[int], folder: Path, resume: str | None, text: str, *, as_json: bool
+    config: SkillTTRLConfig,
+    seeds: Sequence[int],
+    folder: Path,
+    resume: str | None,
+    text: str,
+    *,
+    as_json: bool,
+    full: bool = False,
 ) -> None:
-    """Run every seed, each with its own view, and print what they reach together."""
+    """Run every seed, each with its own view, and print their results together."""
     from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
     from skill_ttrl.stages.seeds import run_seeds
 
@@ -118,5 +157,5 @@ def train_seeds(
     if as_json:
         print_json(found)
         return
-    screen.print(inspection_view(seeds_inspection(found)))
-    say(EVERYTHING.format(folder), screen=screen, soft_wrap=False)
+    screen.print(inspection_view(seeds_inspection(found), full=full))
+    say(EVERYTHING.format(folder), screen=screen)

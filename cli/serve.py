@@ -1,4 +1,4 @@
-"""`skillttrl serve`: vLLM servers for a model, started, watched and ended together."""
+"""`skillttrl serve`: start, monitor and stop vLLM servers for a model together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from rich.table import Table
 from rich.text import Text
 
 from skill_ttrl.cli.display.output import print_json, say
-from skill_ttrl.cli.options import recipe_option, set_option
+from skill_ttrl.cli.options import check_model, config_option, policy_argument, set_option
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -25,64 +26,92 @@ if TYPE_CHECKING:
 
 STYLES = {"starting": "yellow", "ready": "green", "waiting": "red", "stopped": "dim"}
 
-Model = Annotated[
+Policy = Annotated[
     str | None,
-    typer.Argument(
-        metavar="MODEL",
-        help="A model's folder, a run, a checkpoint, or a model of the hub (OWNER/NAME). Default: that of --config.",
+    policy_argument("A run, a checkpoint, a model folder or a hub model (OWNER/NAME). Default: the model of --config."),
+]
+Config = Annotated[str | None, config_option("Sets the model, the lengths and the section `vllm`.")]
+Overrides = Annotated[list[str] | None, set_option("With --config: override one key, e.g. vllm.start_timeout=900.")]
+Replicas = Annotated[int, typer.Option(metavar="N", min=1, help="Number of servers, each with its own port and GPU.")]
+Port = Annotated[
+    int, typer.Option(metavar="N", min=1, max=65535, help="Port of the first server; the others take the next ones.")
+]
+Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs a key.")]
+Python = Annotated[
+    str | None, typer.Option(help="Interpreter of the environment in which vLLM is installed. Default: this one.")
+]
+Dtype = Annotated[str | None, typer.Option(help="Type of the weights: `float32`, `bfloat16`, `float16` or `auto`.")]
+MaxModelLen = Annotated[
+    int | None, typer.Option(metavar="N", min=16, help="Most tokens of a prompt and its completion together.")
+]
+MaxNumSeqs = Annotated[int | None, typer.Option(metavar="N", min=1, help="Most sequences that are decoded at once.")]
+GpuMemory = Annotated[
+    float | None,
+    typer.Option(
+        "--gpu-memory-utilization", metavar="SHARE", help="Share of a GPU's memory that a server uses, in [0.01, 1]."
     ),
 ]
-Recipe = Annotated[str | None, recipe_option("Take model, lengths and the section `vllm` from it.")]
-Overrides = Annotated[list[str] | None, set_option("With --config: override one key.")]
+MaxLoraRank = Annotated[
+    int | None,
+    typer.Option("--max-lora-rank", min=1, metavar="RANK", help="Accept LoRA adapters of at most this rank."),
+]
+Sleep = Annotated[
+    bool, typer.Option("--enable-sleep-mode", help="Allow the learner to free the server's GPU memory (vllm.sleep).")
+]
 Gpus = Annotated[
     list[str] | None,
-    typer.Option("--gpu", metavar="ID", help="A GPU to use; once for each. Default: from the first on."),
+    typer.Option("--gpu", metavar="ID", help="GPU to use. Can be repeated. Default: all, starting with the first."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout once all are ready, nothing else.")]
+LogDir = Annotated[Path, typer.Option(help="Folder for the logs and servers.json.")]
+TransferDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--weight-transfer-dir",
+        help="Folder through which weights are handed over (vllm.transfer_folder). Default: shared memory.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout when all servers are ready.")]
 StartTimeout = Annotated[
     float | None,
-    typer.Option(min=1.0, help="Seconds in which a server must be ready. Default: 600, or the recipe's."),
+    typer.Option(
+        metavar="SECONDS", min=1, help="Seconds until a server must be ready. Default: the config's, else 600."
+    ),
 ]
 
 
 def serve(
-    model: Model = None,
-    replicas: Annotated[int, typer.Option(min=1, help="Servers to start, each on a port and a GPU of its own.")] = 1,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the first server; the others follow.")] = 8000,
-    host: Annotated[
-        str, typer.Option(help="Address to listen on; any but this machine's own needs a key.")
-    ] = "127.0.0.1",
-    python: Annotated[
-        str | None, typer.Option(help="Interpreter of the environment that has vLLM. Default: this one.")
-    ] = None,
-    dtype: Annotated[
-        str | None, typer.Option(help="Of the weights: `float32`, `bfloat16`, `float16` or `auto`.")
-    ] = None,
-    max_model_len: Annotated[int | None, typer.Option(min=16, help="Longest prompt and completion, in tokens.")] = None,
-    max_num_seqs: Annotated[int | None, typer.Option(min=1, help="Most sequences decoded at once.")] = None,
-    gpu_memory: Annotated[
-        float | None, typer.Option(min=0.01, max=1.0, help="Share of a GPU's memory that a server takes.")
-    ] = None,
-    lora: Annotated[int | None, typer.Option(min=1, metavar="RANK", help="Take adapters of up to this rank.")] = None,
-    sleep: Annotated[
-        bool, typer.Option("--sleep", help="Can give its GPU memory back (vllm.enable_sleep_mode).")
-    ] = False,
+    policy: Policy = None,
+    replicas: Replicas = 1,
+    port: Port = 8000,
+    host: Host = "127.0.0.1",
+    python: Python = None,
+    dtype: Dtype = None,
+    max_model_len: MaxModelLen = None,
+    max_num_seqs: MaxNumSeqs = None,
+    gpu_memory_utilization: GpuMemory = None,
+    max_lora_rank: MaxLoraRank = None,
+    enable_sleep_mode: Sleep = False,
     gpu: Gpus = None,
-    log_dir: Annotated[Path, typer.Option(help="Folder of the logs and of servers.json.")] = Path("runs/serve"),
-    weight_transfer_dir: Annotated[
-        Path | None, typer.Option(help="Where weights pass (vllm.weight_transfer_dir). Default: shared memory.")
-    ] = None,
+    log_dir: LogDir = Path("runs/serve"),
+    weight_transfer_dir: TransferDir = None,
     start_timeout: StartTimeout = None,
-    config: Recipe = None,
+    config: Config = None,
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and keep them running until a signal."""
+    """Start vLLM servers for `rollout.backend=vllm` with `vllm.mode=server`, and run them until Ctrl-C or a signal.
+
+    Example: `skillttrl serve runs/quickstart --replicas 2`
+    """
     from skill_ttrl.llm.vllm.servers.supervise import STATE_FILE, Patience, Supervisor
     from skill_ttrl.stages.serve import keyed, plan, serving_of
 
+    if policy is not None:
+        check_model(policy, "`skillttrl serve`")
+    if gpu_memory_utilization is not None and not 0.01 <= gpu_memory_utilization <= 1:
+        raise ConfigError(f"--gpu-memory-utilization lies between 0.01 and 1, found {gpu_memory_utilization}.")
     serving = serving_of(
-        model,
+        policy,
         config,
         overrides or (),
         log_dir=log_dir,
@@ -93,9 +122,9 @@ def serve(
         dtype=dtype,
         max_model_len=max_model_len,
         max_num_seqs=max_num_seqs,
-        gpu_memory_utilization=gpu_memory,
-        lora=lora,
-        sleep=sleep or None,
+        gpu_memory_utilization=gpu_memory_utilization,
+        lora=max_lora_rank,
+        sleep=enable_sleep_mode or None,
         start_timeout=start_timeout,
         gpus=tuple(gpu or ()) or None,
         transfer=None if weight_transfer_dir is None else str(weight_transfer_dir),
@@ -115,7 +144,7 @@ class ServeView:
         draw = lambda: servers_table(self._watched)  # noqa: E731
         self._live = Live(console=console, refresh_per_second=4, get_renderable=draw) if console.is_terminal else None
         self._phases: dict[str, str] = {}
-        self._told = False
+        self._announced = False
 
     def __enter__(self) -> ServeView:
         if self._live is not None:
@@ -127,7 +156,7 @@ class ServeView:
             self._live.stop()
 
     def show(self, watched: Sequence[Watched]) -> None:
-        """Draw their state; say once when all are ready how they are used."""
+        """Draw their state; print once, when all are ready, how to use them."""
         self._watched = watched
         if self._live is not None:
             self._live.refresh()
@@ -136,31 +165,31 @@ class ServeView:
                 if self._phases.get(each.job.address) != each.phase:
                     say(f"{each.job.address}: {each.phase}", screen=self._console)
                 self._phases[each.job.address] = each.phase
-        if not self._told and all(each.phase == "ready" for each in watched):
-            self._told = True
+        if not self._announced and all(each.phase == "ready" for each in watched):
+            self._announced = True
             if self._as_json:
                 print_json({"servers": [each.as_json() for each in watched], "state": str(self._state)})
                 sys.stdout.flush()  # who reads it waits for it; this process stays
             addresses = ",".join(each.job.address for each in watched)
             say(
                 "Ready. Use them from another terminal with: --set rollout.backend=vllm --set vllm.mode=server "
-                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C ends them.{_about_key(watched)}",
+                f"--set 'vllm.servers=[{addresses}]'. Ctrl-C stops them.{_about_key(watched)}",
                 screen=self._console,
             )
 
     def notice(self, text: str) -> None:
-        """Say something above the table."""
+        """Print a line above the table."""
         say(text, screen=self._console, style="yellow")
 
 
 def _about_key(watched: Sequence[Watched]) -> str:
-    """Where other clients find the key; nothing where it is in the environment, as the user knows."""
+    """Return where other clients find the key; nothing if the user set it in the environment."""
     from skill_ttrl.llm.server_key import given_key, key_file
 
     if given_key():
         return ""
     first = key_file(urlsplit(watched[0].job.address).port or 0)
-    return f" They ask for a key, which Skill-TTRL finds by itself; for other clients it is in {first}."
+    return f" They require a key. Skill-TTRL finds it by itself; for other clients it is in {first}."
 
 
 def servers_table(watched: Sequence[Watched]) -> Table:

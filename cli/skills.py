@@ -1,4 +1,4 @@
-"""`skillttrl skills`: change a bank by hand. Each command is one update in its log, with a reason."""
+"""`skillttrl skills`: show a bank, and change it by hand. Each change is one update in its log, with a reason."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.renamed import App
+from skill_ttrl.cli.skill_views import Bank, diff, history, list_, search, show_
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.inspecting.bank_diff import BankComparison, BankDiff, BankSide, SkillChange, SkillDiff
     from skill_ttrl.types import BankUpdate
 
-skills_app = typer.Typer(
-    help="Change a skill bank by hand: every command is one update in its log, and can be rolled back.",
+skills_app = App(
+    help="Show and change a skill bank. Every change is one update in the bank's log and can be rolled back.",
     no_args_is_help=True,
 )
+for command in (list_, show_, search, history, diff):
+    skills_app.command(command.__name__.rstrip("_"))(command)
 
-DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
-Bank = Annotated[Path, typer.Argument(metavar="BANK", help="Folder of the bank.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl inspect BANK`).")]
-TITLE = typer.Option(help="A few words.")
-TEXT = typer.Option(help="What the skill says; `-` reads it from standard input.")
-WHEN = typer.Option(help="When to apply it.")
-TIER = typer.Option(help="`general` for all tasks, `task` for one type, `mistake` for what to avoid.")
-TASK_TYPE = typer.Option(help="Kind of task it is for; empty for any.")
-Reason = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl skills list BANK`).")]
+TITLE = typer.Option(help="Title, a few words.")
+TEXT = typer.Option(help="Text of the skill; `-` reads it from standard input.")
+WHEN = typer.Option("--when-to-apply", help="When the skill applies.")
+TIER = typer.Option(help="`general` for all tasks, `task` for one task type, `mistake` for something to avoid.")
+TASK_TYPE = typer.Option(help="Task type that the skill is for; empty: any.")
+Reason = Annotated[str | None, typer.Option(help="Reason of the change, for the log.")]
 FileFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, `document` (a skill document: a skill for each section; `document-items`: for each item of a "
-        "list), or `agentskills` (a folder with a SKILL.md for each "
-        "skill), or one of your own as `module:attribute`. Default: by the name and by what is there.",
+        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, `document` (a skill document, one skill per section), "
+        "`document-items` (one per list item), `agentskills` (a folder with one SKILL.md per skill), or your own as "
+        "`module:attribute`. Default: by name and content.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the update as JSON on stdout, nothing else.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the update as one JSON value on stdout, and nothing else there.")
+]
 
 
 @skills_app.command()
@@ -53,15 +53,20 @@ def add(
     title: Annotated[str, TITLE],
     tier: Annotated[str, TIER] = "task",
     task_type: Annotated[str, TASK_TYPE] = "",
-    when: Annotated[str, WHEN] = "",
-    skill_id: Annotated[str | None, typer.Option("--id", help="Its id. Default: one made from the version.")] = None,
+    when_to_apply: Annotated[str, WHEN] = "",
+    skill_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the skill. Default: one made from the bank's version.")
+    ] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add a skill. The bank is made where there is none; a full bank gives up its least useful skill."""
+    """Add a skill. Makes the bank if there is none; a full bank evicts its least useful skill.
+
+    Example: `skillttrl skills add bank --title 'Cool first' --text 'Open the fridge before you cool something.'`
+    """
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
-    record = {"title": title, "text": _text(text), "when_to_apply": when, "tier": tier, "id": skill_id}
+    record = {"title": title, "text": _text(text), "when_to_apply": when_to_apply, "tier": tier, "id": skill_id}
     with open_or_make(bank) as opened:
         opened.add_from_dict(record, task_type, "user", reason=reason or "add by hand")
         _show(opened.history(opened.version - 1)[0], bank, as_json)
@@ -73,21 +78,24 @@ def edit(
     skill_id: Id,
     title: Annotated[str | None, TITLE] = None,
     text: Annotated[str | None, TEXT] = None,
-    when: Annotated[str | None, WHEN] = None,
+    when_to_apply: Annotated[str | None, WHEN] = None,
     tier: Annotated[str | None, TIER] = None,
     task_type: Annotated[str | None, TASK_TYPE] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Correct a skill: what is not named stays, its statistics too."""
+    """Edit a skill. Fields that are not given stay, and so do its statistics.
+
+    Example: `skillttrl skills edit bank s3 --text 'Open the fridge first.' --reason 'shorter'`
+    """
     from skill_ttrl.skills.bank.bank import SkillBank
 
     words = None if text is None else _text(text)
-    fields = {"title": title, "text": words, "when_to_apply": when, "tier": tier, "task_type": task_type}
+    fields = {"title": title, "text": words, "when_to_apply": when_to_apply, "tier": tier, "task_type": task_type}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
     if not given:
         raise SkillBankError(
-            "There is nothing to edit. Name at least one of --title, --text, --when, --tier, --task-type."
+            "There is nothing to edit. Name at least one of --title, --text, --when-to-apply, --tier, --task-type."
         )
     with SkillBank.open(bank) as opened:
         opened.edit(skill_id, reason=reason or "edit by hand", **given)
@@ -96,7 +104,10 @@ def edit(
 
 @skills_app.command()
 def remove(bank: Bank, skill_id: Id, reason: Reason = None, as_json: AsJson = False) -> None:
-    """Take a skill out."""
+    """Remove a skill.
+
+    Example: `skillttrl skills remove bank s3`
+    """
     from skill_ttrl.skills.bank.bank import SkillBank
 
     with SkillBank.open(bank) as opened:
@@ -112,13 +123,16 @@ def import_(
     ],
     form: FileFormat = None,
     on_duplicate: Annotated[
-        str, typer.Option(help="For an id that is taken: `refuse` all, `skip`, `replace` or `rename`.")
+        str, typer.Option(help="If an id exists already: `refuse` the whole import, `skip`, `replace` or `rename`.")
     ] = "refuse",
-    max_skills: Annotated[int | None, typer.Option(min=1, help="Set the bank's capacity.")] = None,
+    max_skills: Annotated[int | None, typer.Option(min=1, help="Capacity of the bank.")] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Bring the skills of a file into a bank, all of them or, after a mistake, none. The bank is made where there is none."""
+    """Import the skills of a file into a bank: all of them, or none if one is invalid. Makes the bank if there is none.
+
+    Example: `skillttrl skills import bank skills.json`
+    """
     from skill_ttrl.stages.inspecting.bank_diff import skills_at
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
@@ -132,7 +146,7 @@ def import_(
     with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
         if found.origin and len(opened):
             notices.append(
-                f"the bank has skills already: what {file} holds besides skills (order, metadata) is not kept"
+                f"the bank has skills already: what {file} holds besides skills (order, metadata) is not imported"
             )
         update = opened.import_skills(
             found.skills,
@@ -150,24 +164,27 @@ def export(
         Path,
         typer.Argument(
             metavar="BANK",
-            help="Folder of the bank, or of a run that has one; a file of skills; for `skillrl-memory` also a file of episodes.",
+            help="A bank's folder, a run that has one, or a file of skills; for `skillrl-memory` also a file of episodes.",
         ),
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File or folder to write. Default: stdout.")
     ] = None,
     form: FileFormat = None,
-    version: Annotated[int | None, typer.Option("--at", help="An older version.")] = None,
+    version: Annotated[int | None, typer.Option("--at", help="Export this version. Default: the newest.")] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="With --output: print what was written as JSON on stdout, nothing else.")
+        bool, typer.Option("--json", help="With --output: print one JSON value on stdout, and nothing else there.")
     ] = False,
 ) -> None:
-    """Write a bank's skills to a file or folder. SkillRL's formats have no place for statistics and lineage."""
+    """Export a bank's skills to a file or folder. SkillRL's formats do not hold statistics and lineage.
+
+    Example: `skillttrl skills export bank --format skillrl -o skills.json`
+    """
     from skill_ttrl.stages.inspecting import bank_export
 
     if output is None:
         if as_json:
-            raise ConfigError("--json says what was written to a file: give --output with it.")
+            raise ConfigError("--json reports what was written to a file: it needs --output.")
         text, notices = bank_export.export_text(bank, form, version)
         sys.stdout.write(text)
         _note(notices)
@@ -182,68 +199,20 @@ def export(
 @skills_app.command()
 def rollback(
     bank: Bank,
-    version: Annotated[int, typer.Argument(metavar="VERSION", help="From `skillttrl inspect BANK --history`.")],
+    version: Annotated[
+        int, typer.Argument(metavar="VERSION", help="Version to restore (`skillttrl skills history BANK`).")
+    ],
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a bank again what it was, statistics included, by a new update: the history stays."""
+    """Restore an older version of a bank, statistics included, by a new update. The history stays.
+
+    Example: `skillttrl skills rollback bank 4`
+    """
     from skill_ttrl.skills.bank.bank import SkillBank
 
     with SkillBank.open(bank) as opened:
         _show(opened.rollback(version, reason=reason), bank, as_json)
-
-
-def show_diff(path: Path | None, a: str, b: str, *, as_json: bool) -> None:
-    """Two versions of the bank at `path`, or, without one, the banks at `a` and `b`."""
-    from skill_ttrl.stages.inspecting.bank_diff import compare_banks, diff_bank
-
-    versions = a.isdecimal() and b.isdecimal()
-    if path is None:
-        if versions and not (Path(a).exists() or Path(b).exists()):
-            raise ConfigError(f"Versions {a} and {b} of which bank? skillttrl inspect BANK --diff {a} {b}")
-        show(compare_banks(a, b), as_json, comparison_view, soft_wrap=True)
-    elif versions:
-        show(diff_bank(path, int(a), int(b)), as_json, diff_view, soft_wrap=True)
-    else:
-        raise ConfigError(
-            f"--diff {a} {b}: with a PATH these are two versions of its bank, whole numbers. To compare two banks leave the "
-            f"PATH out: skillttrl inspect --diff {a} {b}"
-        )
-
-
-def diff_view(found: BankDiff) -> RenderableType:
-    """Each changed skill as a unified diff in colour."""
-    parts = [Text(f"{found.path}: version {found.a} → {found.b}, {len(found.skills)} skills differ", "bold")]
-    return Group(*parts, *(_skill_diff(skill) for skill in found.skills))
-
-
-def comparison_view(found: BankComparison) -> RenderableType:
-    """Show the differences of two banks: skills as unified diffs in colour, then the records of skills that both have."""
-
-    def side(name: str, one: BankSide) -> str:
-        version = "" if one.version is None else f", version {one.version}"
-        return f"{name}: {one.path}{version}, {one.skills} skills"
-
-    counts = {kind: sum(skill.kind == kind for skill in found.skills) for kind in ("added", "removed", "changed")}
-    told = ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    parts: list[RenderableType] = [Text(escape_terminal(f"{side('A', found.a)}\n{side('B', found.b)}"))]
-    parts.append(Text(f"{told}, {found.same} the same", "bold"))
-    for skill in found.skills:
-        parts.append(_skill_diff(skill, f" (in A: {skill.was}, same {skill.matched_by})" if skill.was else ""))
-    if found.records:
-        rows = [(each.id, each.field, _cell(each.a), _cell(each.b)) for each in found.records]
-        parts += [Text(), FittedTable("Kept about skills that both have", ("id", "field", "A", "B"), rows)]
-    parts += [Text(escape_terminal(f"Note: {note}"), "yellow") for note in found.notes]
-    return Group(*parts)
-
-
-def _skill_diff(skill: SkillDiff | SkillChange, was: str = "") -> RenderableType:
-    lines = (Text(line, DIFF_STYLES.get(line[:1], "")) for line in skill.lines)
-    return Group(Text(f"\n{skill.kind} {skill.id}{was}", "bold"), *lines)
-
-
-def _cell(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _note(notices: Iterable[str]) -> None:

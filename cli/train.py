@@ -1,57 +1,66 @@
-"""`skillttrl train`, `sft` and `rl`: all phases of a recipe in one run, or one of them, with a bank and episodes that are there."""
+"""`skillttrl train`, `sft` and `rl`: all phases of a config in one run, or one of them from existing skills and episodes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from skill_ttrl.cli.display.output import print_json, say, show
-from skill_ttrl.cli.display.tables import plan_view
-from skill_ttrl.cli.display.views import RunView, closing_lines, summary_table
-from skill_ttrl.cli.envs import ENV_RULE
-from skill_ttrl.cli.options import MOCKED, AsJson, Mock, set_option
-from skill_ttrl.cli.runs import EVERYTHING, seeds_of, train_seeds
+from skill_ttrl.cli.launching import notice, run_or_plan, serve_other_ranks
+from skill_ttrl.cli.options import (
+    AUTO,
+    CONFIG_HELP,
+    ENV_RULE,
+    NEVER,
+    AsJson,
+    EnvData,
+    Full,
+    Mock,
+    generated_data,
+    policy_option,
+    set_option,
+)
+from skill_ttrl.cli.runs import seeds_of
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import SkillTTRLConfig
-    from skill_ttrl.runs.summary import Summary
-    from skill_ttrl.stages.launch import Launch
+    from skill_ttrl.stages.launch import Options
 
-Source = Annotated[str, typer.Argument(metavar="CONFIG", help="A recipe's name (`skillttrl configs list`) or a file.")]
-MaybeSource = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="[CONFIG]",
-        help="A recipe's name or a file. It can be left out with --bank: what then stands for it is said above.",
-    ),
+Config = Annotated[str, typer.Argument(metavar="CONFIG", help=CONFIG_HELP)]
+MaybeConfig = Annotated[
+    str | None, typer.Argument(metavar="CONFIG", help=f"{CONFIG_HELP} Can be left out as described above.")
 ]
-Overrides = Annotated[list[str] | None, set_option("Override one key, e.g. rl.learning_rate=1e-6.")]
+Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rl.learning_rate=1e-6.")]
 Output = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken.")
+    Path | None,
+    typer.Option("--output", "-o", help="Run folder. Default: runs/NAME, or NAME-2 and so on if it exists."),
 ]
-OutputBeside = Annotated[
+OutputNearBank = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", help="Run folder. Default: runs/NAME, numbered if taken; with --bank, beside the bank."
+        "--output",
+        "-o",
+        help="Run folder. Default: runs/NAME; with --bank, the folder `sft` or `rl` next to the bank. Numbered if it exists.",
     ),
 ]
 Resume = Annotated[
     str | None,
-    typer.Option(help="`auto`: go on from the newest checkpoint, or start. `last-good`: pass over damaged ones."),
+    typer.Option(
+        metavar="auto|last-good|never",
+        help="`auto`: continue the run in --output from its newest checkpoint. `last-good`: skip damaged checkpoints. `never`: fail if "
+        "there is a run. Default: `auto` with --output; without it, a new folder.",
+    ),
 ]
-Env = Annotated[str | None, typer.Option(help=f"Play another environment with its own tasks: {ENV_RULE}.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of every random choice.")]
+Env = Annotated[str | None, typer.Option(help=f"Train in another environment, on its own tasks: {ENV_RULE}.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice.")]
 Seeds = Annotated[
     str | None,
     typer.Option(
         metavar="0,1,2",
-        help="One run a seed, in a folder of runs that `inspect` and `compare` take as a whole: mean, spread and interval over seeds.",
+        help="One run per seed, in one folder. `inspect` and `compare` report mean, spread and interval over its seeds.",
     ),
 ]
 Nproc = Annotated[
@@ -59,227 +68,162 @@ Nproc = Annotated[
     typer.Option(
         "--nproc",
         min=1,
-        help="Processes that train together on this machine, one a GPU. Default: runtime.nproc, else one.",
+        help="Processes that train together on this machine, one per GPU. Default: runtime.nproc, else one.",
     ),
 ]
-Tracker = Annotated[str | None, typer.Option(help="`none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")]
+ReportTo = Annotated[
+    str | None, typer.Option("--report-to", help="Tracker: `none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")
+]
+Policy = Annotated[
+    Path | None,
+    policy_option(
+        "Policy to start from: a run, a checkpoint, a model folder or a hub model (OWNER/NAME). Default: the config's model."
+    ),
+]
 Bank = Annotated[
     Path | None,
-    typer.Option(help="Begin with this skill bank: a bank's folder, a run that has one, or an exported file."),
+    typer.Option(help="Initial skill bank: a bank's folder, a run that has one, or an exported file."),
 ]
 Trajectories = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE.jsonl",
-        help="Episodes to imitate. Default with --bank: trajectories.jsonl beside it, or what its run has collected.",
+        help="Episodes to imitate. Default with --bank: trajectories.jsonl in the bank's folder, or the episodes that its run "
+        "collected. The file is printed.",
     ),
 ]
-Examples = Annotated[int | None, typer.Option(min=1, help="Most steps that are imitated.")]
+Examples = Annotated[int | None, typer.Option(min=1, help="Most steps to imitate.")]
 DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Say what the run would take (tokens, memory, hours, cost) and do nothing. What would be refused ends with its exit code.",
+        help="Estimate tokens, memory, hours and cost of the run, and do nothing. Exits with the error code of a run that cannot "
+        "start.",
     ),
 ]
 
 
 def train(
-    source: Source,
+    config: Config,
     overrides: Overrides = None,
     output: Output = None,
     resume: Resume = None,
     env: Env = None,
+    env_data: EnvData = None,
     mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
     seeds: Seeds = None,
-    tracker: Tracker = None,
+    report_to: ReportTo = None,
     dry_run: DryRun = False,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run all phases of a recipe: collect, distill, cold start, then sample → vote or play → reward → GRPO."""
+    """Run all phases of a config: collect, distill, cold start, then RL training (sample, vote, reward, update).
+
+    Example: `skillttrl train quickstart --seed 1 -o runs/mine`
+    """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import Options, launch
+    from skill_ttrl.stages.launch import launch
 
     if seeds is not None and seed is not None:
-        raise ConfigError("--seed and --seeds each say which seeds: give one of them.")
-    found = launch(source, Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice))
-    _run(found, as_json=as_json, dry_run=dry_run, seeds=None if seeds is None else seeds_of(seeds))
+        raise ConfigError("--seed and --seeds each name seeds: give one of them.")
+    settings = _overrides(overrides, env_data, mock)
+    found = launch(config, _options(settings, env, seed, nproc, report_to, output, resume))
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
 def sft(
-    source: MaybeSource = None,
+    config: MaybeConfig = None,
+    policy: Policy = None,
     bank: Bank = None,
     trajectories: Trajectories = None,
     examples: Examples = None,
     overrides: Overrides = None,
-    output: OutputBeside = None,
+    output: OutputNearBank = None,
     resume: Resume = None,
     env: Env = None,
+    env_data: EnvData = None,
     mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
-    tracker: Tracker = None,
+    report_to: ReportTo = None,
     dry_run: DryRun = False,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Only the supervised cold start of a recipe.
+    """Run only the supervised cold start of a config.
 
-    With `--bank` it imitates collected episodes with the bank's skills in their prompts. Without CONFIG it is then the quickstart
-    recipe of the environment that the episodes are of, with their data; what is imitated without `--explore` is won episodes.
+    With --bank or --trajectories, imitate collected episodes, with the bank's skills in their prompts. CONFIG can then be left out: it
+    is the quickstart config of the episodes' environment, with their data. Episodes collected without --epsilon have no recorded expert
+    actions, so that only successful ones are imitated.
+
+    Example: `skillttrl sft --bank runs/alfworld/bank --trajectories runs/alfworld/trajectories.jsonl`
     """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import Options, launch_sft
+    from skill_ttrl.stages.launch import launch_sft
 
-    options = Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice)
-    found = launch_sft(source, options, bank=bank, trajectories=trajectories, examples=examples)
-    _run(found, as_json=as_json, dry_run=dry_run)
+    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
+    found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
 def rl(
-    source: MaybeSource = None,
-    model: Annotated[Path | None, typer.Option(help="Start from this run, checkpoint or model folder.")] = None,
+    config: MaybeConfig = None,
+    policy: Policy = None,
     bank: Bank = None,
     overrides: Overrides = None,
-    output: OutputBeside = None,
+    output: OutputNearBank = None,
     resume: Resume = None,
     env: Env = None,
+    env_data: EnvData = None,
     mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
-    tracker: Tracker = None,
+    report_to: ReportTo = None,
     dry_run: DryRun = False,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Only the reinforcement phase of a recipe, from the recipe's model or from `--model`.
+    """Run only the RL training of a config, from its model or from --policy.
 
-    With `--bank` the run begins with these skills; without it, where `--model` names a run with a bank, with that run's, unless
-    `--set skills.bank=` names another. Without CONFIG, `--bank` continues from the run of `skillttrl sft` next to the
-    bank (or the one that `--model` names) and follows its recipe.
+    The run begins with the skills of --bank; without it, with those of the run that --policy names. CONFIG can be left out with
+    --policy RUN or --bank: it is then the config of that run, or of the newest run of `skillttrl sft` in the bank's folder. All that is
+    found this way is printed.
+
+    Example: `skillttrl rl quickstart --policy runs/sft -o runs/rl`
     """
     serve_other_ranks()
-    from skill_ttrl.stages.launch import Options, launch_rl
+    from skill_ttrl.stages.launch import launch_rl
 
-    found = launch_rl(
-        source,
-        Options(_overrides(overrides, mock), env, seed, nproc, tracker, output, resume, _notice),
-        model=model,
-        bank=bank,
-    )
-    _run(found, as_json=as_json, dry_run=dry_run)
+    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
+    found = launch_rl(config, options, model=policy, bank=bank)
+    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
-def _overrides(given: Sequence[str] | None, mock: bool) -> list[str]:
-    return [*(given or ()), *([f"env.kwargs.data={MOCKED}"] if mock else ())]
+def _overrides(given: Sequence[str] | None, env_data: str | None, mock: bool) -> list[str]:
+    data = generated_data(env_data, mock)
+    return [*(given or ()), *([] if data is None else [f"env.kwargs.data={json.dumps(data)}"])]
 
 
-def serve_other_ranks() -> None:
-    """On another rank than the driver: carry out its commands to the end, and leave."""
-    from skill_ttrl.rl.parallel.environment import rank
+def _options(
+    overrides: Sequence[str],
+    env: str | None,
+    seed: int | None,
+    nproc: int | None,
+    tracker: str | None,
+    output: Path | None,
+    resume: str | None,
+) -> Options:
+    """Return the options of a launch, with the rule of `--resume` applied.
 
-    if rank() == 0:
-        return
-    from skill_ttrl.rl.parallel.commands import serve
-    from skill_ttrl.rl.parallel.ranks import join
+    Raises:
+        ConfigError: `resume` is none of its values.
+    """
+    from skill_ttrl.stages.launch import Options
 
-    serve(join())
-    raise typer.Exit
-
-
-@contextmanager
-def driving_ranks() -> Iterator[None]:
-    """While entered this process is the driver of the ranks that were started with it, if there are any; they end with it."""
-    from skill_ttrl.rl.parallel.environment import launched
-
-    if not launched():
-        yield
-        return
-    from skill_ttrl.rl.parallel.commands import current_driver
-    from skill_ttrl.rl.parallel.launch import following_launcher
-    from skill_ttrl.rl.parallel.ranks import join
-
-    join()
-    with following_launcher():
-        try:
-            yield
-        finally:
-            current_driver().dismiss()
-
-
-def _notice(text: str) -> None:
-    say(text, screen=Console(stderr=True))
-
-
-def _run(found: Launch, *, as_json: bool, dry_run: bool, seeds: list[int] | None = None) -> None:
-    from skill_ttrl.config import read_config_text
-    from skill_ttrl.rl.parallel.environment import launched
-
-    config, resume = found.load(), found.options.resume
-    text, where = read_config_text(found.source)
-    if resume not in (None, "auto", "last-good"):
-        raise ConfigError(f"--resume is 'auto' or 'last-good', found {resume!r}.")
-    if dry_run:
-        from skill_ttrl.stages.doctor.plan import plan
-
-        planned = plan(config, asks_ranks=found.asks_ranks)
-        show(planned, as_json, plan_view)
-        if planned.exit_code:
-            raise typer.Exit(planned.exit_code)
-        return
-    if (config.runtime.nproc or 1) > 1 and not launched():
-        raise typer.Exit(_launch(found, config))
-    if launched():  # before the other ranks are waited for
-        from skill_ttrl.stages.train import check_runnable
-
-        check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
-    with driving_ranks():
-        _run_here(found, config, text, where, as_json=as_json, seeds=seeds)
-
-
-def _launch(found: Launch, config: SkillTTRLConfig) -> int:
-    """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
-    from skill_ttrl.rl.parallel.launch import launch, this_command
-    from skill_ttrl.runs.checkpoint import what_is_saved
-    from skill_ttrl.stages.setup.checks import check_ready
-    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
-
-    check_ready(config)
-    check_ranks(config)
-    check_gpus(config, asked=found.asks_ranks)
-    folder = found.folder(config)
-    return launch(this_command(), config.runtime.nproc or 1, notice=_notice, saved=lambda: what_is_saved(folder))
-
-
-def _run_here(
-    found: Launch, config: SkillTTRLConfig, text: str, where: str, *, as_json: bool, seeds: list[int] | None
-) -> None:
-    """Run in this process, which may be the driver of several."""
-    from skill_ttrl.config import verified_note
-
-    screen, resume = Console(stderr=as_json), found.options.resume
-    folder = found.folder(config)
-    if (note := verified_note(config)).startswith("untested"):
-        screen.print(
-            f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
-        )
-    if seeds is not None:
-        train_seeds(config, seeds, folder, resume, text, as_json=as_json)
-        return
-    with RunView(screen, f"{config.name} → {folder}") as view:
-        from skill_ttrl.stages.train import run
-
-        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked above
-    if as_json:
-        print_json(summary)
-        return
-    show_outcome(screen, summary, folder)
-
-
-def show_outcome(screen: Console, summary: Summary, folder: Path) -> None:
-    """Print what a run at `folder` ends with: the table, what stands under it, and where everything is."""
-    from skill_ttrl.stages.reports.baseline import baseline_lines
-
-    screen.print(summary_table(summary))
-    lines = closing_lines(summary, baseline_lines(folder))
-    say(*lines, EVERYTHING.format(folder), screen=screen, soft_wrap=False)
+    if resume not in (None, AUTO, "last-good", NEVER):
+        raise ConfigError(f"--resume is 'auto', 'last-good' or 'never', found {resume!r}.")
+    if resume is None and output is not None:
+        resume = AUTO
+    return Options(overrides, env, seed, nproc, tracker, output, None if resume == NEVER else resume, notice)

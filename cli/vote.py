@@ -1,8 +1,9 @@
-"""`skillttrl vote`: draw samples or read stored ones, and compare voting strategies on them."""
+"""`skillttrl vote`: compare voting strategies on stored samples, or on samples drawn from a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,90 +13,162 @@ from rich.console import Console
 from skill_ttrl.cli.display.output import show
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.display.vote_tables import lab_view
-from skill_ttrl.cli.evaluate import Chunk, Data, NoBank, Overrides, Recipe
-from skill_ttrl.cli.options import AsJson, words
+from skill_ttrl.cli.evaluate import BatchSize, Limit, Overrides
+from skill_ttrl.cli.options import (
+    POLICIES,
+    AsJson,
+    Data,
+    Full,
+    NoSkills,
+    Resume,
+    Samples,
+    check_model,
+    check_resume,
+    config_option,
+    policy_option,
+    with_seed,
+    words,
+)
 from skill_ttrl.errors import ConfigError
 
-Source = Annotated[
-    str,
+Stored = Annotated[
+    str | None,
     typer.Argument(
-        metavar="SOURCE",
-        help="Stored samples (the `--output` of `evaluate` or `vote`, a run's `trajectories.jsonl`, records with `problem` "
-        "and `responses`), or a run, checkpoint or model to sample.",
+        metavar="SAMPLES",
+        help="Stored samples: the `--output` of `evaluate` or `vote`, a run's `trajectories.jsonl`, or records with `problem` and "
+        "`responses`. Give these, or --policy.",
     ),
 ]
+Policy = Annotated[str | None, policy_option(f"Policy to draw samples from: {POLICIES}.")]
 Strategies = Annotated[
     str,
     typer.Option(
         metavar="NAMES",
-        help="`all`, or names with commas between; `module:function` is one of your own, and is called.",
+        help="`all`, or names separated by commas. Your own is `module:function`, which runs your code.",
     ),
 ]
-StrategyOption = Annotated[
+StrategyArg = Annotated[
     list[str] | None,
-    typer.Option("--option", metavar="NAME.KEY=VALUE", help="An option of a strategy, e.g. gated.threshold=0.6."),
+    typer.Option(
+        "--strategy-arg",
+        metavar="ARG",
+        help="Argument of a strategy as NAME.KEY=VALUE, e.g. gated.threshold=0.6. Can be repeated.",
+    ),
 ]
 Threshold = Annotated[
-    float, typer.Option(min=0.0, max=1.0, help="Agreement from which a wrong winner is a false consensus.")
+    float,
+    typer.Option(
+        "--false-consensus-threshold",
+        metavar="SHARE",
+        help="Majority ratio, in [0, 1], from which a wrong winner is a false consensus.",
+    ),
 ]
-Splits = Annotated[int, typer.Option(min=1, help="Random halvings of the samples behind the flip rate.")]
-Samples = Annotated[
-    int | None,
-    typer.Option("--samples", "-n", min=1, help="Samples to draw of each problem. Default: as training does."),
+Resamples = Annotated[
+    int,
+    typer.Option(
+        "--num-resamples",
+        metavar="N",
+        min=1,
+        help="Random halvings of the samples from which the flip rate is estimated.",
+    ),
 ]
 Paraphrase = Annotated[
     bool,
-    typer.Option("--paraphrase", help="Half of the samples answer a paraphrase (vote.paraphrase says by whom)."),
+    typer.Option(
+        "--paraphrase", help="Let half of the samples answer a paraphrase; vote.paraphrase names the paraphraser."
+    ),
+]
+Config = Annotated[str | None, config_option("Chat template, lengths and problems of a plain model.")]
+Seed = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=0, help="Seed of the samples and the resamples. Default: the config's, else 0."),
 ]
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Folder for votes.jsonl; drawn samples are kept there too, and gone on with."),
+    typer.Option("--output", "-o", help="Folder for votes.jsonl, vote.json and the samples that are drawn."),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write the charts here.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write charts to this HTML file.")]
 
 
 def vote(
-    path: Source,
+    stored: Stored = None,
+    policy: Policy = None,
     strategies: Strategies = "majority",
-    option: StrategyOption = None,
-    threshold: Threshold = 0.5,
-    splits: Splits = 10,
+    strategy_arg: StrategyArg = None,
+    false_consensus_threshold: Threshold = 0.5,
+    num_resamples: Resamples = 10,
     data: Data = None,
+    limit: Limit = None,
     samples: Samples = None,
     paraphrase: Paraphrase = False,
     overrides: Overrides = None,
-    config: Recipe = None,
+    config: Config = None,
+    seed: Seed = None,
     output: Output = None,
-    chunk: Chunk = None,
+    resume: Resume = "auto",
+    batch_size: BatchSize = None,
     plot: Plot = None,
-    no_bank: NoBank = False,
+    no_skills: NoSkills = False,
+    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Vote on the same samples under one strategy or all, side by side, with intervals; what is noise is called so."""
+    """Compare voting strategies on the same samples, with intervals. Differences whose interval contains 0 are marked as noise.
+
+    Example: `skillttrl vote runs/quickstart/trajectories.jsonl --strategies all`
+    """
     from skill_ttrl.stages.vote import Drawing, run
 
-    with RunView(Console(stderr=True), f"vote {path}", loop=False) as view:
+    check_resume(resume, output)
+    source = _source(stored, policy)
+    drawing = Drawing(
+        data or (), samples, config, batch_size, use_bank=not no_skills, both_wordings=paraphrase, limit=limit
+    )
+    with RunView(Console(stderr=True), f"vote {source}", loop=False) as view:
         found = run(
-            path,
+            source,
             strategies=words([strategies]),
-            options=strategy_options(option or []),
-            threshold=threshold,
-            splits=splits,
+            options=strategy_options(strategy_arg or []),
+            threshold=false_consensus_threshold,
+            splits=num_resamples,
             output=output,
             plot=plot,
-            overrides=overrides or (),
-            drawing=Drawing(data or (), samples, config, chunk, use_bank=not no_bank, both_wordings=paraphrase),
+            overrides=with_seed(overrides, seed),
+            drawing=drawing,
             progress=view,
         )
     written = {"Votes": output and output / "votes.jsonl", "Charts": plot}
-    show(found, as_json, lab_view, [f"{name}: {file}" for name, file in written.items() if file])
+    show(found, as_json, partial(lab_view, full=full), [f"{name}: {file}" for name, file in written.items() if file])
+
+
+def _source(stored: str | None, policy: str | None) -> str:
+    """Return what to vote on.
+
+    Raises:
+        ConfigError: not exactly one is named, or a policy as stored samples, or the reverse.
+    """
+    from skill_ttrl.stages.targets.stored import is_stored
+
+    if (stored is None) == (policy is None):
+        raise ConfigError(
+            "Name stored samples (skillttrl vote SAMPLES), or a policy to draw samples from (skillttrl vote --policy POLICY); not both."
+        )
+    if policy is None:
+        if not is_stored(str(stored)):
+            raise ConfigError(
+                f"{stored} holds no stored samples. To draw samples from a policy: skillttrl vote --policy {stored}"
+            )
+        return str(stored)
+    if is_stored(policy):
+        raise ConfigError(f"{policy} holds stored samples and is no policy: skillttrl vote {policy}")
+    check_model(policy, "drawing samples")
+    return policy
 
 
 def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """`gated.threshold=0.6` as {"gated": {"threshold": 0.6}}.
+    """Parse `gated.threshold=0.6` to {"gated": {"threshold": 0.6}}.
 
     Raises:
-        ConfigError: a word is not written so.
+        ConfigError: an argument is not written so.
     """
     from skill_ttrl.config.yaml_text import read_value
 
@@ -105,7 +178,7 @@ def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:
         name, dot, key = place.strip().rpartition(".")
         if not (equals and dot and name and key):
             raise ConfigError(
-                f"Cannot read the option {word!r}. It is written NAME.KEY=VALUE, e.g. gated.threshold=0.6."
+                f"Cannot read --strategy-arg {word!r}. It is written NAME.KEY=VALUE, e.g. gated.threshold=0.6."
             )
         found.setdefault(name, {})[key] = read_value(value.strip())
     return found

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from skill_ttrl.cli.train import show_outcome
+from skill_ttrl.cli.launching import show_outcome
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary

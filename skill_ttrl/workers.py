@@ -111,7 +111,7 @@ class _Crew(Generic[Item, Result]):
             process.join()
             raise EnvError(
                 f"A process that plays ended before it was done (exit code {process.exitcode}). Minus a number: a signal; "
-                "-9 often means that memory ran out: lower --jobs. Code that starts processes stands under "
+                "-9 often means that memory ran out: lower --num-workers. Code that starts processes stands under "
                 'if __name__ == "__main__" in a script.'
             ) from None
         if isinstance(found, Exception):

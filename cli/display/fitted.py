@@ -13,13 +13,14 @@ from rich.text import Text
 
 from skill_ttrl.sanitize import escape_terminal
 
+_INTERVAL = re.compile(r" \[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
 NARROWEST = 5
 """Least width of a column, in cells of the terminal: `ab…yz`."""
 
 
 class FittedTable:
-    """Texts in columns. Where they need more room than there is, texts wrap between words, and a word that is still too long loses
-    its middle (`--json` has it whole). Nothing in the title or in a cell is read as markup, and no control character reaches the
+    """Texts in columns. Where they need more room than there is, intervals move to a line of their own, texts wrap between words,
+    and a word that is still too long loses its middle (`--json` has it whole). Nothing in the title or in a cell is read as markup, and no control character reaches the
     terminal.
     """
 
@@ -29,6 +30,8 @@ class FittedTable:
         self._rows = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if _room(options.max_width, len(self._columns)) < sum(self._natural()):
+            self._rows = [[_INTERVAL.sub(r"\n[\1,\2]", cell) for cell in row] for row in self._rows]
         widths = self._widths(options.max_width)
         table = Table(title=Text(escape_terminal(self._title), "table.title") if self._title else None)
         for column, width in zip(self._columns, widths, strict=True):
@@ -37,19 +40,29 @@ class FittedTable:
             table.add_row(*(Text(_cut_words(cell, width)) for cell, width in zip(row, widths, strict=True)))
         yield table
 
+    def _texts(self) -> list[list[str]]:
+        return [[header, *(row[place] for row in self._rows)] for place, header in enumerate(self._columns)]
+
+    def _natural(self) -> list[int]:
+        """Widths in which no line wraps."""
+        return [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in self._texts()]
+
     def _widths(self, most: int) -> list[int]:
-        columns = [[header, *(row[place] for row in self._rows)] for place, header in enumerate(self._columns)]
-        natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in columns]
-        room = most - 3 * len(columns) - 1
+        columns, natural, room = self._texts(), self._natural(), _room(most, len(self._columns))
         if sum(natural) <= room:
             return natural
         widths = [max((cell_len(word) for text in texts for word in text.split()), default=1) for texts in columns]
         while sum(widths) > room and max(widths) > NARROWEST:
             widths[widths.index(max(widths))] -= 1
-        for _ in range(room - sum(widths)):  # what is left goes to those who lack most
+        for _ in range(room - sum(widths)):  # what is left goes to those that lack most
             lacking = [wanted - width for wanted, width in zip(natural, widths, strict=True)]
             widths[lacking.index(max(lacking))] += 1
         return widths
+
+
+def _room(most: int, columns: int) -> int:
+    """Cells of a terminal of this width that are left for texts."""
+    return most - 3 * columns - 1
 
 
 def _cut_words(text: str, width: int) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -19,17 +18,13 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Column, Table
 from rich.text import Text
 
 from skill_ttrl.sanitize import escape_terminal
 
-if TYPE_CHECKING:
-    from skill_ttrl.runs.summary import Summary
-
 SHOWN = ("loss", "reward", "success", "score", "invalid_actions", "majority_ratio", "label_accuracy",
          "retrieve_rate", "generate_rate", "bank_skills", "answer_entropy", "flip_rate", "entropy", "grad_norm", "kl")  # fmt: skip
-"""Figures of the live view, in this order, where a step has them."""
+"""Metrics of the live view, in this order, where a step has them."""
 LOOP = ("sample", "vote", "reward", "update")
 LOOP_TITLES = {"sample": "sample", "vote": "vote", "reward": "reward", "skills": "merge"}
 BY_TYPE = "success/"
@@ -37,7 +32,7 @@ BY_TYPE = "success/"
 PLAIN_LINES = 10
 """Lines that a phase prints where there is no terminal to draw on."""
 OVERALL = ("current", "best", "success", "score", "tokens/s", "cost")
-"""Figures of such a line, where they come; else the first one that does."""
+"""Metrics of such a line, where there are some; else the first one."""
 
 
 @dataclass(slots=True)
@@ -166,52 +161,6 @@ class RunView:
         found = sorted(self._by_type.items())
         shown = "  ".join(f"{name.removeprefix(BY_TYPE)} {value:.2f}" for name, value in found)
         return escape_terminal(f"success by type: {shown}") if found else ""
-
-
-def summary_table(summary: Summary) -> Table:
-    """Before and after, with intervals where they were measured."""
-    from skill_ttrl.stages.reports.summary_text import CONTROL, learned_by, summary_intervals, summary_rows
-
-    held = "of the training tasks (transductive)" if summary.transductive else "held-out tasks"
-    table = Table(
-        Column("figure"),
-        Column("before", justify="right"),
-        Column("after", justify="right"),
-        title=f"{summary.name}: {summary.problems} {held}, {learned_by(summary)}, seed {summary.seed}",
-    )
-    bounds = summary_intervals(summary)
-    controls = {
-        CONTROL.format(name): f"control_{name}" for name in {**summary.controls_before, **summary.controls_after}
-    }
-    for label, *values in summary_rows(summary):
-        cells = [
-            number(value)
-            + interval(bounds.get((label, when)) or summary.intervals.get(f"{controls.get(label)}_{when}"))
-            for when, value in zip(("before", "after"), values, strict=True)
-        ]
-        table.add_row(label, *cells)
-    return table
-
-
-def closing_lines(summary: Summary, beside: Sequence[str] = ()) -> list[str]:
-    """Lines under the table: the paired change, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
-    from skill_ttrl.llm.openai.ledger import usage_lines
-    from skill_ttrl.stages.reports.summary_text import algorithm_lines, change_lines, skill_lines, vote_line
-
-    lines = [*algorithm_lines(summary), *change_lines(summary)]
-    worth = summary.intervals.get("skill_gain")
-    if worth and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
-        difference = summary.accuracy_after - summary.accuracy_no_skills
-        lines.append(f"What the skill bank is worth: {signed(difference, worth)}, paired over problems.")
-    lines += [text for text in (vote_line(summary),) if text is not None]
-    lines += skill_lines(summary)
-    lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
-    lines += [*([summary.stopped] if summary.stopped else []), *beside]
-    phases = {name: seconds for name, seconds in summary.seconds.items() if "." not in name}
-    if phases:
-        lines.append("Wall time: " + ", ".join(f"{name} {seconds:.1f} s" for name, seconds in phases.items()) + ".")
-    lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
-    return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
 
 
 def number(value: float | None) -> str:

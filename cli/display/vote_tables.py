@@ -1,8 +1,8 @@
-"""The vote laboratory on a screen: strategies side by side, their differences, and figures by type of problem."""
+"""A voting comparison on a screen: strategies, their differences from the majority, and metrics by problem type."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
@@ -21,33 +22,79 @@ COMPARED = ("label_accuracy", "reward_accuracy", "false_consensus", "majority_ra
 """Figures whose difference from the majority is shown."""
 NARROWEST, WIDEST = 9, 12
 """Columns of figures, in characters: an interval such as .812–.930 stays on one line."""
+MAX_STRATEGIES = 5
+"""Most strategies that are shown without `full`."""
 MAX_NAME = 24
 """Longest name in a table in characters."""
 
 
-def lab_view(lab: VoteLab) -> RenderableType:
-    """The strategies side by side, their differences from the majority, and one table by type of problem."""
+def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
+    """The best strategies, with the difference from the majority and its verdict; with `full` every metric, also by problem type."""
     from skill_ttrl.stages.evaluation.vote_lab import describe_samples
 
     judged = [each for each in lab.strategies if each.needs is None]
-    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold")]
-    parts += [Text(), figures_table(judged), Text()]
-    parts += [
+    parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold"), Text()]
+    parts += [*_full(lab, judged)] if full else [*_main(lab, judged)]
+    missing = [
         Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
         for each in lab.strategies
         if each.needs
     ]
-    if len(judged) > 1:
-        parts += [Text(), differences_table(judged, lab.settings.confidence)]
-    parts += [Text(), types_table(judged)]
-    if lab.undecided_answers.count:
-        parts += [Text(), Text(escape_terminal(str(lab.undecided_answers)), "yellow")]
+    parts += [Text(), *missing] if missing else []
+    if lab.answers_given_up.count:
+        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
     return Group(*parts)
 
 
+def _full(lab: VoteLab, judged: Sequence[Replayed]) -> Iterator[RenderableType]:
+    yield figures_table(judged)
+    yield Text()
+    if len(judged) > 1:
+        yield differences_table(judged, lab.settings.confidence)
+        yield Text()
+    yield types_table(judged)
+
+
+def _main(lab: VoteLab, judged: Sequence[Replayed]) -> Iterator[RenderableType]:
+    """One metric: of the majority, and of the strategies that reach most in it; then the other metrics of the majority."""
+    titles = _titles(judged)
+    main = next(iter(titles))
+    best = sorted(judged[1:], key=lambda each: -each.figures[main].value if main in each.figures else 0.0)
+    shown = [judged[0], *best[: MAX_STRATEGIES - 1]]
+    rows = [[_name(each.strategy), *_main_cells(each, main)] for each in shown]
+    columns = ("strategy", titles[main], "less majority", "verdict") if len(judged) > 1 else ("strategy", titles[main])
+    yield FittedTable("", columns, [row[: len(columns)] for row in rows])
+    others = [(title, name) for name, title in titles.items() if name != main and name in judged[0].figures]
+    said = ", ".join(f"{title} {judged[0].figures[name].value:.3f}" for title, name in others)
+    if said:
+        yield Text(escape_terminal(f"{_name(judged[0].strategy)}: {said}."))
+    if len(judged) > 1:
+        yield Text(
+            f"Differences are paired over problems; noise: the {lab.settings.confidence:.0%} interval contains 0."
+        )
+    yield Text(f"{_hidden(judged, shown)}all metrics, also by problem type: --full", "dim")
+
+
+def _hidden(judged: Sequence[Replayed], shown: Sequence[Replayed]) -> str:
+    count = len(judged) - len(shown)
+    return f"{count} more strategies, " if count else ""
+
+
+def _main_cells(each: Replayed, name: str) -> tuple[str, str, str]:
+    """A metric, its difference from the majority, and the verdict."""
+    figure, difference = each.figures.get(name), each.differences.get(name)
+    value = "-" if figure is None else f"{figure.value:.3f} [{figure.interval[0]:.3f}, {figure.interval[1]:.3f}]"
+    if difference is None:
+        return value, "-", "-"
+    low, high = difference.interval
+    above, below = ("better", "worse") if name == "label_accuracy" else ("higher", "lower")
+    judged = "noise" if difference.noise else above if difference.value > 0 else below
+    return value, f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]", judged
+
+
 def figures_table(judged: Sequence[Replayed]) -> Table:
-    """One row a strategy, each figure with its interval below it."""
-    titles = _titles(judged) | {"decided_accuracy": "where decided"}
+    """One row per strategy, each metric with its interval below it."""
+    titles = _titles(judged) | {"decided_accuracy": "accuracy on decided prompts"}
     abstains = any(each.figures["abstained"].value > 0 for each in judged if "abstained" in each.figures)
     names = [name for name in _titles(judged) if name != "decided_accuracy" or abstains]
     rows = [(_name(each.strategy), [_figure(each.figures.get(name)) for name in names]) for each in judged]
@@ -72,10 +119,10 @@ def types_table(judged: Sequence[Replayed]) -> Table:
     main = next(iter(titles))
     if len(judged) == 1:
         names = [main, *(name for name in titles if name in COMPARED and name != main)]
-        title, columns = "By type of problem", [(titles[name], judged[0], name) for name in names]
+        title, columns = "By problem type", [(titles[name], judged[0], name) for name in names]
     else:
         title, columns = (
-            f"{titles[main].capitalize()} by type of problem",
+            f"{titles[main].capitalize()} by problem type",
             [(_name(e.strategy), e, main) for e in judged],
         )
     rows = [

@@ -21,36 +21,38 @@ from skill_ttrl.signals import Interrupted
 
 SERVED = ("webshop",)
 
-Env = Annotated[str, typer.Argument(metavar="ENV", help="`webshop`.")]
-Data = Annotated[
+Env = Annotated[str, typer.Argument(metavar="ENV", help="Environment: `webshop`.")]
+EnvData = Annotated[
     str | None,
     typer.Option(
-        help="Folder of the official files, their file of products, or `generated`. Default: $WEBSHOP_DATA, else `generated`."
+        "--env-data",
+        metavar="PATH",
+        help="Folder of the official files, a file of products, or `generated`. Default: $WEBSHOP_DATA, else `generated`.",
     ),
 ]
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any that is free.")]
-Host = Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs --public.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")]
+Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs --public.")]
 Public = Annotated[
-    bool, typer.Option("--public", help="Let other machines in: everybody who reaches the port can shop.")
+    bool, typer.Option("--public", help="Accept other machines: everybody who reaches the port can use the shop.")
 ]
 Goals = Annotated[
-    str, typer.Option(help="`synthetic`, `human`, or `auto`: human ones where there are enough for every split.")
+    str, typer.Option(help="`synthetic`, `human`, or `auto`: human if there are enough of them for every split.")
 ]
-Nouns = Annotated[str, typer.Option(help="What the reward takes for nouns: `auto`, `rule`, `spacy` or `module:attr`.")]
-Attributes = Annotated[
-    bool, typer.Option("--show-attributes", help="Products show the attributes that the reward looks at.")
+Nouns = Annotated[str, typer.Option(help="Noun finder of the reward: `auto`, `rule`, `spacy` or `module:attr`.")]
+Attributes = Annotated[bool, typer.Option("--show-attributes", help="Show the attributes that the reward compares.")]
+Codes = Annotated[
+    bool, typer.Option("--query-codes", help="Support the original's searches `<r>`, `<a>`, `<c>` and `<q>`.")
 ]
-Codes = Annotated[bool, typer.Option("--query-codes", help="Honour upstream's searches `<r>`, `<a>`, `<c>` and `<q>`.")]
 Images = Annotated[
-    bool, typer.Option("--images", help="Show the catalogue's pictures; the browser fetches them elsewhere.")
+    bool, typer.Option("--images", help="Show the catalogue's pictures, which the browser loads from elsewhere.")
 ]
-Open = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, one line, nothing else.")]
+Open = Annotated[bool, typer.Option("--open", help="Open the shop in the browser.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
 
 
 def serve(
     env: Env,
-    data: Data = None,
+    env_data: EnvData = None,
     port: Port = 3000,
     host: Host = "127.0.0.1",
     public: Public = False,
@@ -62,12 +64,15 @@ def serve(
     open_browser: Open = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve the shop as pages, to a browser and to agents (`--data http://127.0.0.1:3000`), until Ctrl-C."""
+    """Serve the shop as web pages for browsers and for agents (`--env-data http://127.0.0.1:3000`), until Ctrl-C.
+
+    Example: `skillttrl envs serve webshop --open`
+    """
     if env not in SERVED:
         raise ConfigError(f"{env[:60]!r} has no pages to serve.{did_you_mean(env[:50], SERVED)}")
     if not public and not _is_own(host):
         raise ConfigError(
-            f"--host {host[:60]} lets other machines in. Stay with 127.0.0.1, or say --public if everybody there may shop."
+            f"--host {host[:60]} accepts other machines. Use 127.0.0.1, or give --public if everybody there may use the shop."
         )
     from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue, progress_unit
     from skill_ttrl.envs.webshop.shop import shared_shop
@@ -75,7 +80,7 @@ def serve(
     from skill_ttrl.progress import OPENING, Counting
 
     with RunView(Console(stderr=True), "serve webshop", loop=False, waits=True) as view:
-        catalogue = open_catalogue(data, Counting(view, OPENING, progress_unit(data)))
+        catalogue = open_catalogue(env_data, Counting(view, OPENING, progress_unit(env_data)))
     listed = catalogue.goals(goals)
     shop = shared_shop(catalogue.store, nouns, query_codes, show_attributes)
     source = f"{catalogue.source}, {listed.kind} goals, nouns by {shop.nouns.name}"

@@ -202,7 +202,7 @@ SKILLRL_RUST: Mapping[str, Key] = {
         None,
         ("endpoints.policy.base_url",),
         _unless_empty,
-        note="The phases sft and rl load the weights of model.path; this server is what `--agent openai` asks",
+        note="The phases sft and rl load the weights of model.path; this server is what `--policy openai` asks",
     ),
     "model.policy_model_id": Key("Qwen/Qwen2.5-7B-Instruct", ("model.path", "endpoints.policy.model")),
     "model.policy_api_key": Key("", note=_key_note("OPENAI_API_KEY")),

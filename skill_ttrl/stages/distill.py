@@ -232,10 +232,10 @@ def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
 
 def _check_place(folder: Path, merge: bool) -> None:
     if merge and not is_bank(folder):
-        raise SkillBankError(f"There is no bank at {folder} to add to. Leave out --merge to make one.")
+        raise SkillBankError(f"There is no bank at {folder} to add to. Leave out --append to make one.")
     if not merge and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "There is a bank" if is_bank(folder) else "There is something"
-        ways = "add to it with --merge, or choose" if is_bank(folder) else "choose"
+        ways = "add to it with --append, or choose" if is_bank(folder) else "choose"
         raise SkillBankError(f"{what} at {folder} already, and it is not overwritten: {ways} another --output.")
 
 

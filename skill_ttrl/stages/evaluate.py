@@ -26,7 +26,7 @@ from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_dr
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target, with_limit
 from skill_ttrl.types import Task, to_json
 
 
@@ -59,6 +59,7 @@ def run_all(
     overrides: Sequence[str] = (),
     *,
     data: Sequence[str] = (),
+    limit: int | None = None,
     config: str | None = None,
     output: str | Path | None = None,
     chunk: int | None = None,
@@ -74,6 +75,7 @@ def run_all(
         source: run folder (its newest checkpoint), checkpoint, model folder, or a model on the hub.
         overrides: changes to the config, e.g. `eval.samples=64`; `data.eval.limit=100` holds for each of `data`.
         data: files or data sets (`hf:owner/name`); empty: the run's or recipe's own problems.
+        limit: problems of each of `data`; None: all.
         config: a plain model's recipe or config file.
         output: folder that stores samples as they are drawn; an interrupted evaluation resumes from them.
         chunk: problems drawn together, each chunk from a seed of its own; 0: all. None: as many as the backend takes at once
@@ -87,9 +89,8 @@ def run_all(
         Interrupted: a signal came.
     """
     subject = resolve_target(source, overrides, config=config, data=data, use_bank=use_bank)
-    return measure_subject(
-        subject, subject.problems(data), output=output, chunk=chunk, use_bank=use_bank, progress=progress
-    )
+    problems = with_limit(subject.problems(data), limit)
+    return measure_subject(subject, problems, output=output, chunk=chunk, use_bank=use_bank, progress=progress)
 
 
 def measure_subject(
@@ -122,7 +123,7 @@ def measure_subject(
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     if samples.known is None:
-        progress.notice(f"Whether these problems were trained on is not said: {samples.why_unknown}.")
+        progress.notice(f"Contamination unknown: {samples.why_unknown}.")
     return found
 
 
@@ -207,7 +208,7 @@ def _source(env: str, kwargs: Mapping[str, Any], task: Task) -> str:
 
 def exposure(transductive: bool | None) -> str:
     """The word for whether a policy was trained on the problems that it is measured on."""
-    return {True: "transductive", False: "held-out", None: "of unknown exposure"}[transductive]
+    return {True: "transductive", False: "held-out", None: "contamination unknown"}[transductive]
 
 
 def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> list[Evaluation]:

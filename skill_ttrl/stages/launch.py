@@ -10,16 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from skill_ttrl.agents.players.scripted_agent import player_names
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.backends import is_command, is_remote
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
 from skill_ttrl.stages.inputs.env_defaults import check_foreign, in_another_env
 from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.targets.resolve import is_hub_name
 from skill_ttrl.stages.targets.trained import find_trained
 
 EPISODES = "trajectories.jsonl"
@@ -102,6 +105,7 @@ def launch_sft(
     source: str | None,
     options: Options,
     *,
+    model: Path | None = None,
     bank: Path | None = None,
     trajectories: Path | None = None,
     examples: int | None = None,
@@ -111,6 +115,7 @@ def launch_sft(
     Args:
         source: recipe; None: the quickstart recipe of the episodes' environment, with their data.
         options: see `Options`.
+        model: where the weights are from: a run, a checkpoint, a model folder or a model on the hub; None: the recipe's model.
         bank: skills to begin with.
         trajectories: episodes to imitate; None: those in the bank's folder, or what the bank's run has collected.
         examples: most steps that are imitated.
@@ -120,8 +125,11 @@ def launch_sft(
     """
     given = list(options.overrides)
     if episodes := trajectories or (None if bank is None else _episodes_of(bank)):
+        if trajectories is None:
+            options.notice(f"Episodes: {episodes}, found by the bank {bank}. Others: --trajectories.")
         if source is None:
             source = quickstart_of(episodes)
+            options.notice(f"Config: {source}, of the episodes' environment.")
             given = [*_as_collected(episodes, options.notice), *given]
         given += [_setting("demonstrations.trajectories", episodes), "sft.data=null"]
     if bank is not None:
@@ -131,8 +139,9 @@ def launch_sft(
         given.append(f"demonstrations.examples={examples}")
     if source is None:
         raise ConfigError(
-            "Say which recipe (skillttrl configs list), or which skills and episodes: --bank, --trajectories."
+            "Name a config (skillttrl configs list), or the skills and episodes to learn from: --bank, --trajectories."
         )
+    given += [] if model is None else _weights_of(model)
     return launch(source, replace(options, overrides=given), phase="sft")
 
 
@@ -155,22 +164,41 @@ def launch_rl(source: str | None, options: Options, *, model: Path | None = None
         options = _beside_bank(options, bank, "rl")
         if source is None and model is None:
             model = _sft_run_of(bank)
+            options.notice(f"Policy: {model}, found by its bank {bank}. Another: --policy.")
     if source is None:
         if model is None:
             raise ConfigError(
-                "Say which recipe (skillttrl configs list), or --model with a run of skillttrl sft, whose recipe it then is."
+                "Name a config (skillttrl configs list), or a run of skillttrl sft with --policy, whose config is then used."
             )
         if not RunFolder.exists(model):
             raise ConfigError(
-                f"There is no run at {model}, and without a recipe the run that --model names says what to do. Name a run of "
-                "skillttrl sft, or a recipe (skillttrl configs list)."
+                f"There is no run at {model}, and without a CONFIG that of the run of --policy is used. Name a run of skillttrl sft, or a "
+                "config (skillttrl configs list)."
             )
         source = str(model / "config.yaml")
+        options.notice(f"Config: {source}.")
     if model is not None:
-        weights = find_trained(model).weights if RunFolder.exists(model) else model
-        given.append(_setting("model.path", weights.resolve()))
+        given += _weights_of(model)
         given += _bank_of_model(model, source, given, options.notice)
     return launch(source, replace(options, overrides=given), phase="rl")
+
+
+def _weights_of(policy: Path) -> list[str]:
+    """The overrides that start from a policy's weights.
+
+    Raises:
+        ConfigError: it has no weights here: a scripted agent, an endpoint or a program.
+        RunFolderError, CheckpointError: see `find_trained`.
+    """
+    name = str(policy)
+    if is_remote(name) or is_command(name) or (name.partition(":")[0] in player_names() and not policy.exists()):
+        raise ConfigError(
+            f"--policy {name} has no weights to train. Name a run, a checkpoint, a model folder or a hub model (OWNER/NAME)."
+        )
+    if is_hub_name(policy):
+        return [f"model.path={json.dumps(name)}", "model.revision=null"]
+    weights = find_trained(policy).weights if RunFolder.exists(policy) else policy
+    return [_setting("model.path", weights.resolve())]
 
 
 def free_folder(first: Path, resume: str | None) -> Path:
@@ -209,9 +237,9 @@ def _bank_of_model(model: Path, source: str, given: list[str], notice: Notice) -
     if bank is None or named:
         return []
     if load_config(source, given).skills is None:
-        notice(f"{bank} stays out: the config has no skills section. --bank {bank} begins with it.")
+        notice(f"{bank} is not used: the config has no skills section. To begin with it: --bank {bank}.")
         return []
-    notice(f"Begins with the skill bank of the run that --model names: {bank}. Another: --bank, or --set skills.bank=.")
+    notice(f"Skill bank: {bank}, of the run that --policy names. Another: --bank, or --set skills.bank=.")
     return [_setting("skills.bank", bank)]
 
 
@@ -236,8 +264,8 @@ def _episodes_of(bank: Path) -> Path:
     found = _home(bank) / EPISODES if owner is None else owner / COLLECTED
     if not found.is_file():
         raise ConfigError(
-            f"There are no episodes beside the bank ({found}). Say which to imitate: --trajectories FILE.jsonl; collect some "
-            "with: skillttrl collect."
+            f"There are no episodes in the folder of the bank ({found}). Name those to imitate with --trajectories FILE.jsonl; collect "
+            "some with: skillttrl collect."
         )
     return found
 
@@ -253,7 +281,7 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     if not made_with.get("explore"):
         given.append("demonstrations.label=success")  # advice is recorded only where the player explored
         notice(
-            "The episodes were collected without --explore: what was done in won ones is imitated (demonstrations.label=success)."
+            "The episodes were collected without --epsilon: the actions of successful ones are imitated (demonstrations.label=won)."
         )
     return given
 
@@ -273,7 +301,7 @@ def _sft_run_of(bank: Path) -> Path:
     found = free_folder(_home(bank) / "sft", "auto")
     if not (found / "run.json").is_file():
         raise ConfigError(
-            f"There is no run of skillttrl sft beside the bank ({found}). Do that first, or say what to start from: a recipe, or "
-            "--model."
+            f"There is no run of skillttrl sft in the folder of the bank ({found}). Make one first, or name what to start from: a "
+            "CONFIG, or --policy."
         )
     return found

@@ -67,7 +67,7 @@ def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) ->
         before = named_seeds(output)[1]
         if resume is None:
             raise RunFolderError(
-                f"{output} already holds runs of the seeds {', '.join(map(str, before))}. Go on with them with --resume auto, or "
+                f"{output} already holds runs of the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or "
                 "choose another --output."
             )
         if before != list(seeds):

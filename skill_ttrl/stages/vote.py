@@ -23,7 +23,7 @@ from skill_ttrl.stages.evaluation.vote_figures import Held, Settings
 from skill_ttrl.stages.evaluation.vote_lab import VoteLab
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import resolve_target
+from skill_ttrl.stages.targets.resolve import resolve_target, with_limit
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import derive_seed, to_json
@@ -49,6 +49,8 @@ class Drawing:
     """False asks without the skill bank."""
     both_wordings: bool = False
     """Half of the samples answer a paraphrase of the question, made as `vote.paraphrase` of the config says."""
+    limit: int | None = None
+    """Problems of each file or data set; None: all."""
 
     def asked(self) -> list[str]:
         """Return the options that were set, as the command line spells them."""
@@ -56,9 +58,10 @@ class Drawing:
             "--data": self.data,
             "--samples": self.samples is not None,
             "--config": self.config is not None,
-            "--chunk": self.chunk is not None,
-            "--no-bank": not self.use_bank,
+            "--batch-size": self.chunk is not None,
+            "--no-skills": not self.use_bank,
             "--paraphrase": self.both_wordings,
+            "--limit": self.limit is not None,
         }
         return [name for name, value in given.items() if value]
 
@@ -199,7 +202,7 @@ def _drawn(
             f"Half of the samples answer a paraphrase, but there are {count} of each problem. Make it even."
         )
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
-    problems = subject.problems(drawing.data)
+    problems = with_limit(subject.problems(drawing.data), drawing.limit)
     chunk, use_bank, both_wordings = drawing.chunk, drawing.use_bank, drawing.both_wordings
     folder = None
     with ExitStack() as stack:

@@ -102,7 +102,7 @@ def test_two_banks_are_compared_wherever_they_are(bank: Path, file: Path, tmp_pa
         assert found["b"] == {"path": str(bank), "version": 5, "skills": 2} and found["same"] == 0
     shown = skillttrl("inspect", "--diff", file, bank).out
     assert "0 added, 0 removed, 2 changed, 0 the same" in shown and "changed new (in A: hea_001, same text)" in shown
-    assert "Kept about skills that both have" in shown and "last_used_step" in shown
+    assert "Records of skills that both have" in shown and "last_used_round" in shown
     back = skillttrl("inspect", "--diff", bank, file, "--json").json
     assert [each["kind"] for each in back["skills"]] == ["changed", "changed"]
     run = tmp_path / "run"
@@ -117,9 +117,9 @@ def test_two_banks_are_compared_wherever_they_are(bank: Path, file: Path, tmp_pa
 def test_a_comparison_that_cannot_be_made_says_how_it_is_meant(bank: Path, file: Path, tmp_path: Path) -> None:
     refused(skillttrl("inspect", "--diff", bank, tmp_path / "fill.json"), "nothing at", "Did you mean", "file.json?")
     refused(skillttrl("inspect", "--diff", 1, 2), "Versions 1 and 2 of which bank?", code=2)
-    refused(skillttrl("inspect", bank, "--diff", bank, file), "leave the PATH out", code=2)
-    refused(skillttrl("inspect"), "Say what to look at", code=2)
-    refused(skillttrl("inspect", "--search", "x"), "Say what to look at", code=2)
+    refused(skillttrl("inspect", bank, "--diff", bank, file), "leave the bank (inspect: the PATH) out", code=2)
+    refused(skillttrl("inspect"), "Name a path", code=2)
+    refused(skillttrl("inspect", "--search", "x"), "Name a path", code=2)
     (tmp_path / "twice.json").write_text('[{"id": "a", "text": "t"}, {"id": "a", "text": "u"}]')
     refused(skillttrl("inspect", "--diff", bank, tmp_path / "twice.json"), "twice.json: The id 'a' is given twice")
     (tmp_path / "later.json").write_text('{"schema": 2, "skills": []}')

@@ -79,7 +79,7 @@ def adapted(trained: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFac
     folder = base.parent / "lora"
     settings = ["rl.reward=random", "rl.learning_rate=0.01", "model.lora={r: 2, alpha: 8}"]
     changes = [word for setting in settings for word in ("--set", setting)]
-    done = skillttrl("rl", tiny_yaml, "--model", base, *changes, "-o", folder)
+    done = skillttrl("rl", tiny_yaml, "--policy", base, *changes, "-o", folder)
     assert done.code == 0, done
     return base, folder
 
@@ -141,7 +141,7 @@ def test_sft_then_rl_is_the_whole_run(trained: Path, tiny_yaml: Path, tmp_path: 
     assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "sft").code == 0
     weights = "checkpoints/sft-000012/model.safetensors"
     assert (tmp_path / "sft" / weights).read_bytes() == (trained / weights).read_bytes()
-    done = skillttrl("rl", tiny_yaml, "--model", tmp_path / "sft", "-o", tmp_path / "rl", "--json")
+    done = skillttrl("rl", tiny_yaml, "--policy", tmp_path / "sft", "-o", tmp_path / "rl", "--json")
     assert done.code == 0 and done.json["steps"] == {"rl": 2}
     weights = "checkpoints/rl-000002/model.safetensors"
     assert (tmp_path / "rl" / weights).read_bytes() == (trained / weights).read_bytes()
@@ -180,7 +180,7 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
     assert run["kind"] == "run" and run["facts"]["steps done"] == "rl 2, sft 12" and run["facts"]["ended"] == "yes"
     checkpoint = skillttrl("inspect", trained / "checkpoints" / "rl-000002", "--json").json
     assert checkpoint["kind"] == "checkpoint" and checkpoint["facts"]["step"] == 2
-    records = skillttrl("inspect", trained / "trajectories.jsonl", "-n", 3, "--json").json
+    records = skillttrl("inspect", trained / "trajectories.jsonl", "--rows", 3, "--json").json
     assert records["kind"] == "records" and len(records["rows"]) == 3 and "reward" in records["columns"]
     assert skillttrl("inspect", trained / "votes.jsonl", "--json").json["facts"]["lines"] == 6
     for name, row in (("summary.json", ["steps.rl", "2"]), ("checkpoints/rl-000002/state.json", ["phase", "rl"])):
@@ -213,7 +213,7 @@ def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, P
     assert {"trainer.pt", "state.json", "manifest.json"}.isdisjoint(entry.name for entry in base.iterdir())
     assert "pipeline_tag" in (base / "README.md").read_text()
     refused(skillttrl("export", trained, "-o", base), 4, "exists already")
-    refused(skillttrl("export", trained, "-o", base.parent / "m", "--merged"), 2, "no adapters to merge")
+    refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
 
 
 def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Path, Path]) -> None:
@@ -225,7 +225,7 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Pat
     checkpoint = run / "checkpoints" / "rl-000002"
     assert (checkpoint / "adapter_config.json").is_file() and not (checkpoint / "model.safetensors").exists()
     merged = base.parent / "merged"
-    done = skillttrl("export", run, "-o", merged, "--merged")
+    done = skillttrl("export", run, "-o", merged, "--merge-lora")
     assert done.code == 0 and done.out.strip() == str(merged)
     assert not (merged / "adapter_config.json").exists()
     ids = torch.arange(5, 25)[None]
@@ -238,7 +238,7 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Pat
     assert float((folded - bare).abs().max()) > 1e-3  # it did learn something
     plain = base.parent / "adapter"
     assert skillttrl("export", run, "-o", plain).code == 0 and (plain / "adapter_model.safetensors").is_file()
-    start = ("rl", run / "config_source.yaml", "-o", base.parent / "next", "--model")
+    start = ("rl", run / "config_source.yaml", "-o", base.parent / "next", "--policy")
     refused(skillttrl(*start, run), 5, "holds adapters without their base model")
     assert skillttrl(*start, merged).code == 0
     asked = skillttrl("ask", run, "Compute 47+38.", "--json").json["texts"]
@@ -260,9 +260,9 @@ def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     shown = skillttrl("configs", "show", "quickstart")
     assert shown.code == 0 and "verified:\n  hardware:" in shown.out
     assert "rollout:" in skillttrl("configs", "show", "quickstart", "--set", "rl.steps=7").out
-    assert skillttrl("configs", "copy", "quickstart", "mine.yaml").out.strip() == "mine.yaml"
+    assert skillttrl("configs", "copy", "quickstart", "-o", "mine.yaml").out.strip() == "mine.yaml"
     assert (tmp_path / "mine.yaml").read_text() == shown.out
-    refused(skillttrl("configs", "copy", "quickstart", "mine.yaml"), 4, "exists already")
+    refused(skillttrl("configs", "copy", "quickstart", "-o", "mine.yaml"), 4, "exists already")
     refused(skillttrl("configs", "show", "quikstart"), 2, "Did you mean 'quickstart'")
 
 
@@ -307,7 +307,7 @@ def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
     refused(skillttrl(*run, "rollout.max_new_tokens=60"), 2, "the model has 64 positions")
     refused(skillttrl(*run, "requires=the next release"), 2, "waits for the next release")
     refused(skillttrl("train", tmp_path / "none.yaml"), 2, "No config file at")
-    refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume is 'auto' or 'last-good'")
+    refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume is 'auto', 'last-good' or 'never'")
     assert skillttrl("train").code == 2 and skillttrl("trian").code == 2
     assert not (tmp_path / "run").exists()  # no mistake leaves a folder in the way
 
@@ -365,16 +365,18 @@ def test_an_environment_that_always_fails_stops_the_run(
 
 def test_mistakes_with_models(tiny_yaml: Path, tmp_path: Path) -> None:
     run = ("rl", tiny_yaml, "-o", tmp_path / "run")
-    refused(skillttrl(*run, "--model", tmp_path / "nowhere"), 5, "There is no folder")
+    refused(skillttrl(*run, "--policy", tmp_path / "nowhere"), 5, "There is no folder")
     (tmp_path / "empty").mkdir()
-    refused(skillttrl(*run, "--model", tmp_path / "empty"), 5, "not a whole model")
+    refused(skillttrl(*run, "--policy", tmp_path / "empty"), 5, "not a whole model")
     refused(skillttrl(*run, "--set", "runtime.device=cuda:99"), 5, "cuda:99")
     refused(skillttrl(*run, "--set", f"rl.reward=model:{tmp_path / 'nowhere'}"), 5, "Cannot load the reward model")
     assert not (tmp_path / "run").exists()
 
 
 def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    refused(skillttrl("train", tiny_yaml, "-o", trained), 4, "already holds a run", "--resume auto")
+    refused(
+        skillttrl("train", tiny_yaml, "-o", trained, "--resume", "never"), 4, "already holds a run", "--resume auto"
+    )
     other = ("train", tiny_yaml, "-o", trained, "--resume", "auto", "--set", "rl.learning_rate=0.5")
     refused(skillttrl(*other), 4, "belongs to another config: rl.learning_rate 0.001 there, 0.5 here")
     foreign = tmp_path / "photos"
@@ -481,11 +483,11 @@ def test_a_run_of_another_user_runs_no_code_and_sends_nothing_before_it_is_trust
         ["ask", foreign, "Compute 1+1."],
         ["evaluate", foreign],
         ["evaluate", foreign / "checkpoints" / "sft-000012"],
-        ["collect", "--env", "math", "--agent", foreign, "-o", "episodes.jsonl"],
+        ["collect", "--env", "math", "--policy", foreign, "-o", "episodes.jsonl"],
         ["export", foreign, "-o", "exported"],
         ["train", foreign, "-o", foreign, "--resume", "auto"],
         ["train", foreign / "config.yaml", "--dry-run"],
-        ["rl", "--model", foreign, "-o", "more"],
+        ["rl", "--policy", foreign, "-o", "more"],
         ["doctor", "--config", foreign],
     ]
     for words in commands:

@@ -18,7 +18,17 @@ from tests.doors import DOORS
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 
 ROOT = Path(__file__).parents[2]
-COMMAND = ("collect", "--env", DOORS, "--agent", "random", "--tries", "10", "--set", "env.kwargs.pause=0.003")
+COMMAND = (
+    "collect",
+    "--env",
+    DOORS,
+    "--policy",
+    "random",
+    "--rollouts-per-task",
+    "10",
+    "--set",
+    "env.kwargs.pause=0.003",
+)
 EPISODES = 300
 """Of the command above: more than a second of playing."""
 
@@ -47,7 +57,7 @@ def wait_for_lines(path: Path, process: subprocess.Popen[str]) -> int:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """What the command writes when nothing stops it."""
     file = tmp_path_factory.mktemp("whole") / "out.jsonl"
-    done = skillttrl(*COMMAND, "--jobs", 1, "-o", file)
+    done = skillttrl(*COMMAND, "--num-workers", 1, "-o", file)
     assert done.code == 0, done
     assert file.read_bytes().count(b"\n") == EPISODES
     return file.read_bytes()
@@ -58,7 +68,7 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
     tmp_path: Path, whole: bytes, signum: int, before: int, after: int
 ) -> None:
     file = tmp_path / "out.jsonl"
-    process = collecting(file, "--jobs", str(before))
+    process = collecting(file, "--num-workers", str(before))
     there = wait_for_lines(file, process)
     process.send_signal(signum)
     _, said = process.communicate(timeout=20)
@@ -72,7 +82,7 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
     else:
         assert f"Stopped with {kept.count(bytes([10]))} of {EPISODES} episodes kept in" in said.replace("\n", " ")
         assert not (tmp_path / ".out.jsonl.lock").exists()
-    done = skillttrl(*COMMAND, "--jobs", after, "-o", file)
+    done = skillttrl(*COMMAND, "--num-workers", after, "-o", file)
     assert done.code == 0, done
     said = done.err.replace("\n", " ")
     assert f"Going on after {kept.count(bytes([10]))} of {EPISODES} episodes" in said
@@ -83,7 +93,7 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
 
 
 def test_ctrl_c_reaches_every_process_of_a_terminal_and_only_the_first_answers(tmp_path: Path) -> None:
-    process = collecting(tmp_path / "out.jsonl", "--jobs", "2")
+    process = collecting(tmp_path / "out.jsonl", "--num-workers", "2")
     assert process.stderr is not None
     while "play:" not in (line := process.stderr.readline()):
         assert line, process.communicate()
@@ -95,13 +105,14 @@ def test_ctrl_c_reaches_every_process_of_a_terminal_and_only_the_first_answers(t
 
 def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
-    command = ("collect", "--env", DOORS, "--agent", "tests.doors:Clumsy", "-o", file)
+    command = ("collect", "--env", DOORS, "--policy", "tests.doors:Clumsy", "-o", file)
     done = skillttrl(*command)
     assert done.code == 0, done
-    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
-    assert rows["left"] == ["15", "1.000", "0.796–1.000", "2.0", "0"]
-    assert rows["right"] == ["15", "0.800", "0.548–0.930", "1.0", "3"]
-    assert rows["all"][:2] == ["30", "0.900"]
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.out.splitlines() if "│" in line]
+    rows = {name: cells for name, *cells in lines}
+    assert next(iter(rows)) == "all" and rows["all"][0] == "30" and rows["all"][1].startswith("0.900 [")
+    assert rows["left"] == ["15", "1.000 [0.796, 1.000]", "2.0", "0"]
+    assert rows["right"] == ["15", "0.800 [0.548, 0.930]", "1.0", "3"]
     assert "Source: joinery." in done.out and "3 episodes failed" in done.out and "dropped the key" in done.out
     found = skillttrl(*command, "--json").json
     assert found["overall"]["success"] == 0.9 and found["by_type"]["right"]["failed"] == 3
@@ -111,8 +122,8 @@ def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_pat
 
 def test_a_file_of_trajectories_is_inspected_by_type(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
-    skillttrl("collect", "--env", DOORS, "--agent", "tests.doors:Clumsy", "-o", file)
-    found = skillttrl("inspect", file, "-n", 4, "--json").json
+    skillttrl("collect", "--env", DOORS, "--policy", "tests.doors:Clumsy", "-o", file)
+    found = skillttrl("inspect", file, "--rows", 4, "--json").json
     assert found["facts"]["complete"] == "yes" and found["facts"]["agent"] == "tests.doors:Clumsy"
     assert found["facts"]["source"] == "joinery"
     assert found["facts"]["success"].startswith("0.900 [") and "30 episodes" in found["facts"]["success"]
@@ -135,26 +146,26 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     def collect(*words: object, env: str = DOORS, output: Path = out) -> Done:
         return skillttrl("collect", "--env", env, "-o", output, *words)
 
-    refused(collect("--agent", "exprt"), 2, "There is no agent 'exprt'", "Did you mean 'expert'?")
+    refused(collect("--policy", "exprt"), 2, "There is no policy 'exprt'", "Did you mean 'expert'?")
     refused(collect(), 3, "There is no expert for", "SkillTTRL/ALFWorld-v0")
-    refused(collect("--agent", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
-    refused(collect("--agent", "random", "--types", "up,left"), 3, "no tasks of the type 'up'", "left, right")
-    refused(collect("--agent", "random", "--set", "rl.steps=3"), 2, "has no meaning here")
-    refused(collect("--agent", "random", "--set", "env.kwargs.x=3"), 3, "has no argument 'x'. Known: ", "pause, worn.")
-    refused(collect("--agent", "random", "--data", "/nowhere"), 3, "'data'")
-    refused(collect("--agent", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
-    refused(collect("--agent", "random", env="mth"), 3, "Unknown environment", "math")
-    refused(collect("--agent", "random", env="math"), 3, "Every one of 100 episodes failed", "admissible_commands")
-    for option in ("--episodes", "--tries", "--jobs"):
-        assert collect("--agent", "random", option, 0).code == 2
+    refused(collect("--policy", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
+    refused(collect("--policy", "random", "--types", "up,left"), 3, "no tasks of the type 'up'", "left, right")
+    refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no meaning here")
+    refused(collect("--policy", "random", "--set", "env.kwargs.x=3"), 3, "has no argument 'x'. Known: ", "pause, worn.")
+    refused(collect("--policy", "random", "--env-data", "/nowhere"), 3, "'data'")
+    refused(collect("--policy", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
+    refused(collect("--policy", "random", env="mth"), 3, "Unknown environment", "math")
+    refused(collect("--policy", "random", env="math"), 3, "Every one of 100 episodes failed", "admissible_commands")
+    for option in ("--limit", "--rollouts-per-task", "--num-workers"):
+        assert collect("--policy", "random", option, 0).code == 2
     assert list(tmp_path.iterdir()) == []
 
 
 def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out.jsonl"
     done = skillttrl(
-        *("collect", "--env", DOORS, "--agent", "random", "--split", "test", "--types", "left"),
-        *("--episodes", 4, "--tries", 2, "--seed", 5, "--set", "env.kwargs.broken=[2]", "-o", out, "--json"),
+        *("collect", "--env", DOORS, "--policy", "random", "--split", "test", "--types", "left"),
+        *("--limit", 4, "--rollouts-per-task", 2, "--seed", 5, "--set", "env.kwargs.broken=[2]", "-o", out, "--json"),
     )
     assert done.code == 0, done
     assert done.json["overall"] | {"success": 0, "interval": 0, "steps": 0} == {
@@ -175,7 +186,8 @@ def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("command", "jobs"), [("evaluate", 1), ("evaluate", 2), ("collect", 1)])
 def test_json_stands_alone_whatever_a_player_prints(tmp_path: Path, command: str, jobs: int) -> None:
     where = ("--env", DOORS, "--split", "test", "--json", "-o", tmp_path / "out.jsonl")
-    words = (command, *where, "--agent", "tests.doors:Quitter", "--jobs", jobs)
+    policy = ("tests.doors:Quitter",) if command == "evaluate" else ("--policy", "tests.doors:Quitter")
+    words = (command, *where, *policy, "--num-workers", jobs)
     done = subprocess.run(
         [sys.executable, "-m", "skill_ttrl.cli.main", *map(str, words)], capture_output=True, text=True, timeout=120
     )
@@ -186,7 +198,7 @@ def test_while_games_are_read_for_the_first_time_it_is_told(tmp_path: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for number in range(3):
         write_game(tmp_path, "valid_seen", f"pick_and_place_simple-Apple-None-Fridge-1/trial_{number}")
-    words = ("collect", "--env", "alfworld", "--agent", "random", "--split", "valid_seen", "--data", tmp_path)
+    words = ("collect", "--env", "alfworld", "--policy", "random", "--split", "valid_seen", "--env-data", tmp_path)
     first, again = (skillttrl(*words, "-o", tmp_path / f"{name}.jsonl") for name in "ab")
     assert "open: 3 tasks" in first.err and "open 3/3" in first.err and "play 3/3" in first.err, first
     assert "open" not in again.err and "play 3/3" in again.err

@@ -81,7 +81,19 @@ class Heard(SilentProgress):
 
 def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: Path) -> None:
     out = tmp_path / "new" / "out.jsonl"
-    command = ("collect", "--env", DOORS, "--split", "test", "--agent", "openai:opener", "--tries", 2, "-o", out)
+    command = (
+        "collect",
+        "--env",
+        DOORS,
+        "--split",
+        "test",
+        "--policy",
+        "openai:opener",
+        "--rollouts-per-task",
+        2,
+        "-o",
+        out,
+    )
     with FaultyServer(answer=opens, faults=()) as server:
         words = [*command, *at(server, *PLAIN, "endpoints.policy.price_out=1000000")]
         done = skillttrl(*words)
@@ -234,12 +246,17 @@ def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
     def collect(*words: object) -> Any:
         return skillttrl("collect", "--env", DOORS, "-o", tmp_path / "out.jsonl", *words)
 
-    refused(collect("--agent", "openai:m", "--jobs", 2), 2, "--jobs is for a player", "openai:m is a policy")
-    refused(collect("--agent", "openai:m", "--explore", 0.1), 2, "--explore is for a player")
-    for words in (("--config", "quickstart"), ("--chunk", 3), ("--no-bank",)):
-        refused(collect("--agent", "random", *words), 2, f"{words[0]} is for a policy", "random is a player")
-    refused(collect("--agent", "no/where/at/all"), 4, "no/where/at/all")
-    refused(collect("--agent", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of the type 'up'")
+    refused(
+        collect("--policy", "openai:m", "--num-workers", 2),
+        2,
+        "--num-workers needs a scripted agent",
+        "openai:m is a model",
+    )
+    refused(collect("--policy", "openai:m", "--epsilon", 0.1), 2, "--epsilon needs a scripted agent")
+    for words in (("--config", "quickstart"), ("--batch-size", 3), ("--no-skills",)):
+        refused(collect("--policy", "random", *words), 2, f"{words[0]} needs a model", "random is a scripted agent")
+    refused(collect("--policy", "no/where/at/all"), 4, "no/where/at/all")
+    refused(collect("--policy", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of the type 'up'")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -166,7 +166,7 @@ def test_a_bank_that_is_there_is_added_to_only_when_asked(played: Path, tmp_path
     bank = tmp_path / "bank"
     with SkillBank(bank, embedder="hash", max_skills=50) as kept:
         kept.add_from_dict({"text": "Mine.", "title": "Mine"})
-    with pytest.raises(SkillBankError, match=r"There is a bank at .* already.*--merge"):
+    with pytest.raises(SkillBankError, match=r"There is a bank at .* already.*--append"):
         run(played, bank)
     found = run(played, bank, merge=True)
     again = run(played, bank, merge=True)
@@ -177,7 +177,7 @@ def test_a_bank_that_is_there_is_added_to_only_when_asked(played: Path, tmp_path
     (tmp_path / "other" / "file").touch()
     with pytest.raises(SkillBankError, match=r"There is something at .* already"):
         run(played, tmp_path / "other")
-    with pytest.raises(SkillBankError, match=r"There is no bank at .*Leave out --merge"):
+    with pytest.raises(SkillBankError, match=r"There is no bank at .*Leave out --append"):
         run(played, tmp_path / "none", merge=True)
 
 
@@ -239,9 +239,9 @@ def test_the_command_shows_what_was_found(
     assert skillttrl("-o", tmp_path / "bank", "--set", "distill.max_general=1") == 0
     told = capsys.readouterr()
     assert "look_at_obj_in_light" in told.out and "any type: 1 general" in told.out
-    assert f"skillttrl inspect {tmp_path / 'bank'}" in told.out and "found by embedding, hash" in told.out
+    assert f"skillttrl skills list {tmp_path / 'bank'}" in told.out and "found by embedding, hash" in told.out
     assert skillttrl("-o", tmp_path / "bank") == SkillBankError.exit_code
-    assert "--merge" in capsys.readouterr().err
+    assert "--append" in capsys.readouterr().err
     assert skillttrl("-o", tmp_path / "b", "--json") == 0
     found: Mapping[str, object] = json.loads(capsys.readouterr().out)
     assert found["teacher"] == "heuristic" and found["version"] == 1

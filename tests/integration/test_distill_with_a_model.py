@@ -232,7 +232,7 @@ def test_the_command_says_what_was_found_and_what_it_cost(
         assert skillttrl(*words, monkeypatch=monkeypatch) == 0
         told = capsys.readouterr().out
     assert (
-        "Questions to the teacher: 4, without a usable answer: 0" in told and "cost" in told and "4 new skills" in told
+        "LLM calls to the teacher: 4, without a usable answer: 0" in told and "cost" in told and "4 new skills" in told
     )
     assert (
         skillttrl(

@@ -45,8 +45,8 @@ def walks(body: Mapping[str, Any], draw: random.Random) -> str:
 def test_a_model_behind_an_address_plays_with_nothing_said_of_prompts(command: str, kitchen: Path) -> None:
     place = {
         "evaluate": ("openai:m", "--env", "alfworld", "--split", "train", "--set", "eval.samples=1"),
-        "collect": ("--agent", "openai:m", "--env", "alfworld", "-o", kitchen / "out.jsonl"),
-        "envs play": ("alfworld", "--agent", "openai:m"),
+        "collect": ("--policy", "openai:m", "--env", "alfworld", "-o", kitchen / "out.jsonl"),
+        "envs play": ("alfworld", "--policy", "openai:m"),
     }[command]
     said: list[str] = []
 
@@ -55,7 +55,7 @@ def test_a_model_behind_an_address_plays_with_nothing_said_of_prompts(command: s
         return walks(body, draw)
 
     with FaultyServer(answer=hears, faults=()) as server:
-        done = skillttrl(*command.split(), *place, "--data", kitchen, "--json", *at(server))
+        done = skillttrl(*command.split(), *place, "--env-data", kitchen, "--json", *at(server))
     assert done.code == 0, done
     found = done.json
     won = {"evaluate": lambda: found["accuracy"], "collect": lambda: found["overall"]["success"]}

@@ -138,7 +138,7 @@ class Served:
 def served(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     logs = tmp_path_factory.mktemp("served")
     options = ["--port", free_port(), "--max-model-len", 1024, "--max-num-seqs", 64, "--log-dir", logs, "--json"]
-    options += ["--transfer-folder", logs / "transfer"]
+    options += ["--weight-transfer-dir", logs / "transfer"]
     command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", policy.weights, *options]
     process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
     try:
@@ -327,8 +327,8 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
     config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"server_type": "vllm"}})
     path.write_text(config.to_yaml(sparse=True))
-    words = ["collect", "--env", "webshop", "--data", "generated", "--agent", f"openai:{model['id']}", "-o", out]
-    words += ["--episodes", 24, "--tries", 2, "--config", path, "--json"]
+    words = ["collect", "--env", "webshop", "--env-data", "generated", "--policy", f"openai:{model['id']}", "-o", out]
+    words += ["--limit", 24, "--rollouts-per-task", 2, "--config", path, "--json"]
     found = skillttrl(*words)
     assert found.code == 0, found
     lines = read_jsonl(out)

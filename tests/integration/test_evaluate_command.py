@@ -60,16 +60,16 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     assert own["transductive"] is False and own["source"] == ""
     plain = skillttrl("evaluate", model, "--config", tiny_yaml, "--json")
     assert plain.code == 0 and plain.json["transductive"] is None and plain.json["label"] == "plain"
-    assert "is not said" in plain.err
+    assert "Contamination unknown" in plain.err
     assert {**plain.json, "label": own["label"], "transductive": False} == own
-    shown = skillttrl("evaluate", model, "--config", tiny_yaml).out
-    assert "plain: 4 problems (test), of unknown exposure" in shown and "pass@2" in shown
+    shown = " ".join(skillttrl("evaluate", model, "--config", tiny_yaml).out.split())
+    assert "plain: 4 problems (test), contamination unknown" in shown and "pass@2" in shown
 
 
 def test_adapters_stand_on_the_model_that_they_name(model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     settings = ("rl.reward=random", "rl.learning_rate=0.01", "model.lora={r: 2, alpha: 8}")
     changes = [word for each in settings for word in ("--set", each)]
-    assert skillttrl("rl", tiny_yaml, "--model", model, *changes, "-o", tmp_path / "lora").code == 0
+    assert skillttrl("rl", tiny_yaml, "--policy", model, *changes, "-o", tmp_path / "lora").code == 0
     assert skillttrl("export", tmp_path / "lora", "-o", tmp_path / "adapters").code == 0
     own = skillttrl("evaluate", tmp_path / "lora", "--json").json
     plain = skillttrl("evaluate", tmp_path / "adapters", "--config", tiny_yaml, "--json")
@@ -105,12 +105,12 @@ def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Path) -> None:
-    """`rl --model RUN` goes on from another run's weights, which have seen that run's demonstrations."""
+    """`rl --policy RUN` goes on from another run's weights, which have seen that run's demonstrations."""
     demos = tmp_path / "demos.jsonl"
     demos.write_text('{"prompt": "Compute 48+49.", "response": "<answer>97</answer>"}\n')
     first = ("--set", f"sft.data={{path: {demos}}}", "--set", "sft.steps=1")
     assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "first", *first).code == 0
-    again = ("rl", tiny_yaml, "--model", tmp_path / "first", "-o", tmp_path / "second", "--set", "rl.steps=1")
+    again = ("rl", tiny_yaml, "--policy", tmp_path / "first", "-o", tmp_path / "second", "--set", "rl.steps=1")
     assert skillttrl(*again).code == 0
     file = problems(tmp_path / "two.jsonl", "48+49", "97+98")
     found = skillttrl("evaluate", tmp_path / "second", "--data", file, "--json").json
@@ -172,10 +172,10 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
     refused(skillttrl("evaluate", run, "--set", "seed=1", *into), 4, something, "config.seed 0 there, 1 here")
     refused(skillttrl("evaluate", run, "--set", "agent.template=boxed", *into), 4, something, "config.agent.template")
     refused(skillttrl("evaluate", run, "--data", other, *into), 4, something, "data.0.name")
-    refused(skillttrl("evaluate", run, "--chunk", 1, *into), 4, something, "chunk")
+    refused(skillttrl("evaluate", run, "--batch-size", 1, *into), 4, something, "chunk")
     refused(skillttrl("evaluate", run / "checkpoints" / "sft-000012", *into), 4, something, "model")
     refused(skillttrl("evaluate", model, "--config", tiny_yaml, *into), 4, something, "model")
-    refused(skillttrl("vote", run, *into), 4, something, "draws.")
+    refused(skillttrl("vote", "--policy", run, *into), 4, something, "draws.")
     refused(skillttrl("evaluate", run, "-o", run), 4, "not empty and no folder of samples")
     assert {entry.name: entry.read_bytes() for entry in kept.iterdir()} == before
     measured = tmp_path / "measured"
@@ -230,7 +230,7 @@ def test_the_real_problem_sets(run: Path, tmp_path: Path) -> None:
     """The tiny model has no room for a real problem: the end of each is put to it, which is enough to count with."""
     files = [word for name in ("aime", "amc", "math") for word in ("--data", DATA / f"{name}.json")]
     settings = ("--set", "data.eval.limit=3", "--set", "data.overlong=truncate")
-    found = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--chunk", 2, "--json")
+    found = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--batch-size", 2, "--json")
     assert found.code == 0, found
     assert [(Path(each["source"]).stem, each["problems"]) for each in found.json] == [
         ("aime", 3),
@@ -239,8 +239,8 @@ def test_the_real_problem_sets(run: Path, tmp_path: Path) -> None:
     ]
     assert all(each["accuracy"] is not None and each["transductive"] is False for each in found.json)
     lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
-    assert len(lines) == 18 and all(line["task"]["ground_truth"] for line in lines)
-    shown = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--chunk", 2).out
+    assert len(lines) == 18 and all(line["task"]["reference"] for line in lines)
+    shown = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--batch-size", 2).out
     assert shown.count("held-out") == 3 and "maj@2" in shown
 
 
@@ -258,7 +258,7 @@ def start(output):
         return child
     with open(output + ".log", "a") as log:
         os.dup2(log.fileno(), 1), os.dup2(log.fileno(), 2)
-    sys.argv = ["skillttrl", "evaluate", run, "--data", data, "--chunk", "2", "--output", output]
+    sys.argv = ["skillttrl", "evaluate", run, "--data", data, "--batch-size", "2", "--output", output]
     code = 0
     try:
         main()

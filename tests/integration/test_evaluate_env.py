@@ -38,7 +38,7 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         done = skillttrl(*command, "-o", tmp_path / "kept", "--json", *at(server))
         assert done.code == 0, done
         asked = len(server.asked)
-        again = skillttrl(*command, "-o", tmp_path / "kept", *at(server))
+        again = skillttrl(*command, "--full", "-o", tmp_path / "kept", *at(server))
         assert len(server.asked) == asked and again.code == 0
     found = done.json
     assert [result["task"] for result in found["results"]] == [f"test/{number}" for number in range(6)]
@@ -113,8 +113,8 @@ def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = skillttrl(
-        *("evaluate", "builtin", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
-        *("--limit", 2, "--data", "generated", "--json", *words),
+        *("evaluate", "embedded", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
+        *("--limit", 2, "--env-data", "generated", "--json", *words),
     )
     assert done.code == 0, done
     assert done.json["source"] == "alfworld valid_unseen (alfworld-generated)"
@@ -232,7 +232,7 @@ def test_a_run_learns_in_a_generated_shop_and_is_measured_on_products_that_it_ha
 
 def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
-    command = ("evaluate", "--env", DOORS, "--agent", "tests.doors:Opener")
+    command = ("evaluate", "tests.doors:Opener", "--env", DOORS)
     done = skillttrl(*command, "-o", file, "--json")
     assert done.code == 0, done
     assert done.json["split"] == "test" and done.json["overall"]["episodes"] == 6
@@ -244,7 +244,7 @@ def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
 
 
 def test_the_expert_wins_the_official_games_and_each_is_played_once(official_games: Path) -> None:
-    done = skillttrl("evaluate", "--env", "alfworld", "--split", "valid_unseen", "--data", official_games, "--json")
+    done = skillttrl("evaluate", "--env", "alfworld", "--split", "valid_unseen", "--env-data", official_games, "--json")
     assert done.code == 0, done
     overall = done.json["overall"]
     assert overall["tasks"] == overall["episodes"] == 134 and done.json["source"] == "alfworld-official"
@@ -261,29 +261,33 @@ def test_without_env_nothing_has_changed_but_the_types(tmp_path: Path) -> None:
 
 
 def test_options_that_would_change_nothing_are_refused() -> None:
-    refused(skillttrl("evaluate"), 2, "Name what is to be measured")
-    for words in (("--split", "test"), ("--limit", 3), ("--agent", "random"), ("--jobs", 2), ("--seed", 1)):
-        refused(skillttrl("evaluate", "somewhere", *words), 2, f"{words[0]} ", "needs --env")
-    for words in (("--agent", "random"), ("--jobs", 2), ("--seed", 1)):
-        refused(skillttrl("evaluate", "somewhere", "--env", DOORS, *words), 2, words[0], "is for a player")
-    for more in (("--no-bank",), ("--chunk", "3")):
-        refused(skillttrl("evaluate", "--env", DOORS, *more), 2, more[0], "is for a policy")
-    refused(skillttrl("evaluate", "--env", DOORS, "--data", "a", "--data", "b"), 2, "give it once, found a, b")
+    refused(skillttrl("evaluate"), 2, "Name the policy to evaluate")
+    refused(skillttrl("evaluate", "random"), 2, "random is a scripted agent", "--env")
+    refused(skillttrl("evaluate", "--env", DOORS, "--policy", "random"), 2, "skillttrl evaluate POLICY")
+    refused(skillttrl("evaluate", "somewhere", "--split", "test"), 2, "--split needs --env")
+    for where in ((), ("--env", DOORS)):
+        refused(
+            skillttrl("evaluate", "some/where", *where, "--num-workers", 2), 2, "--num-workers needs a scripted agent"
+        )
+    for more in (("--no-skills",), ("--batch-size", "3"), ("-n", 2)):
+        refused(skillttrl("evaluate", "--env", DOORS, *more), 2, "needs a model")
+    refused(skillttrl("evaluate", "--env", DOORS, "--data", "a"), 2, "named with --env-data")
+    refused(skillttrl("evaluate", "--env", DOORS, "--resume", "maybe"), 2, "--resume is 'auto' or 'never'")
     assert skillttrl("evaluate", "--env", DOORS, "--limit", 0).code == 2
 
 
 def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
-    def player(*words: object) -> Any:
-        return skillttrl("evaluate", "--env", *words)
+    def player(env: str, *words: object) -> Any:
+        return skillttrl("evaluate", *words, "--env", env)
 
     refused(player("alfwrld"), 3, "Unknown environment 'alfwrld'", "Did you mean 'alfworld'?")
-    refused(player(DOORS, "--agent", "randon"), 2, "Did you mean 'random'?")
+    refused(player(DOORS, "randon"), 2, "Did you mean 'random'?")
     refused(player(DOORS), 3, "There is no expert for tests.doors:Doors-v0")
-    refused(player(DOORS, "--agent", "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
+    refused(player(DOORS, "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
     refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
-    refused(player(DOORS, "--agent", "random", "--set", "env.kwargs.split=train"), 2, "named by --split")
+    refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "named by --split")
     write_game(tmp_path / "data", "valid_seen", "pick_and_place_simple-Apple-None-Fridge-1/trial_A")
-    refused(player("alfworld", "--data", tmp_path / "data"), 3, "no split 'test'", "valid_seen", "one with --split")
+    refused(player("alfworld", "--env-data", tmp_path / "data"), 3, "no split 'test'", "valid_seen", "one with --split")
     with FaultyServer(answer=opens, faults=()) as server:
         refused(skillttrl("evaluate", "openai:m", "--env", DOORS, "--split", "valid", *at(server)), 3, "'valid'")
         both = ("--split", "test", "--set", "env.kwargs.split=train")

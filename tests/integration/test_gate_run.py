@@ -170,8 +170,8 @@ def test_gate_options_without_a_gate_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for words, why in (
-        (["merge", "x", "--bank", "y", "--gate-tasks", "3"], "needs --gate-with"),
-        (["distill", "--trajectories", "x", "-o", "y", "--gate-with", "run"], "needs --merge"),
+        (["merge", "x", "--bank", "y", "--gate-tasks", "3"], "needs --policy"),
+        (["distill", "--trajectories", "x", "-o", "y", "--policy", "run"], "needs --append"),
     ):
         monkeypatch.setattr("sys.argv", ["skillttrl", *words])
         with pytest.raises(SystemExit) as leaving:

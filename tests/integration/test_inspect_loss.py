@@ -64,7 +64,7 @@ def test_every_sample_says_why(made: Path) -> None:
 
 
 def test_the_command_shows_a_table_and_json(made: Path) -> None:
-    shown = CliRunner().invoke(app, ["inspect", str(made), "--loss", "-n", "3"], env={"COLUMNS": "200"})
+    shown = CliRunner().invoke(app, ["inspect", str(made), "--loss", "--rows", "3"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert "carried half of the gradient" in shown.output and "█" in shown.output and "showing 3 of" in shown.output
     found = json.loads(CliRunner().invoke(app, ["inspect", str(made), "--step", "0", "--json"]).output)

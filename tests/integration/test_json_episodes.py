@@ -12,7 +12,7 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.runs.episode_logs import read_identity
 from tests.integration.test_cli_commands import refused, skillttrl
 
-COLLECT = ("collect", "--env", "alfworld", "--mock", "--episodes", "4")
+COLLECT = ("collect", "--env", "alfworld", "--mock", "--limit", "4")
 
 
 def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -> None:
@@ -45,8 +45,8 @@ def test_an_array_that_holds_no_episodes(text: str, problem: str, tmp_path: Path
 
 
 def test_mock_and_data_are_one_choice(tmp_path: Path) -> None:
-    both = skillttrl(*COLLECT, "--data", "official", "-o", tmp_path / "a.jsonl")
-    refused(both, 2, "--mock means --data generated, and --data official was given too")
+    both = skillttrl(*COLLECT, "--env-data", "official", "-o", tmp_path / "a.jsonl")
+    refused(both, 2, "--mock means --env-data generated, but --env-data official was given too")
     done = skillttrl("train", "quickstart_alfworld", "--mock", "--dry-run", "--json")
     assert done.code == 0
 

@@ -43,6 +43,6 @@ def test_where_steps_depend_on_their_number_the_way_is_named(
     with RunFolder.create(tmp_path / "run", load_config(tiny_yaml, [*given[:-1], "rl.steps=2"])) as folder:
         folder.checkpoints.mkdir()
     with pytest.raises(
-        RunFolderError, match=rf"{words}.* skillttrl rl .*run/config.yaml --model .*run --set rl.steps=3$"
+        RunFolderError, match=rf"{words}.* skillttrl rl .*run/config.yaml --policy .*run --set rl.steps=3$"
     ):
         train.run(load_config(tiny_yaml, [*given[:-1], "rl.steps=5"]), tmp_path / "run", resume="auto")

@@ -159,8 +159,8 @@ def test_a_run_that_grew_is_merged_from_where_it_was(a_run: Path, tmp_path: Path
     assert skillttrl("merge", a_run, "--bank", bank).code == 0
     path.write_text("".join(lines))
     for by in ("step", "all"):
-        done = skillttrl("merge", a_run, "--bank", bank, "--by", by, "--json").json
-        assert done["version"] == 2 and (by == "all" or [update["step"] for update in done["updates"]] == [1])
+        done = skillttrl("merge", a_run, "--bank", bank, "--granularity", by, "--json").json
+        assert done["version"] == 2 and (by == "all" or [update["round"] for update in done["updates"]] == [1])
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -194,8 +194,8 @@ def test_a_run_gives_one_update_for_each_step_by_its_rewards(a_run: Path, tmp_pa
         assert [update["step"] for update in dry["updates"]] == [0, 1] and dry["groups"] == 2
     assert skillttrl("merge", a_run, "--bank", bank).code == 0
     assert texts_of(bank) == {"Carry the one.", "Rewarded."}
-    whole = skillttrl("merge", a_run, "--bank", tmp_path / "other", "--by", "all", "--json").json
-    assert len(whole["updates"]) == 1 and whole["updates"][0]["step"] == 1 and whole["skills_after"] == 2
+    whole = skillttrl("merge", a_run, "--bank", tmp_path / "other", "--granularity", "all", "--json").json
+    assert len(whole["updates"]) == 1 and whole["updates"][0]["round"] == 1 and whole["skills_after"] == 2
 
 
 def test_votes_say_who_won(a_run: Path, tmp_path: Path) -> None:
@@ -280,7 +280,7 @@ def test_paths_that_hold_nothing_to_merge(a_run: Path, records: Path, tmp_path: 
     refused(skillttrl("merge", tmp_path, "--bank", bank), 3, "no run folder")
     (a_run / "trajectories.jsonl").unlink()
     refused(skillttrl("merge", a_run, "--bank", bank), 3, "save_trajectories")
-    refused(skillttrl("merge", records, "--bank", bank, "--by", "week"), 2, "'step' or 'all'")
+    refused(skillttrl("merge", records, "--bank", bank, "--granularity", "week"), 2, "'step' or 'all'")
     refused(skillttrl("merge", records, "--bank", bank, "--merger", "llm"), 2, "Known: heuristic")
     refused(skillttrl("merge", records, "--bank", a_run), 4, "is no skill bank")
     refused(skillttrl("merge", records, "--bank", records), 4, "is a file")

@@ -91,7 +91,7 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     lines = read_jsonl(out / "usage.jsonl")
     assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
-    assert "models behind addresses" in skillttrl("inspect", out).out
+    assert "LLM calls" in skillttrl("inspect", out).out
 
 
 def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_path: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_server_that_refuses_everything_ends_it_at_once(status: int, words: st
 def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path, tmp_path: Path) -> None:
     def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
         chosen = at(server, "eval.samples=4", "eval.greedy=false", *more)
-        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 1, "--json", *chosen)
+        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1, "--json", *chosen)
 
     with FaultyServer([], answer=adds) as server:
         whole = evaluate(server, tmp_path / "whole")
@@ -145,7 +145,7 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
 def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], sums: Path, tmp_path: Path) -> None:
     def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
         chosen = at(server, "eval.samples=3", "eval.greedy=false", "endpoints.policy.max_concurrency=2", *more)
-        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 0, "--json", *chosen)
+        return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 0, "--json", *chosen)
 
     def asked(server: FaultyServer) -> list[str]:
         return [json.dumps(each["body"], sort_keys=True) for each in server.asked]
@@ -179,10 +179,10 @@ def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
         server = FaultyServer(first=[(200, {}, {"choices": []})] * 99)
         limits = at(server, "endpoints.policy.max_retries=0")
     with server:
-        for words in (["ask", "openai:tiny", "12+34"], ["vote", "openai:tiny", "--data", sums, "-n", 2]):
+        for words in (["ask", "openai:tiny", "12+34"], ["vote", "--policy", "openai:tiny", "--data", sums, "-n", 2]):
             refused(skillttrl(*words, *limits), 6, "no answer in any of", "tiny")
         out = tmp_path / "kept"
-        words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--chunk", 1]
+        words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1]
         refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 tries")
         assert not (out / "samples.jsonl").exists()
 
@@ -216,7 +216,7 @@ def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
 def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> None:
     out = tmp_path / "votes"
     with FaultyServer(answer=sometimes_adds, slow=0.1, seed=2) as server:
-        done = skillttrl("vote", "openai:tiny", "--data", sums, "-n", 12, "-o", out, "--json", *at(server))
+        done = skillttrl("vote", "--policy", "openai:tiny", "--data", sums, "-n", 12, "-o", out, "--json", *at(server))
     assert done.code == 0, done
     assert done.json["problems"] == 4 and done.json["samples"] == [12, 12]
     assert {line["phase"] for line in read_jsonl(out / "usage.jsonl")} == {"vote"}
@@ -224,7 +224,7 @@ def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> No
 
 def test_confidence_needs_log_probs_and_has_them_where_the_server_gives_some(sums: Path) -> None:
     with FaultyServer([], answer=sometimes_adds) as server:
-        command = ["vote", "openai:m", "--data", sums, "-n", 4, "--strategies", "confidence", "--json"]
+        command = ["vote", "--policy", "openai:m", "--data", sums, "-n", 4, "--strategies", "confidence", "--json"]
         told = skillttrl(*command, *at(server, "endpoints.policy.logprobs=true")).json["strategies"][1]
         blind = skillttrl(*command, *at(server)).json["strategies"][1]
     assert told["strategy"] == blind["strategy"] == "confidence"

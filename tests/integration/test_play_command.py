@@ -159,7 +159,7 @@ def test_what_an_environment_warns_of_is_one_line_without_its_code() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_json_is_the_trajectory_alone() -> None:
-    code, out, err = skillttrl(*PLAY, "--expert", "--json", "--task", "test/blue")
+    code, out, err = skillttrl(*PLAY, "--walkthrough", "--json", "--task", "test/blue")
     played = from_json(Trajectory, out)
     assert code == 0 and out.count("\n") == 1 and played.stop_reason == "terminated" and played.env_return == 1
     assert [step.action for step in played.steps] == ["take the key", "open the door"]
@@ -182,11 +182,11 @@ def test_tasks_are_found_by_id_split_type_and_seed() -> None:
 
 @pytest.mark.usefixtures("here")
 def test_players_are_watched() -> None:
-    assert "Not won after 5 steps, reward 0" in skillttrl(*PLAY, "--agent", "play_house:Waits")[1]
-    random = skillttrl(*PLAY, "--agent", "random", "--seed", 1)
-    assert random[0] == 0 and random == skillttrl(*PLAY, "--agent", "random", "--seed", 1)
+    assert "Not won after 5 steps, reward 0" in skillttrl(*PLAY, "--policy", "play_house:Waits")[1]
+    random = skillttrl(*PLAY, "--policy", "random", "--seed", 1)
+    assert random[0] == 0 and random == skillttrl(*PLAY, "--policy", "random", "--seed", 1)
     began = time.monotonic()
-    skillttrl(*PLAY, "--agent", "play_house:Waits", "--set", "env.kwargs.max_steps=3", "--delay", 0.1)
+    skillttrl(*PLAY, "--policy", "play_house:Waits", "--set", "env.kwargs.max_steps=3", "--delay", 0.1)
     assert time.monotonic() - began >= 0.3
 
 
@@ -199,20 +199,22 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
     code = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *small)[0]
     assert code == 0
     room = ["--set", "data.max_prompt_tokens=4000", "--set", "rollout.max_new_tokens=3"]
-    code, out, err = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", "--json", *room)
+    code, out, err = skillttrl(*PLAY, "--policy", tmp_path / "run", "--task", "test/red", "--json", *room)
     played = from_json(Trajectory, out)
     assert code == 0 and len(played.steps) == 5 and played.stop_reason == "truncated"
     assert all(step.completion is not None for step in played.steps)
     assert err.count("[5/5] > ") == 1 and "Not won after 5 steps" in err
     code, out, _ = skillttrl(
-        *PLAY, "--agent", tmp_path / "run", "--task", "test/red", *room, "--set", "agent.max_turns=2"
+        *PLAY, "--policy", tmp_path / "run", "--task", "test/red", *room, "--set", "agent.max_turns=2"
     )
     assert code == 0 and "plays agent.max_turns=2 steps" in out and "[3/5]" not in out
     room[1] = "data.max_prompt_tokens=150"
-    code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", *room)
+    code, out, _ = skillttrl(*PLAY, "--policy", tmp_path / "run", "--task", "test/red", *room)
     assert code == 0 and "has grown past data.max_prompt_tokens=150" in out and "Left after" in out
     room = ["--set", "data.max_prompt_tokens=4000", "--set", "rollout.max_new_tokens=60"]
-    code, out, _ = skillttrl(*PLAY, "--agent", tmp_path / "run", "--task", "test/red", "--constrain", "--json", *room)
+    code, out, _ = skillttrl(
+        *PLAY, "--policy", tmp_path / "run", "--task", "test/red", "--structured-outputs", "--json", *room
+    )
     played = from_json(Trajectory, out)
     assert code == 0 and played.steps and all(step.action in step.admissible_actions for step in played.steps)
 
@@ -226,16 +228,16 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--split", "tset"], 3, "no tasks of the split 'tset'"),
         (["--split", "test", "--set", "env.kwargs.split=train"], 2, "named by --split"),
         (["--types", "bleu"], 3, "Did you mean 'blue'?"),
-        (["--data", "x"], 3, "has no argument 'data'"),
-        (["--agent", "exprt"], 2, "Did you mean 'expert'?"),
-        (["--agent", "expert"], 3, "There is no expert for"),
-        (["--agent", "play_house:None"], 2, "has no agent 'None'"),
-        (["--agent", "./nowhere"], 5, "There is no folder nowhere"),
-        (["--expert", "--agent", "random"], 2, "give one of them"),
-        (["--temperature", "1"], 2, "--temperature is for a policy"),
-        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 is for a policy"),
+        (["--env-data", "x"], 3, "has no argument 'data'"),
+        (["--policy", "exprt"], 2, "Did you mean 'expert'?"),
+        (["--policy", "expert"], 3, "There is no expert for"),
+        (["--policy", "play_house:None"], 2, "has no agent 'None'"),
+        (["--policy", "./nowhere"], 5, "There is no folder nowhere"),
+        (["--walkthrough", "--policy", "random"], 2, "give one of them"),
+        (["--temperature", "1"], 2, "--temperature needs a model"),
+        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 needs a model"),
         (
-            ["--set", "env.kwargs.broken=true", "--agent", "random"],
+            ["--set", "env.kwargs.broken=true", "--policy", "random"],
             3,
             "failed before the first step: RuntimeError: the",
         ),
@@ -265,9 +267,9 @@ def test_a_view_that_waits_draws_nothing_before_a_phase_begins() -> None:
 
 
 def test_an_environment_without_a_walkthrough_or_commands_says_so() -> None:
-    code, _, err = skillttrl("envs", "play", "math", "--expert")
+    code, _, err = skillttrl("envs", "play", "math", "--walkthrough")
     assert code == 3 and "SkillTTRL/Math-v0 gives no walkthrough" in err
-    code, _, err = skillttrl("envs", "play", "math", "--agent", "random")
+    code, _, err = skillttrl("envs", "play", "math", "--policy", "random")
     assert code == 3 and "admissible_commands" in err
 
 
@@ -282,7 +284,7 @@ def test_a_problem_is_answered_and_graded() -> None:
 def test_environments_are_listed_with_and_without_the_word() -> None:
     assert skillttrl("envs") == skillttrl("envs", "list") and "SkillTTRL/ALFWorld-v0" in skillttrl("envs")[1]
     assert json.loads(skillttrl("envs", "list", "--json")[1]) == json.loads(skillttrl("envs", "--json")[1])
-    assert "--json stands after" in skillttrl("envs", "--json", "list")[2]
+    assert "--json comes after" in skillttrl("envs", "--json", "list")[2]
 
 
 def test_what_is_typed_need_not_be_text(house: Path) -> None:
@@ -420,7 +422,7 @@ def test_an_official_game_is_watched_and_its_expert_plays_the_example(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     forget()  # as in a process of its own: what an earlier test has read would be in memory
     game = "valid_unseen/pick_cool_then_place_in_recep-Potato-None-Microwave-10/trial_T20190907_033228_194678"
-    code, out, err = skillttrl("envs", "play", "alfworld", "--task", game, "--expert")
+    code, out, err = skillttrl("envs", "play", "alfworld", "--task", game, "--walkthrough")
     assert code == 0 and "Task: cool some potato and put it in microwave." in out
     assert out.endswith(
         "You move the potato 2 to the microwave 1.\nWon after 7 steps, reward 1 (alfworld-official).\n"
@@ -447,6 +449,6 @@ def test_playing_loads_no_model_library(house: Path) -> None:
         "print(sorted({'torch', 'transformers', 'alfworld', 'textworld', 'chromadb'} & set(sys.modules)))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *PLAY, "--expert"], cwd=house, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, *PLAY, "--walkthrough"], cwd=house, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0 and done.stdout.endswith("Won after 2 steps, reward 1 (toys).\n[]\n"), done

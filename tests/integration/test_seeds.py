@@ -14,7 +14,7 @@ def test_seeds_are_run_resumed_listed_compared_and_inspected(tiny_yaml: Path, tm
     done = skillttrl(*command, "--json")
     assert done.code == 0, done
     assert done.json["seeds"] == done.json["ended"] == [0, 1] and len(done.json["after"]["avg@1"]["values"]) == 2
-    refused(skillttrl(*command), 4, "already holds runs of the seeds 0, 1")
+    refused(skillttrl(*command, "--resume", "never"), 4, "already holds runs of the seeds 0, 1")
     before = (folder / "seed-0" / "summary.json").stat().st_mtime_ns
     assert skillttrl(*command, "--resume", "auto").code == 0
     assert (folder / "seed-0" / "summary.json").stat().st_mtime_ns == before, "what has ended is left as it is"

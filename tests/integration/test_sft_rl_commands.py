@@ -20,7 +20,7 @@ from skill_ttrl.types import to_json
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_skillrl_run import ALFWORLD
 
-COLLECT = ("collect", "--env", "alfworld", "--data", "generated", "--episodes", 18, "--set", "env.kwargs.max_steps=16")
+COLLECT = ("collect", "--env", "alfworld", "--env-data", "generated", "--limit", 18, "--set", "env.kwargs.max_steps=16")
 SMALL = ("--set", "rl.steps=1", "--set", "sft.steps=1")
 
 
@@ -35,7 +35,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def episodes(place: Path) -> Path:
-    done = skillttrl(*COLLECT, "--explore", 0.25, "-o", "runs/a/trajectories.jsonl")
+    done = skillttrl(*COLLECT, "--epsilon", 0.25, "-o", "runs/a/trajectories.jsonl")
     assert done.code == 0 and "18 episodes" in done.out, done
     return Path("runs/a/trajectories.jsonl")
 
@@ -96,15 +96,15 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
         skills = found.load().skills
         began.append(None if skills is None else skills.bank)
 
-    monkeypatch.setattr("skill_ttrl.cli.train._run", would_run)
-    done = skillttrl("rl", "recipe.yaml", "--model", which)
+    monkeypatch.setattr("skill_ttrl.cli.train.run_or_plan", would_run)
+    done = skillttrl("rl", "recipe.yaml", "--policy", which)
     own = str(Path("runs/a/sft/bank"))
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
-    assert "Begins with the skill bank of the run that --model names" in " ".join(done.err.split())
-    skillttrl("rl", "recipe.yaml", "--model", which, "--bank", bank)
-    skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills.bank=synthetic:operators")
-    assert began[1:] == ["runs/a/bank", "synthetic:operators"]
-    done = skillttrl("rl", "recipe.yaml", "--model", which, "--set", "skills=null", "--set", "evolve=null")
+    assert "of the run that --policy names" in " ".join(done.err.split())
+    skillttrl("rl", "recipe.yaml", "--policy", which, "--bank", bank)
+    skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=family:operators")
+    assert began[1:] == ["runs/a/bank", "family:operators"]
+    done = skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills=null", "--set", "evolve=null")
     assert began[3] is None and "Begins with" not in done.err
 
 
@@ -143,12 +143,12 @@ def test_without_a_recipe_the_quickstart_of_the_episodes_environment_is_taken(ba
 def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     bank: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The recipe imitates advice, which is nowhere in episodes that were collected without --explore."""
+    """The recipe imitates advice, which is nowhere in episodes that were collected without --epsilon."""
     monkeypatch.setattr("skill_ttrl.stages.launch.quickstart_of", lambda episodes: "recipe.yaml")
     assert skillttrl(*COLLECT, "-o", tmp_path / "trajectories.jsonl").code == 0
     shutil.copytree(bank, tmp_path / "bank")
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL)
-    assert done.code == 0 and "collected without --explore" in " ".join(done.err.split()), done
+    assert done.code == 0 and "collected without --epsilon" in " ".join(done.err.split()), done
     config = load_config(tmp_path / "sft" / "config.yaml")
     assert config.demonstrations.label == "success" and config.env.kwargs["data"] == "generated"
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=expert")
@@ -158,11 +158,11 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["sft"], 2, "Say which recipe"),
-        (["rl"], 2, "Say which recipe"),
-        (["rl", "--model", "nowhere"], 2, "There is no run at nowhere"),
-        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes beside the bank (runs/empty/trajectories.jsonl)"),
-        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft beside the bank (runs/empty/sft)"),
+        (["sft"], 2, "Name a config"),
+        (["rl"], 2, "Name a config"),
+        (["rl", "--policy", "nowhere"], 2, "There is no run at nowhere"),
+        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes in the folder of the bank (runs/empty/trajectories.jsonl)"),
+        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft in the folder of the bank (runs/empty/sft)"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
         (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "is no episode"),
         (["sft", "--trajectories", "nowhere.jsonl"], 3, "There is no file of episodes at nowhere.jsonl"),
@@ -275,7 +275,7 @@ def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episo
     recipe = Path("recipe.yaml").resolve()
     with chdir(place / "1"):
         assert skillttrl("sft", recipe, "--bank", ".", *SMALL).code == 0
-    done = skillttrl("rl", "--bank", place / "1", "--model", place / "sft", *SMALL)
+    done = skillttrl("rl", "--bank", place / "1", "--policy", place / "sft", *SMALL)
     assert done.code == 0 and (place / "rl" / "summary.json").is_file(), done
 
 

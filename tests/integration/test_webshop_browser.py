@@ -44,7 +44,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with started_shop("--data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
+    with started_shop("--env-data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
         yield address
 
 
@@ -146,7 +146,7 @@ def test_who_chooses_with_the_keyboard_goes_on_where_the_option_stands(browser: 
     sizes = [{"value": f"size {number}"} for number in range(100)]
     many = {**LAMPS[0], "customization_options": {"lamp size": sizes, "color": [{"value": "red"}]}}
     folder = write_catalogue(tmp_path / "many", [many], LAMPS_ABOUT)
-    with started_shop("--data", str(folder), "--nouns", "rule") as address:
+    with started_shop("--env-data", str(folder), "--nouns", "rule") as address:
         browser.get(f"{address}/item_page/fixed_0/{many['asin']}/x/1/{{}}")
         link = browser.find_elements("css selector", ".value a")[50]
         before = one(browser, "html")

@@ -23,7 +23,7 @@ from tests.integration.test_play_command import Terminal
 from tests.integration.test_play_command import skillttrl as play_command
 from tests.preloaded import run_script
 
-PLAY = ("envs", "play", "webshop", "--data", "generated")
+PLAY = ("envs", "play", "webshop", "--env-data", "generated")
 SOURCE = "generated, 1,000 products, synthetic goals by goal, nouns by rule"
 
 
@@ -51,7 +51,7 @@ def kept(file: Path) -> list[Trajectory]:
 
 def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_category(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
-    words = ("evaluate", "--env", "webshop", "--agent", "random", "--jobs", 1, "-o", file)
+    words = ("evaluate", "random", "--env", "webshop", "--num-workers", 1, "-o", file)
     done = command(*words, "--split", "test", "--json")
     assert done.code == 0, done
     found, lines = done.json, kept(file)
@@ -69,25 +69,26 @@ def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_categ
     assert all({"score", "score_interval", "success", "interval"} <= set(each) for each in found["by_type"].values())
     again = command(*words)
     assert "nothing is played" in again.err and f"Source: {SOURCE}." in again.out
-    header = next(line for line in again.out.splitlines() if line.startswith("type"))
-    assert header.split() == ["type", "episodes", "score", "interval", "success", "interval", "steps", "failed"]
+    header = next(line for line in again.out.splitlines() if "task type" in line)
+    columns = [word.strip() for word in header.strip("┃").split("┃")]
+    assert columns == ["task type", "episodes", "score", "success", "steps", "failed"]
     assert max(map(len, again.out.splitlines()[1:-1])) <= 80
     inspected = command("inspect", file, "--json").json["facts"]
     assert f", score {overall['score']:.3f}, " in inspected["success"]
 
 
 def test_a_partial_reward_of_any_size_gives_the_same_score(tmp_path: Path) -> None:
-    words = ("evaluate", "--env", "webshop", "--agent", "random", "--limit", 60, "--json")
+    words = ("evaluate", "random", "--env", "webshop", "--limit", 60, "--json")
     plain = command(*words).json["overall"]
     tenfold = command(*words, "--set", "env.kwargs.reward=10", "--set", "env.kwargs.partial=false").json["overall"]
     assert plain == tenfold and plain["episodes"] == 60
 
 
 def test_the_oracle_reaches_what_can_be_reached_and_progress_tells_score_and_success() -> None:
-    done = command("evaluate", "--env", "webshop", "--agent", "walkthrough", "--limit", 20)
+    done = command("evaluate", "walkthrough", "--env", "webshop", "--limit", 20)
     assert done.code == 0 and "play 20/20" in done.err and "success 1.000  score 1.000" in done.err
     found = command(
-        *("evaluate", "--env", "webshop", "--agent", "walkthrough", "--limit", 5, "--json"),
+        *("evaluate", "walkthrough", "--env", "webshop", "--limit", 5, "--json"),
         *("--set", "env.kwargs.split_by=product"),
     )
     assert found.json["overall"]["score"] == 1 and "goals by product" in found.json["source"]
@@ -95,29 +96,29 @@ def test_the_oracle_reaches_what_can_be_reached_and_progress_tells_score_and_suc
 
 def test_without_an_agent_the_expert_is_measured_and_the_rule_agent_by_its_name() -> None:
     expert = command("evaluate", "--env", "webshop", "--limit", 20, "--json").json
-    rule = command("evaluate", "--env", "webshop", "--agent", "rule", "--limit", 20, "--json").json
+    rule = command("evaluate", "rule", "--env", "webshop", "--limit", 20, "--json").json
     assert expert["agent"] == "expert" and rule["agent"] == "rule"
     assert expert["overall"]["score"] > rule["overall"]["score"] > rule["overall"]["success"]
 
 
 def test_what_is_collected_is_reported_with_its_score(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
-    words = ("collect", "--env", "webshop", "--agent", "random", "--split", "dev", "--types", "garden")
-    done = command(*words, "--episodes", 7, "-o", out, "--json")
+    words = ("collect", "--env", "webshop", "--policy", "random", "--split", "dev", "--types", "garden")
+    done = command(*words, "--limit", 7, "-o", out, "--json")
     assert done.code == 0 and done.json["overall"]["episodes"] == 7 and done.json["overall"]["score"] is not None
     assert {line.task.task_type for line in kept(out)} == {"garden"}
 
 
 def test_a_split_a_type_or_data_that_is_not_there_is_one_clear_message(tmp_path: Path) -> None:
     def evaluate(*words: object) -> Any:
-        return command("evaluate", "--env", "webshop", "--agent", "random", *words)
+        return command("evaluate", "random", "--env", "webshop", *words)
 
     refused(evaluate("--split", "tset"), 3, "WebShop has no split 'tset'", "dev, test, train")
     refused(evaluate("--split", "validation"), 3, "is 'dev'")
     refused(evaluate("--set", "env.kwargs.split_by=day"), 3, "by goal or by product")
-    refused(evaluate("--data", tmp_path), 3, str(tmp_path))
+    refused(evaluate("--env-data", tmp_path), 3, str(tmp_path))
     refused(
-        command("collect", "--env", "webshop", "--agent", "random", "--types", "fashon", "-o", tmp_path / "o"),
+        command("collect", "--env", "webshop", "--policy", "random", "--types", "fashon", "-o", tmp_path / "o"),
         3,
         "Did you mean 'fashion'?",
     )
@@ -138,7 +139,8 @@ def test_a_policy_is_measured_by_score_and_success(tmp_path: Path, monkeypatch: 
     with FaultyServer(answer=shops, faults=()) as server:
         done = command(*words, "--json", *at(server, "eval.samples=1", "agent.template=plain"))
         assert done.code == 0, done
-        shown = " ".join(command(*words, *at(server, "eval.samples=1", "agent.template=plain")).out.split())
+        more = command(*words, "--full", *at(server, "eval.samples=1", "agent.template=plain"))
+    shown = " ".join(more.out.split())
     found = done.json
     rows = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
     drawn = [row["samples"][0] for row in rows if row["draw"] == "sample"]
@@ -174,7 +176,7 @@ def test_a_person_shops_with_words_names_and_numbers() -> None:
 
 def test_a_page_shows_results_as_a_list_options_in_groups_and_what_is_chosen(goals: list[Any]) -> None:
     goal = goals[0]
-    code, out, _ = shopping("--task", goal.id, "--expert")
+    code, out, _ = shopping("--task", goal.id, "--walkthrough")
     assert code == 0 and " [SEP] " not in out and f"goal 0 ({goal.category}, {SOURCE})" in out
     last = out.split("click[buy now]")[0].rpartition("\n[")[0].rpartition("\n[")[2]
     for name, value in goal.options.items():
@@ -240,7 +242,7 @@ def test_other_observations_are_shown_as_they_are(mode: str) -> None:
 
 @pytest.mark.parametrize("agent", ["random", "rule", "expert"])
 def test_somebody_else_is_watched(agent: str) -> None:
-    code, out, _ = shopping("--agent", agent, "--seed", 3, "--set", "env.kwargs.max_steps=2")
+    code, out, _ = shopping("--policy", agent, "--seed", 3, "--set", "env.kwargs.max_steps=2")
     assert code == 0 and "[2/2] > " in out and "Not won after 2 steps" in out
 
 

@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
     """Address of a shop of twenty products, started as a command."""
-    with started_shop("--data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
+    with started_shop("--env-data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
         yield address
 
 
@@ -94,7 +94,7 @@ def test_episodes_on_a_started_server_are_those_of_its_catalogue(mode: str, coun
 
 @pytest.mark.slow
 def test_episodes_on_official_products_are_those_of_the_catalogue_too(official_products: Path) -> None:
-    with started_shop("--data", str(official_products), "--nouns", "rule") as address:
+    with started_shop("--env-data", str(official_products), "--nouns", "rule") as address:
         local = make_env("webshop", data=str(official_products), nouns="rule", split="test", max_steps=9)
         steps, scores = episodes(local, make_env("webshop", data=address, split="test", max_steps=9), 500)
     assert steps > 100 and len(scores) > 10

@@ -21,7 +21,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
-    with started_shop("--data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
+    with started_shop("--env-data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
         yield address
 
 

@@ -34,7 +34,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with started_shop("--data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
+    with started_shop("--env-data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
         yield address
 
 
@@ -183,7 +183,17 @@ def test_odd_requests_are_refused_in_time_and_the_server_stays(address: str) -> 
 
 
 def serve(*options: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "envs", "serve", "webshop", "--data", str(GOLDEN), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "skill_ttrl.cli.main",
+        "envs",
+        "serve",
+        "webshop",
+        "--env-data",
+        str(GOLDEN),
+        *options,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -269,11 +279,11 @@ def test_json_is_one_line_and_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["webshop", "--host", "0.0.0.0"], 2, "--host 0.0.0.0 lets other machines in"),
-        (["webshop", "--host", "example.org"], 2, "lets other machines in"),
+        (["webshop", "--host", "0.0.0.0"], 2, "--host 0.0.0.0 accepts other machines"),
+        (["webshop", "--host", "example.org"], 2, "accepts other machines"),
         (["alfworld"], 2, "'alfworld' has no pages to serve"),
-        (["webshop", "--data", "/nowhere/at/all"], 3, "/nowhere/at/all"),
-        (["webshop", "--data", str(GOLDEN), "--goals", "odd"], 3, "no goals of a kind 'odd'"),
+        (["webshop", "--env-data", "/nowhere/at/all"], 3, "/nowhere/at/all"),
+        (["webshop", "--env-data", str(GOLDEN), "--goals", "odd"], 3, "no goals of a kind 'odd'"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_message(

@@ -109,7 +109,7 @@ def test_installed_command_writes_a_project_from_its_templates(site: Path, tmp_p
 
 
 def test_the_installed_expert_shops_in_the_shop_that_the_wheel_makes(site: Path, tmp_path: Path) -> None:
-    words = ["skillttrl", "envs", "play", "webshop", "--agent", "expert", "--delay", "0", "--seed", "1"]
+    words = ["skillttrl", "envs", "play", "webshop", "--policy", "expert", "--delay", "0", "--seed", "1"]
     statement = f"""
 import os
 os.environ["XDG_CACHE_HOME"] = {str(tmp_path)!r}

@@ -127,7 +127,7 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     if isinstance(asked, str) and "://" in asked:
         raise EnvError(
             f"Products are in a folder, found an address: {asked[:200]!r}{f' ({said})' * bool(said)}. The environment plays on a "
-            f"running server with data={SERVER!r}, on the command line --data {SERVER}."
+            f"running server with data={SERVER!r}, on the command line --env-data {SERVER}."
         )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")

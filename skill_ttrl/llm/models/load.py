@@ -58,7 +58,7 @@ def load_model(
         model: Any = build_model(config.builtin, tokenizer, seed, config.attn_implementation)
     elif Path(config.path, "adapter_config.json").is_file():
         raise ModelError(
-            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merged "
+            f"{config.path} holds adapters without their base model. Fold them in first: skillttrl export RUN --merge-lora "
             "--output MODEL, then start from MODEL."
         )
     else:

@@ -132,7 +132,7 @@ def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: 
         return ended(watched, stopped)
     if isinstance(player, WalkthroughPlayer) and not played.steps:
         raise EnvError(
-            f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch somebody with --agent."
+            f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
         )
     return played
 
@@ -151,8 +151,8 @@ def find_player(name: str, env_id: str) -> Player | None:
         return make_player(name, env_id)
     if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
-            f"There is no agent {name!r}.{did_you_mean(name, PLAYER_NAMES)} A policy is a run folder, a checkpoint, a model's "
-            "folder, owner/name or openai:MODEL; a player of your own is module:attribute."
+            f"There is no policy {name!r}.{did_you_mean(name, PLAYER_NAMES)} A model is a run folder, a checkpoint, a model folder, "
+            "owner/name, openai:MODEL or command:PROGRAM; a scripted agent of your own is module:attribute."
         )
     return None
 

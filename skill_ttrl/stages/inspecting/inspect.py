@@ -34,14 +34,20 @@ from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
 from skill_ttrl.stages.reports.summary_text import (
     change_lines,
+    distinct_rows,
     learned_by,
+    main_rows,
     skill_lines,
+    summary_changes,
     summary_intervals,
     summary_rows,
+    verdict,
 )
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import read_jsonl
 
+MAIN_FACTS = ("model", "environment", "algorithm", "steps done", "ended", "skill bank")
+"""Facts of a run that matter most."""
 COVERAGE = "coverage.json"
 """Of a cold start from episodes: what its demonstrations show."""
 OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
@@ -107,24 +113,33 @@ def _run(path: Path) -> Inspection:
         else "none",
         "phases": ", ".join(config.phases),
         "steps done": ", ".join(f"{phase} {count}" for phase, count in done.items()) or "none",
-        "ended": "yes" if summary else "no; go on with --resume auto",
+        "ended": "yes" if summary else "no; continue it with --resume auto",
         "checkpoints": ", ".join(checkpoints) or "none",
         "files": ", ".join(name for name in files if not name.startswith(".")),
     }
     if asked := _asked(path):
-        facts["models behind addresses"] = asked
+        facts["LLM calls"] = asked
     if bank := run_bank(path):
         facts["skill bank"] = bank
     if shown := _demonstrated(path / COVERAGE):
         facts["skills in demonstrations"] = shown
     trouble = _unhealthy(found)
     if summary is None:
-        columns = ("figure", "before", "after")
-        return Inspection("run", str(path), facts, columns, notes=found.notes, unhealthy=trouble)
+        columns = ("metric", "before", "after")
+        return Inspection("run", str(path), facts, columns, notes=found.notes, main_facts=MAIN_FACTS, unhealthy=trouble)
     stopped = [summary.stopped] if summary.stopped else []
+    main, rest = _summary_rows(path, summary)
     notes = [*change_lines(summary), *stopped, *skill_lines(summary), *baseline_lines(path), *summary.warnings]
     return Inspection(
-        "run", str(path), facts, *_summary_table(path, summary), [*found.notes, *notes], unhealthy=trouble
+        "run",
+        str(path),
+        facts,
+        _columns(path, summary),
+        [*main, *rest],
+        [*found.notes, *notes],
+        main_facts=MAIN_FACTS,
+        main_rows=len(main),
+        unhealthy=trouble,
     )
 
 
@@ -135,23 +150,39 @@ def _unhealthy(run: Run) -> list[UnhealthyMetric]:
     return unhealthy({str(name): value for name, value in run.metrics.iloc[-1].dropna().items()})
 
 
-def _summary_table(path: Path, summary: Summary) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """Figures before and after, and after the run to compare with, where there is one."""
-    columns: tuple[str, ...] = ("figure", "before", "after")
-    bounds = summary_intervals(summary)
-    rows: list[tuple[Any, ...]] = [
-        (
-            label,
-            with_interval(before, bounds.get((label, "before"))),
-            with_interval(after, bounds.get((label, "after"))),
-        )
-        for label, before, after in summary_rows(summary)
-    ]
+def _columns(path: Path, summary: Summary) -> tuple[str, ...]:
+    """Before and after, the paired change where there is one, and the baseline's result where there is one."""
+    changed = ("change", "verdict") if summary_changes(summary) else ()
     other = find_baseline(path)
-    if other is None:
-        return columns, rows
-    others = {label: after for label, _, after in summary_rows(other.summary)}
-    return (*columns, f"after, {learned_by(other.summary)}"), [(*row, short(others.get(row[0]))) for row in rows]
+    return ("metric", "before", "after", *changed, *(() if other is None else (f"after, {learned_by(other.summary)}",)))
+
+
+def _summary_rows(path: Path, summary: Summary) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """The rows that matter most, and the others."""
+    bounds, changes, first = summary_intervals(summary), summary_changes(summary), main_rows(summary)
+    other = find_baseline(path)
+    others = None if other is None else {label: after for label, _, after in summary_rows(other.summary)}
+    main: list[tuple[Any, ...]] = []
+    rest: list[tuple[Any, ...]] = []
+    for label, *values in distinct_rows(summary):
+        cells = [
+            with_interval(value, bounds.get((label, when)))
+            for when, value in zip(("before", "after"), values, strict=True)
+        ]
+        if changes:
+            cells += _change(changes.get(label))
+        if others is not None:
+            cells.append(short(others.get(label)))
+        (main if label in first else rest).append((label, *cells))
+    return main, rest
+
+
+def _change(change: tuple[float, tuple[float, float]] | None) -> list[str | None]:
+    """A paired change with its interval, and its verdict."""
+    if change is None:
+        return [None, None]
+    difference, (low, high) = change
+    return [f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]", verdict((low, high))]
 
 
 def _demonstrated(file: Path) -> str:
@@ -189,12 +220,12 @@ def _kept(path: Path) -> Inspection:
     lines = read_jsonl(path / SAMPLES)
     facts = {
         "samples": f"{len(lines)} of {wanted or 'a number not known yet'} lines",
-        "complete": "yes" if len(lines) == wanted else "no; go on with the command that began it",
+        "complete": "yes" if len(lines) == wanted else "no; the same command continues it",
         "model": made_with["model"],
         "data": ", ".join(each["name"] or "the policy's own problems" for each in made_with["data"]),
     }
     if asked := _asked(path):
-        facts["models behind addresses"] = asked
+        facts["LLM calls"] = asked
     rows = [
         (name, draw["tries"], draw["temperature"], draw["max_new_tokens"]) for name, draw in made_with["draws"].items()
     ]
@@ -203,7 +234,9 @@ def _kept(path: Path) -> Inspection:
     if (path / EVALUATION).is_file():
         facts |= {str(name): f"{tries} of each problem at T = {heat:g}" for name, tries, heat, _ in rows}
         figures = evaluation_inspection(path / EVALUATION)
-        return Inspection("samples", str(path), facts, figures.columns, figures.rows, notes)
+        return Inspection(
+            "samples", str(path), facts, figures.columns, figures.rows, notes, main_rows=figures.main_rows
+        )
     return Inspection("samples", str(path), facts, columns, rows, notes)
 
 

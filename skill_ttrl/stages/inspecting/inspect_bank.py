@@ -24,10 +24,13 @@ from skill_ttrl.types import BankUpdate, Skill
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
-BANK_COLUMNS = ("id", "tier", "title", "won/used", "size", "v", "from", "flags")
-"""`size` in characters; `v` is the skill's own version, `from` its ancestors."""
+BANK_COLUMNS = ("id", "tier", "title", "successes/uses", "size", "version", "parents", "flags")
+"""`size` in characters; `version` is the skill's own."""
 HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence")
 HIT_COLUMNS = ("score", "id", "tier", "title", "when to apply", "text")
+
+
+FALLBACK = "no skill shares a word with the query: these hits are the fallback, the most useful skills of the bank (skills.fallback)"
 
 
 def bank_folder(path: str | Path) -> Path:
@@ -78,7 +81,9 @@ def _listed(
     """The first skills in rows, all of them whole."""
     rows = [_bank_row(skill) for skill in skills[:limit]]
     more = (
-        [f"showing {len(rows)} of {len(skills)} skills; -n {len(skills)} shows all"] if len(rows) < len(skills) else []
+        [f"showing {len(rows)} of {len(skills)} skills; --rows {len(skills)} shows all"]
+        if len(rows) < len(skills)
+        else []
     )
     return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, [*notices, *more], skills)
 
@@ -113,7 +118,7 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
         updates = bank.history(max(0, bank.version - limit))
         notes = [*bank.notices]
         if len(updates) < bank.version:
-            notes.append(f"showing the last {len(updates)} of {bank.version} updates; -n {bank.version} shows all")
+            notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
@@ -127,15 +132,17 @@ def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k:
         ConfigError: the mode is unknown.
     """
     if not query.strip():
-        raise SkillBankError("The query is empty. Say what to look for, e.g. --search 'powers modulo a prime'.")
+        raise SkillBankError("The query is empty. Give a text, e.g. 'powers modulo a prime'.")
     changed = {} if mode is None else {"retrieval_mode": mode}
     with SkillBank.open(bank_folder(path), read_only=True, **changed) as bank:
         hits = bank.search(query, top_k=top_k)
         facts = {"version": bank.version, "query": _cell(query), "retrieval": _retrieval(bank)}
         notes = [*bank.notices, *([] if hits else ["nothing was found"])]
+        if any(hit.fallback for hit in hits):
+            notes.append(FALLBACK)
     rows = [
         (
-            f"{hit.score:.4f}",
+            "fallback" if hit.fallback else f"{hit.score:.4f}",
             hit.skill.id,
             hit.skill.tier,
             *map(_cell, (hit.skill.title, hit.skill.when_to_apply, hit.skill.text)),

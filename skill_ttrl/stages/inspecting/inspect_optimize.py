@@ -40,7 +40,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
     facts |= {"engine": asked.engine, "optimizer": asked.optimizer, "steps done": len(rows)}
     facts["ended"] = "yes" if summary else "no; the same command continues it"
     facts["document"] = str(path / "best_skill.md")
-    notes = [f"Of {len(rows)} steps the newest {limit}; --limit shows more."] if len(rows) > limit else []
+    notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []
     if summary is not None:
         facts |= {
             "policy": summary.policy,
@@ -64,7 +64,7 @@ def _of_trainer(path: Path, limit: int) -> Inspection:
     facts = {"environment": summary.get("env", ""), "seed": config.get("seed"), "steps done": len(rows)}
     facts |= {"ended": "yes" if summary else "no; the same call of train() continues it"}
     facts |= {"document": str(path / "best_skill.md")}
-    notes = [f"Of {len(rows)} steps the newest {limit}; --limit shows more."] if len(rows) > limit else []
+    notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []
     for name, key in (("first", "baseline_test_hard"), ("best", "test_hard")):
         if (score := summary.get(key)) is not None:
             low, high = summary[f"{key}_interval"]

@@ -12,6 +12,10 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
+from skill_ttrl.stages.reports.summary_text import verdict
+
+MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score")
+"""Fields of an evaluation that matter most."""
 
 
 def evaluation_inspection(path: Path) -> Inspection:
@@ -23,7 +27,10 @@ def evaluation_inspection(path: Path) -> Inspection:
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
     columns, rows = evaluation_rows(found)
-    return Inspection("evaluation", str(path), {"evaluations": len(found)}, columns, rows)
+    main = [row for row in rows if row[0] in MAIN_METRICS]
+    rest = [row for row in rows if row[0] not in MAIN_METRICS]
+    facts = {"evaluations": len(found)}
+    return Inspection("evaluation", str(path), facts, columns, [*main, *rest], main_rows=len(main) or None)
 
 
 def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -38,7 +45,7 @@ def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], l
         for row in _evaluated(name, found)
         if any(value not in (None, "", "{}") for value in row[1:])
     ]
-    return ("figure", *(str(each.get("label", "")) for each in found)), rows
+    return ("metric", *(str(each.get("label", "")) for each in found)), rows
 
 
 def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
@@ -52,7 +59,7 @@ def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[
         (phase, name, len(each), *(f"{value:.4g}" for value in (each[0], each[-1], fmean(each), min(each), max(each))))
         for (phase, name), each in values.items()
     ]
-    return ("figure", "phase", "steps", "first", "last", "mean", "least", "most"), [
+    return ("metric", "phase", "steps", "first", "last", "mean", "least", "most"), [
         (name, phase, *rest) for phase, name, *rest in rows
     ]
 
@@ -112,7 +119,7 @@ def seeds_inspection(found: Seeds) -> Inspection:
     facts = {
         "name": found.name,
         "seeds": ", ".join(map(str, found.seeds)),
-        "ended": ", ".join(map(str, found.ended)) or "none; go on with --resume auto",
+        "ended": ", ".join(map(str, found.ended)) or "none; continue with --resume auto",
         "wall time": f"{found.seconds:.0f} s",
     }
 
@@ -124,13 +131,20 @@ def seeds_inspection(found: Seeds) -> Inspection:
         return f"{each.mean:{sign}.3f}{spread}{bounds}"
 
     labels = dict.fromkeys((*found.before, *found.after))
-    rows = [
-        (label, shown(found.before.get(label)), shown(found.after.get(label)), shown(found.change.get(label), "+"))
-        for label in labels
-    ]
+
+    def judged(each: OverSeeds | None) -> str | None:
+        return None if each is None or each.interval is None else verdict(each.interval)
+
+    def row(label: str) -> tuple[str | None, ...]:
+        change = found.change.get(label)
+        return label, shown(found.before.get(label)), shown(found.after.get(label)), shown(change, "+"), judged(change)
+
+    main = [label for label in labels if "," not in label and label.startswith(("avg@", "maj@", "greedy", "score"))]
+    rows = [row(label) for label in (*main, *(label for label in labels if label not in main and label != "pass@1"))]
     notes = [f"Mean ± standard deviation over seeds, and Student's {found.confidence:.0%} interval of the mean."]
     if len(found.ended) < len(found.seeds):
         notes.append(
             f"{len(found.seeds) - len(found.ended)} of {len(found.seeds)} seeds have not ended and are left out."
         )
-    return Inspection("seeds", found.path, facts, ("figure", "before", "after", "change"), rows, notes)
+    columns = ("metric", "before", "after", "change", "verdict")
+    return Inspection("seeds", found.path, facts, columns, rows, notes, main_rows=len(main) or None)

@@ -12,10 +12,10 @@ from skill_ttrl.runs.summary import Summary
 from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
-    "retrieve_rate": "tries that ask the skill bank",
-    "retrieval_hit_rate": "tries that are told a skill",
-    "generate_rate": "tries that write a skill",
-    "evolve_rate": "tries that rewrite a skill",
+    "retrieve_rate": "rollouts that query the skill bank",
+    "answered_rate": "rollouts that retrieve a skill",
+    "generate_rate": "rollouts that write a skill",
+    "evolve_rate": "rollouts that rewrite a skill",
 }
 CONTROL = "control: {}"
 """Names the row of a scripted agent."""
@@ -73,6 +73,11 @@ def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None
     return [row for row in rows if row[1] is not None or row[2] is not None]
 
 
+def distinct_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
+    """The rows of `summary_rows` without those that repeat another: pass@1 is avg@k, and of one sample per problem so is maj@1."""
+    return [row for row in summary_rows(summary) if row[0] not in ("pass@1", "maj@1")]
+
+
 def summary_intervals(summary: Summary) -> dict[tuple[str, str], tuple[float, float]]:
     """Intervals of the rows of a report's table, by (figure, "before" or "after")."""
     return {
@@ -81,6 +86,35 @@ def summary_intervals(summary: Summary) -> dict[tuple[str, str], tuple[float, fl
         for when in ("before", "after")
         if f"{key}_{when}" in summary.intervals
     }
+
+
+def summary_changes(summary: Summary) -> dict[str, tuple[float, tuple[float, float]]]:
+    """The paired change of each headline metric, after less before, with its interval, by the name of its row."""
+    found = {}
+    for label, key in _UNITS:
+        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
+        bounds = summary.intervals.get(f"{key}_change")
+        if bounds is not None and before is not None and after is not None:
+            found[label.replace("@k", f"@{summary.samples}")] = (after - before, bounds)
+    return found
+
+
+def main_rows(summary: Summary) -> list[str]:
+    """Names of the rows that matter most, in the order of `distinct_rows`: the headline metrics, the largest pass@k, the run without its
+    skills, and the controls.
+    """
+    names = [label.replace("@k", f"@{summary.samples}") for label, _ in _UNITS]
+    known = [label for label, _, _ in distinct_rows(summary)]
+    largest = max((int(key) for key in {**summary.pass_at_k_before, **summary.pass_at_k_after}), default=1)
+    names += [f"pass@{largest}"] if largest > 1 else []
+    names += [label for label in known if label.endswith("skill bank off") or label.startswith(CONTROL.format(""))]
+    return [label for label in known if label in names]
+
+
+def verdict(bounds: tuple[float, float]) -> str:
+    """Judge a difference by its interval: `better`, `worse`, or `unclear` where the interval contains 0."""
+    low, high = bounds
+    return "better" if low > 0 else "worse" if high < 0 else "unclear"
 
 
 def change_lines(summary: Summary) -> list[str]:

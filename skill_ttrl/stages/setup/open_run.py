@@ -48,7 +48,7 @@ def check_new(output: str | Path) -> None:
     """Raise `RunFolderError` where a folder that a new run is to have holds one."""
     if RunFolder.exists(output):
         raise RunFolderError(
-            f"{output} already holds a run. Go on with it with --resume auto, or choose another --output."
+            f"{output} already holds a run. Continue it with --resume auto, or choose another --output."
         )
 
 
@@ -62,7 +62,7 @@ def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
     if asked <= done or "rl" not in config.phases:
         return config
     way = (
-        f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --model {folder.path} --set "
+        f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
         f"rl.steps={asked - done}"
     )
     if config.rl.lr_scheduler != "constant":

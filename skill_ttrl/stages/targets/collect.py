@@ -1,4 +1,4 @@
-"""`skillttrl collect --agent SOURCE`: a policy plays the tasks of an environment, and every episode is kept as a player's is.
+"""`skillttrl collect --policy POLICY`: a policy plays the tasks of an environment, and every episode is kept as a player's is.
 
 Episodes are played together in chunks, each from a seed of its own, and kept chunk by chunk in the order of the tasks: a collection
 that was stopped goes on with the chunk it was at. With the backend `hf` it ends with the same bytes as one that was never stopped.

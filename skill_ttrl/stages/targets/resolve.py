@@ -45,6 +45,18 @@ class EvalDataset:
     """Of the environment's own: only so many, spread over all (`envs.tasks.spread`); None: all."""
 
 
+def with_limit(problems: Sequence[EvalDataset], limit: int | None) -> list[EvalDataset]:
+    """Return the datasets with at most `limit` problems each; None: all of them."""
+    if limit is None:
+        return list(problems)
+    return [
+        replace(each, limit=limit)
+        if each.source is None
+        else replace(each, source=each.source.model_copy(update={"limit": limit}))
+        for each in problems
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class EvalTarget:
     """Policy to evaluate."""
@@ -95,8 +107,8 @@ class EvalTarget:
         data = self.config.data
         if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
             raise ConfigError(
-                f"{self.name} is a plain model and has no problems of its own. Give --data FILE, or --config RECIPE to "
-                "measure it on the recipe's."
+                f"{self.name} is a plain model and has no problems of its own. Give --data FILE, or --config CONFIG to "
+                "evaluate it on the config's."
             )
         if data.eval is not None:
             return EvalDataset("", pinned_source(data.eval), "test")
@@ -195,17 +207,17 @@ def resolve_target(
 def find_asked(
     source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
 ) -> PolicySource:
-    """Find the policy for `skillttrl ask`: a run, a checkpoint, the model behind `endpoints.policy`, or a program.
+    """Find the policy for `skillttrl ask`: see `resolve_target`; what a plain model's config does not state is the environment's.
 
     Raises:
         ConfigError: a run is given another config.
         RunFolderError: `source` is none of these.
     """
-    if is_remote(source) or is_command(source):
+    if not is_trained(source):
         found = resolve_target(source, overrides, config=config, use_bank=use_bank)
         return replace(found, config=with_env_defaults(found.config))
     if config is not None:
-        raise ConfigError(f"{source} has the config of its run; --config is for openai. Change keys with --set.")
+        raise ConfigError(f"{source} has the config of its run; --config is for a plain model. Change keys with --set.")
     return find_trained(source, overrides)
 
 
@@ -269,16 +281,21 @@ def _is_meant_as_path(path: Path) -> bool:
     return path.parent.is_dir() if len(path.parts) == 2 else RunFolder.exists(Path("runs") / path)
 
 
+def is_hub_name(path: Path) -> bool:
+    """True if a policy's name is that of a model on the hub, `owner/name`, and nothing local has it."""
+    return len(path.parts) == 2 and not _is_meant_as_path(path)
+
+
 def _nothing_at(path: Path) -> RunFolderError:
     if path.exists() and is_stored(path):
         return RunFolderError(
             f"{path} is neither a run nor a model. If it holds samples, `skillttrl vote` votes on them; if it holds problems, "
-            "name what is to be measured on them and give it as --data."
+            "name the policy to evaluate on them, and give them with --data."
         )
     there = "" if path.exists() else " (there is nothing)"
     return RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "
-        "by `skillttrl train`; list yours with: skillttrl runs list. A model of the hub is written owner/name."
+        "by `skillttrl train`; list yours with: skillttrl runs list. A hub model is written owner/name."
     )
 
 

@@ -72,7 +72,7 @@ class PolicySource(Protocol):
 
 FIRST_TURN = (
     "In {env} episodes have several turns. This is the first one, with the question as what is seen; no possible actions were "
-    "listed and nothing was played. Watch a whole episode: skillttrl envs play {env} --agent RUN."
+    "listed and nothing was played. Watch a whole episode: skillttrl envs play {env} --policy RUN."
 )
 
 

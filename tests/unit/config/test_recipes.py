@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.cli.main import _verified_on
+from skill_ttrl.cli.configs import _verified_on
 from skill_ttrl.config import load_config, read_config_text, recipe_names, settings_digest, verified_note
 from skill_ttrl.runs.identity import config_differences
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml
 
-from skill_ttrl.cli.display.views import closing_lines
+from skill_ttrl.cli.display.summary_view import closing_lines
 from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
@@ -46,8 +46,8 @@ SUMMARY = Summary(
 
 
 def test_what_the_bank_is_worth_has_signs() -> None:
-    found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
-    assert "What the skill bank is worth: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
+    found = replace(SUMMARY, accuracy_bank_off=0.95, intervals={"bank_worth": (-0.39, 0.39)})
+    assert "Gain of the skill bank: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
 
 
 @pytest.fixture

@@ -358,7 +358,7 @@ def test_what_is_served_is_looked_at(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config\.json"):
         find_model(str(empty))
     (empty / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="export RUN --merged"):
+    with pytest.raises(ModelError, match="export RUN --merge-lora"):
         find_model(str(empty))
     assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
 

@@ -65,7 +65,7 @@ def test_answers_that_were_given_up_are_told_where_there_are_some() -> None:
 
 def shown(found: VoteLab) -> str:
     written = io.StringIO()
-    Console(file=written, width=200).print(lab_view(found))
+    Console(file=written, width=200).print(lab_view(found, full=True))
     return written.getvalue()
 
 
@@ -82,7 +82,7 @@ def test_hostile_names_stay_text() -> None:
     found = lab("1", HOSTILE)
     assert "<script" not in vote_html(found) and "&lt;script&gt;" in vote_html(found)
     out = io.StringIO()
-    Console(file=out, width=80).print(lab_view(found))
+    Console(file=out, width=80).print(lab_view(found, full=True))
     shown = out.getvalue()
     assert "\x1b" not in shown and "[bold red]" in shown
 

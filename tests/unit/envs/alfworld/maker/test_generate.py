@@ -443,7 +443,7 @@ def test_the_command_makes_games_adds_to_them_and_says_so_as_json(
 ) -> None:
     assert command("alfworld", "-o", tmp_path, "--games", 3, "--types", "look_at_obj_in_light") == 0
     said = capsys.readouterr().out
-    assert "3 games" in said and f"skillttrl envs play alfworld --split train --data {tmp_path}" in said
+    assert "3 games" in said and f"skillttrl envs play alfworld --split train --env-data {tmp_path}" in said
     assert command("alfworld", "-o", tmp_path, "--games", 5, "--types", "look_at_obj_in_light", "--json") == 0
     made = json.loads(capsys.readouterr().out)
     assert (made["games"], made["written"], made["task_types"]) == (5, 2, ["look_at_obj_in_light"])

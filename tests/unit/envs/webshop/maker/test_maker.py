@@ -404,7 +404,7 @@ def test_the_command_says_what_is_there_and_how_to_shop_in_it(
     assert command("webshop", "-o", tmp_path) == 0
     said = capsys.readouterr().out
     assert f"1000 products in {tmp_path}, all new" in said
-    assert f"skillttrl envs play webshop --data {tmp_path}" in said
+    assert f"skillttrl envs play webshop --env-data {tmp_path}" in said
     assert command("webshop", "-o", tmp_path) == 0
     assert f"1000 products in {tmp_path}, there already" in capsys.readouterr().out
 

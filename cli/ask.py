@@ -1,0 +1,75 @@
+"""`skillttrl ask` and `export`: the answers of a policy, and its weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.display.tables import reply_view
+from skill_ttrl.cli.options import (
+    POLICIES,
+    AsJson,
+    NoSkills,
+    check_model,
+    config_option,
+    policy_argument,
+    set_option,
+    with_seed,
+)
+
+
+def ask(
+    policy: Annotated[str, policy_argument(f"{POLICIES[0].upper()}{POLICIES[1:]}.")],
+    question: Annotated[str, typer.Argument(help="A task, worded as in the training data, e.g. 'Compute 47+38.'")],
+    samples: Annotated[
+        int,
+        typer.Option("--samples", "-n", min=1, help="Answers to sample. With more than one they are put to the vote."),
+    ] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0.0, help="Sampling temperature. Default: 0 for one answer, else 1.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the samples. Default: the config's.")] = None,
+    overrides: Annotated[
+        list[str] | None, set_option("Override one config key, e.g. rollout.max_new_tokens=64.")
+    ] = None,
+    config: Annotated[
+        str | None, config_option("Endpoint, chat template and lengths of a policy that is no run.")
+    ] = None,
+    no_skills: NoSkills = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask a policy a question.
+
+    Example: `skillttrl ask runs/quickstart 'Compute 47+38.' -n 8`
+    """
+    from skill_ttrl.stages.targets.resolve import find_asked
+    from skill_ttrl.stages.targets.trained import ask as put
+
+    check_model(policy, "`skillttrl ask`")
+    asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)
+    reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_skills)
+    show(reply, as_json, reply_view)
+
+
+def export(
+    policy: Annotated[Path, policy_argument("A run, or a checkpoint of one.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder to make.")],
+    merge_lora: Annotated[
+        bool, typer.Option("--merge-lora/--no-merge-lora", help="Merge LoRA adapters into the base model's weights.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trained policy as a plain Hugging Face model folder.
+
+    Example: `skillttrl export runs/quickstart -o my-model`
+    """
+    from skill_ttrl.stages.targets.export import export as write
+    from skill_ttrl.stages.targets.trained import find_trained
+
+    check_model(str(policy), "`skillttrl export`")
+    found = find_trained(policy)
+    written = write(found, output, merged=merge_lora)
+    show({"output": str(written), "policy": str(found.weights)}, as_json, lines=[str(written)])

@@ -1,0 +1,79 @@
+"""`skillttrl doctor` and `init`: what this machine can do, and an environment of one's own to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from skill_ttrl.cli.display.output import say, show
+from skill_ttrl.cli.display.tables import diagnosis_view
+from skill_ttrl.cli.options import AsJson, config_option, set_option
+from skill_ttrl.cli.renamed import App
+
+doctor_app = App()
+
+
+@doctor_app.callback(invoke_without_command=True)
+def doctor(
+    context: typer.Context,
+    config: Annotated[str | None, config_option("Checks its memory, data and model too.")] = None,
+    overrides: Annotated[
+        list[str] | None, set_option("With --config: override one key, e.g. model.path=FOLDER.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what is installed, what this machine can do, and what will not work, with the remedy for each problem.
+
+    Exits with 5 if a check fails.
+
+    Example: `skillttrl doctor --config quickstart`
+    """
+    if context.invoked_subcommand is not None:
+        return
+    from skill_ttrl.stages.doctor.diagnose import diagnose
+    from skill_ttrl.stages.setup.checks import load_checked
+
+    found = diagnose(load_checked(config, overrides or []) if config else None)
+    show(found, as_json, diagnosis_view)
+    if found.failed:
+        raise typer.Exit(5)
+
+
+@doctor_app.command()
+def lockfile(
+    name: Annotated[str, typer.Argument(metavar="HARDWARE", help="`cpu` or `gpu`.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the path of the lockfile with the set of packages that includes vLLM.
+
+    Example: `pip install --no-deps -r "$(skillttrl doctor lockfile gpu)"`
+    """
+    from skill_ttrl.stages.doctor.version_sets import lock_path
+
+    path = str(lock_path(name))
+    show({"lockfile": path}, as_json, lines=[path])
+
+
+def init(
+    name: Annotated[str, typer.Argument(help="Name of the environment, a Python identifier.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the files.")] = Path(),
+    turns: Annotated[
+        bool,
+        typer.Option("--turns", help="Make a multi-turn environment, with a scripted agent instead of demonstrations."),
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the files of a new environment: the environment, a config, demonstrations and a test.
+
+    Example: `skillttrl init my_env -o my_project`
+    """
+    from skill_ttrl.envs.scaffold import init_project
+
+    files = [str(path) for path in init_project(name, output, turns=turns, force=force)]
+    config = f"{name}.yaml"
+    show({"files": files, "config": config}, as_json)
+    if not as_json:
+        say(*files, "", f"Train in it, in the folder {output.resolve()}: skillttrl train {config}")

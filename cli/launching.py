@@ -1,0 +1,143 @@
+"""Carrying out a launch: the plan of `--dry-run`, the ranks, the run with its live view, and its result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.cli.display.output import print_json, say, show
+from skill_ttrl.cli.display.summary_view import closing_lines, summary_table
+from skill_ttrl.cli.display.tables import plan_view
+from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.runs import EVERYTHING, train_seeds
+
+if TYPE_CHECKING:
+    from skill_ttrl.config import SkillTTRLConfig
+    from skill_ttrl.runs.summary import Summary
+    from skill_ttrl.stages.launch import Launch
+
+
+def serve_other_ranks() -> None:
+    """On another rank than the driver: carry out its commands to the end, and leave."""
+    from skill_ttrl.rl.parallel.environment import rank
+
+    if rank() == 0:
+        return
+    from skill_ttrl.rl.parallel.commands import serve
+    from skill_ttrl.rl.parallel.ranks import join
+
+    serve(join())
+    raise typer.Exit
+
+
+@contextmanager
+def driving_ranks() -> Iterator[None]:
+    """While entered this process is the driver of the ranks that were started with it, if there are any; they end with it."""
+    from skill_ttrl.rl.parallel.environment import launched
+
+    if not launched():
+        yield
+        return
+    from skill_ttrl.rl.parallel.commands import current_driver
+    from skill_ttrl.rl.parallel.launch import following_launcher
+    from skill_ttrl.rl.parallel.ranks import join
+
+    join()
+    with following_launcher():
+        try:
+            yield
+        finally:
+            current_driver().dismiss()
+
+
+def notice(text: str) -> None:
+    """Print a line on stderr."""
+    say(text, screen=Console(stderr=True))
+
+
+def run_or_plan(
+    found: Launch, *, as_json: bool, dry_run: bool, full: bool = False, seeds: list[int] | None = None
+) -> None:
+    """Run a launch, in this process or as the driver of several; with `dry_run` only print what it would take."""
+    from skill_ttrl.config import read_config_text
+    from skill_ttrl.rl.parallel.environment import launched
+
+    config, resume = found.load(), found.options.resume
+    text, where = read_config_text(found.source)
+    if dry_run:
+        from skill_ttrl.stages.doctor.plan import plan
+
+        planned = plan(config, asks_ranks=found.asks_ranks)
+        show(planned, as_json, plan_view)
+        if planned.exit_code:
+            raise typer.Exit(planned.exit_code)
+        return
+    if (config.runtime.nproc or 1) > 1 and not launched():
+        raise typer.Exit(_launch(found, config))
+    if launched():  # before the other ranks are waited for
+        from skill_ttrl.stages.train import check_runnable
+
+        check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
+    with driving_ranks():
+        _run_here(found, config, text, where, as_json=as_json, full=full, seeds=seeds)
+
+
+def _launch(found: Launch, config: SkillTTRLConfig) -> int:
+    """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
+    from skill_ttrl.rl.parallel.launch import launch, this_command
+    from skill_ttrl.runs.checkpoint import what_is_saved
+    from skill_ttrl.stages.setup.checks import check_ready
+    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
+
+    check_ready(config)
+    check_ranks(config)
+    check_gpus(config, asked=found.asks_ranks)
+    folder = found.folder(config)
+    return launch(this_command(), config.runtime.nproc or 1, notice=notice, saved=lambda: what_is_saved(folder))
+
+
+def _run_here(
+    found: Launch,
+    config: SkillTTRLConfig,
+    text: str,
+    where: str,
+    *,
+    as_json: bool,
+    full: bool,
+    seeds: list[int] | None,
+) -> None:
+    """Run in this process, which may be the driver of several."""
+    from skill_ttrl.config import verified_note
+
+    screen, resume = Console(stderr=as_json), found.options.resume
+    folder = found.folder(config)
+    if (note := verified_note(config)).startswith("never"):
+        screen.print(
+            f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
+        )
+    if seeds is not None:
+        train_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
+        return
+    with RunView(screen, f"{config.name} → {folder}") as view:
+        from skill_ttrl.stages.train import run
+
+        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options
+    if as_json:
+        print_json(summary)
+        return
+    show_outcome(screen, summary, folder, full=full)
+
+
+def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
+    """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
+    from skill_ttrl.stages.reports.baseline import baseline_lines
+
+    screen.print(summary_table(summary, full=full))
+    lines = closing_lines(summary, baseline_lines(folder), full=full)
+    say(*lines, screen=screen, soft_wrap=False)
+    say(EVERYTHING.format(folder), screen=screen)

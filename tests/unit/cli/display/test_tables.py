@@ -1,0 +1,117 @@
+"""Tables of results: the rows that matter first, no row that repeats another, verdicts, and 80 columns."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from skill_ttrl.cli.collect import success_table
+from skill_ttrl.cli.display.evaluation_view import evaluation_view
+from skill_ttrl.cli.display.summary_view import closing_lines, summary_table
+from skill_ttrl.cli.display.tables import inspection_view
+from skill_ttrl.rollout.outcome import SuccessStats
+from skill_ttrl.runs.summary import Summary
+from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
+from skill_ttrl.stages.inspecting.inspection import Inspection
+from skill_ttrl.stages.reports.summary_text import verdict
+
+SUMMARY = Summary(
+    "a", 0, "majority", False, 128, 8, 1.0,
+    accuracy_before=0.5, accuracy_after=0.75, majority_before=0.9, majority_after=0.8,
+    greedy_before=0.5, greedy_after=0.51, pass_at_k_before={"1": 0.5, "2": 0.6, "8": 0.9},
+    pass_at_k_after={"1": 0.75, "2": 0.8, "8": 0.95}, entropy_before=1.0, entropy_after=0.5,
+    intervals={
+        "accuracy_before": (0.45, 0.55), "accuracy_after": (0.7, 0.8), "accuracy_change": (0.2, 0.3),
+        "majority_change": (-0.15, -0.05), "greedy_change": (-0.1, 0.12),
+    },
+)  # fmt: skip
+
+
+def shown(view: RenderableType, width: int = 80) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width).print(view)
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    return out.getvalue()
+
+
+def cells(text: str) -> dict[str, list[str]]:
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
+    return {name: rest for name, *rest in lines}
+
+
+def test_a_run_shows_its_headline_metrics_with_the_paired_change_and_a_verdict() -> None:
+    rows = cells(shown(summary_table(SUMMARY)))
+    assert rows == {
+        "avg@8": ["0.500", "0.750", "+0.250 [+0.200, +0.300]", "better"],
+        "maj@8": ["0.900", "0.800", "-0.100 [-0.150, -0.050]", "worse"],
+        "greedy": ["0.500", "0.510", "+0.010 [-0.100, +0.120]", "unclear"],
+        "pass@8": ["0.900", "0.950", "-", "-"],
+    }
+    lines = closing_lines(SUMMARY)
+    assert not any(line.startswith("Change of") for line in lines), "the table has it"
+    assert any("maj@8 fell" in line for line in lines)
+
+
+def test_all_rows_of_a_run_have_intervals_and_none_repeats_another() -> None:
+    wide = cells(shown(summary_table(SUMMARY, full=True), width=160))
+    assert wide["avg@8"][:2] == ["0.500 [0.450, 0.550]", "0.750 [0.700, 0.800]"]
+    assert "pass@2" in wide and "pass@1" not in wide, "pass@1 is avg@8"
+    narrow = shown(summary_table(SUMMARY, full=True))
+    assert "[0.450,0.550]" in narrow and "[+0.200,+0.300]" in narrow and "…" not in narrow
+
+
+def test_without_paired_data_there_is_no_verdict() -> None:
+    alone = replace(SUMMARY, intervals={"accuracy_after": (0.7, 0.8)})
+    rows = cells(shown(summary_table(alone)))
+    assert rows["avg@8"] == ["0.500", "0.750 [0.700, 0.800]"] and "verdict" not in shown(summary_table(alone))
+
+
+@pytest.mark.parametrize(
+    ("bounds", "word"), [((0.1, 0.2), "better"), ((-0.2, -0.1), "worse"), ((-0.1, 0.1), "unclear"), ((0, 0), "unclear")]
+)
+def test_a_verdict_needs_an_interval_without_zero(bounds: tuple[float, float], word: str) -> None:
+    assert verdict(bounds) == word
+
+
+def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> None:
+    kind = TypeResult(2, 0.5, (0.1, 0.9))
+    found = Evaluation(
+        "after", "test", 4, 4, 1.0, 0.5, (0.3, 0.7), {"1": 0.5, "2": 0.6, "4": 0.8}, 0.6, (0.4, 0.8), 0.55, (0.3, 0.8),
+        {}, 0.7, 1.2, (), transductive=False, by_type={"a": kind, "b": kind},
+    )  # fmt: skip
+    text = shown(evaluation_view(found))
+    assert list(cells(text)) == ["avg@4, T = 1", "maj@4", "greedy", "pass@4"] and "5 more rows: --full" in text
+    full = shown(evaluation_view(found, full=True))
+    assert {"pass@2", "avg@4 of a (2)", "majority ratio"} <= {*cells(full)} and "more rows" not in full
+    assert "pass@1" not in cells(full)
+    one = replace(found, samples=1, pass_at_k={"1": 0.5})
+    assert list(cells(shown(evaluation_view(one)))) == ["avg@1, T = 1", "greedy"], "maj@1 and pass@1 are avg@1"
+
+
+def test_an_inspection_shows_its_main_facts_and_rows() -> None:
+    found = Inspection(
+        "run", "runs/a", {"model": "m", "files": "many"}, ("metric", "before", "after", "change"),
+        [("avg@8", "0.5", "0.7", "+0.2"), ("entropy", "1", "2", None)], ["Change of avg@8: +0.2", "Stopped."],
+        main_facts=("model",), main_rows=1,
+    )  # fmt: skip
+    text, full = shown(inspection_view(found)), shown(inspection_view(found, full=True))
+    assert "entropy" not in text and "many" not in text and "2 more rows: --full" in text
+    assert "entropy" in full and "many" in full and "more rows" not in full
+    assert "Change of" not in text + full and "Stopped." in text
+
+
+def test_types_of_a_collection_fit() -> None:
+    stats = SuccessStats(20, 20, 0.5, (0.3, 0.7), 12.3, 0, score=0.6, score_interval=(0.5, 0.7))
+    text = shown(success_table({"all": stats, "pick_and_place_with_movable_recep": stats}))
+    assert "[0.300,0.700]" in text and "[0.500,0.700]" in text and "task type" in text
+
+
+def test_the_summary_of_the_pages_is_shown() -> None:
+    from skill_ttrl.types import from_json
+
+    copy = Path(__file__).parents[4] / "docs" / "quickstart-summary.json"
+    assert "better" in shown(summary_table(from_json(Summary, copy.read_bytes())))

@@ -1,0 +1,142 @@
+"""One grammar: the same options everywhere, an example in each help, and an error that names the new one for each old option."""
+
+from __future__ import annotations
+
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from skill_ttrl.cli.main import app, main
+from skill_ttrl.cli.options import check_resume, is_scripted
+from skill_ttrl.cli.renamed import EXTRA, POSITIONAL, RENAMED
+from skill_ttrl.errors import ConfigError, RunFolderError
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = dict(runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["commands"]())
+UNUSED = re.compile(r"\b(told|tries|beside|given up|kept|put down|gone on with|recipe|recipes)\b", re.IGNORECASE)
+
+
+def options(command: str) -> dict[str, object]:
+    """Option → parameter of a command."""
+    return {word: each for each in COMMANDS[command].params for word in (*each.opts, *each.secondary_opts)}
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    monkeypatch.setattr(sys, "argv", ["skillttrl", *words])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0), " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "old", "new"), [(command, *each) for command, names in RENAMED.items() for each in names.items()]
+)
+def test_an_old_option_is_answered_by_the_name_of_the_new_one(
+    command: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["a", "b"] if old == EXTRA else [old, "x"]
+    code, said = run(monkeypatch, capsys, *command.split(), *words)
+    assert code == 2 and f"is now {new}." in said and f"skillttrl {command} --help" in said
+    assert "Usage" not in said and "Traceback" not in said
+    assert old not in options(command)
+    if new.startswith("--"):
+        assert new.split()[0] in options(command)
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "argument"),
+    [(command, *each) for command, all_ in POSITIONAL.items() for each in all_.items()],
+)
+def test_an_argument_that_is_given_as_an_option_is_named(
+    command: str, option: str, argument: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = run(monkeypatch, capsys, *command.split(), option, "x")
+    assert code == 2 and f"is an argument here: skillttrl {command} {argument}" in said
+    assert any(each.param_type_name == "argument" and argument in each.metavar for each in COMMANDS[command].params)
+
+
+def test_an_option_that_never_was_stays_a_usage_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = run(monkeypatch, capsys, "collect", "--nonsense", "x")
+    assert code == 2 and "No such option: --nonsense" in said
+    code, said = run(monkeypatch, capsys, "configs", "list", "a")
+    assert code == 2 and "unexpected extra argument" in said
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_prints_json_and_shows_an_example(command: str) -> None:
+    assert "--json" in options(command)
+    text = COMMANDS[command].help
+    (example,) = re.findall(r"Example: `([^`]*)`", text)
+    assert f"skillttrl {command}".strip() in example and text.rstrip().endswith(f"`{example}`")
+
+
+def test_one_name_means_one_thing() -> None:
+    known: dict[str, set[str]] = {"--policy": set(), "--config": set(), "--env-data": set()}
+    for command in COMMANDS:
+        for name, found in known.items():
+            if name in options(command):
+                found.add(str(options(command)[name].metavar))  # type: ignore[attr-defined]
+        shorts = {name: options(command)[name] for name in ("-n", "-o") if name in options(command)}
+        assert "-o" not in shorts or "--output" in shorts["-o"].opts  # type: ignore[attr-defined]
+        assert "-n" not in shorts or {"--samples", "--rollouts-per-task"} & {*shorts["-n"].opts}  # type: ignore[attr-defined]
+    assert known == {"--policy": {"POLICY"}, "--config": {"CONFIG"}, "--env-data": {"PATH"}}
+
+
+def test_help_does_without_some_words() -> None:
+    texts = {name: " ".join([each.help, *(p.help or "" for p in each.params)]) for name, each in COMMANDS.items()}
+    assert {name: UNUSED.findall(text) for name, text in texts.items() if UNUSED.search(text)} == {}
+
+
+def test_messages_do_without_some_words() -> None:
+    found = []
+    for path in (ROOT / "cli").rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            names = path.name == "renamed.py"  # it names old options
+            found += (
+                []
+                if names
+                else [f"{path.name}: {text}" for text in re.findall(r'"([^"]*)"', line) if UNUSED.search(text)]
+            )
+    assert found == []
+
+
+def test_an_output_is_continued_unless_that_is_forbidden(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").touch()
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "full", tmp_path / "full" / "file"):
+        check_resume("auto", path)
+        with pytest.raises(RunFolderError, match=f"{path} already exists. Continue it with --resume auto"):
+            check_resume("never", path)
+    check_resume("never", tmp_path / "empty", tmp_path / "nothing", None)
+    with pytest.raises(ConfigError, match="'auto' or 'never', found 'yes'"):
+        check_resume("yes")
+
+
+def test_a_path_comes_before_the_name_of_a_scripted_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert all(map(is_scripted, ("random", "first", "constant:look", "expert")))
+    assert not any(map(is_scripted, ("runs/a", "openai:m", "command:true", "owner/name")))
+    (tmp_path / "random").mkdir()
+    assert not is_scripted("random")
+
+
+def test_the_names_of_the_commands_stay() -> None:
+    names = {name.split()[0] for name in COMMANDS if name}
+    stay = "train collect distill sft rl vote merge evaluate inspect ask export serve init doctor configs envs skills"
+    assert names == {*stay.split(), "optimize", "compare", "runs"}
+    assert app.info.name == "skillttrl"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_no_option_and_no_word_of_a_help_is_cut_at_80_columns(command: str) -> None:
+    shown = CliRunner().invoke(app, [*command.split(), "--help"], env={"COLUMNS": "80"}).output
+    assert "Example:" in shown and "…" not in shown
+    assert max(map(len, shown.splitlines())) <= 80
