@@ -32,7 +32,7 @@ def configs_list(as_json: AsJson = False) -> None:
 
     configs = {name: load_config(name) for name in recipe_names()}
     rows = [
-        {"name": name, "model": each.model.path, "verified": verified_note(each), "waits_for": each.waits_for}
+        {"name": name, "model": each.model.path, "verified": verified_note(each), "requires": each.requires}
         for name, each in configs.items()
     ]
     show(rows, as_json, _configs_table)
@@ -40,7 +40,7 @@ def configs_list(as_json: AsJson = False) -> None:
 
 def _configs_table(rows: Sequence[Mapping[str, str | None]]) -> FittedTable:
     cells = [
-        (*map(row.get, ("name", "model")), _verified_on(str(row["verified"])), row["waits_for"] or "nothing")
+        (*map(row.get, ("name", "model")), _verified_on(str(row["verified"])), row["requires"] or "nothing")
         for row in rows
     ]
     return FittedTable("Configs", ("name", "model", "verified", "waits for"), cells)

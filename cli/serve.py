@@ -56,7 +56,10 @@ MaxLoraRank = Annotated[
     typer.Option("--max-lora-rank", min=1, metavar="RANK", help="Accept LoRA adapters of at most this rank."),
 ]
 Sleep = Annotated[
-    bool, typer.Option("--enable-sleep-mode", help="Allow the learner to free the server's GPU memory (vllm.sleep).")
+    bool,
+    typer.Option(
+        "--enable-sleep-mode", help="Allow the learner to free the server's GPU memory (vllm.enable_sleep_mode)."
+    ),
 ]
 Gpus = Annotated[
     list[str] | None,
@@ -67,7 +70,7 @@ TransferDir = Annotated[
     Path | None,
     typer.Option(
         "--weight-transfer-dir",
-        help="Folder through which weights are handed over (vllm.transfer_folder). Default: shared memory.",
+        help="Folder through which weights are handed over (vllm.weight_transfer_dir). Default: shared memory.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout when all servers are ready.")]

@@ -39,7 +39,7 @@ def _main(found: Evaluation) -> Iterator[Row]:
     several = found.samples > 1
     yield from _known(f"score, T = {found.temperature:g}", found.score, found.score_interval)
     yield _row(f"avg@{found.samples}, T = {found.temperature:g}", found.accuracy, found.accuracy_interval)
-    if found.agreement is not None and several:
+    if found.majority_ratio is not None and several:
         yield _row(f"maj@{found.samples}", found.majority, found.majority_interval)
     yield from _known("greedy", found.greedy, found.greedy_interval)
     if several and found.pass_at_k:
@@ -63,7 +63,7 @@ def _rest(found: Evaluation) -> Iterator[Row]:
     bounds = {name: each.interval for name, each in found.by_sampling.items()}
     for heat, value in found.by_temperature.items():
         yield _row(f"{avg}, T = {heat}", value, bounds.get(heat))
-    yield from _known("majority ratio", found.agreement)
+    yield from _known("majority ratio", found.majority_ratio)
     yield from _known("answer entropy (nats)", found.entropy)
     for name, each in found.controls.items():
         yield from _known(f"score, {CONTROL.format(name)}", each.score, each.score_interval)

@@ -62,9 +62,9 @@ def closing_lines(summary: Summary, baseline: Sequence[str] = (), *, full: bool 
     if summary_changes(summary):
         lines.append(f"Change: after less before, paired over problems, with {summary.confidence:.0%} intervals.")
     lines += [text for text in change_lines(summary) if text.startswith("Warning")]
-    gain = summary.intervals.get("bank_worth")
-    if gain and summary.accuracy_after is not None and summary.accuracy_bank_off is not None:
-        difference = summary.accuracy_after - summary.accuracy_bank_off
+    gain = summary.intervals.get("skill_gain")
+    if gain and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
+        difference = summary.accuracy_after - summary.accuracy_no_skills
         lines.append(f"Gain of the skill bank: {signed(difference, gain)}, paired over problems.")
     lines += [text for text in (vote_line(summary),) if text is not None]
     lines += skill_lines(summary) if full else []

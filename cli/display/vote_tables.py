@@ -41,8 +41,8 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
         if each.needs
     ]
     parts += [Text(), *missing] if missing else []
-    if lab.answers_given_up.count:
-        parts += [Text(), Text(escape_terminal(str(lab.answers_given_up)), "yellow")]
+    if lab.undecided_answers.count:
+        parts += [Text(), Text(escape_terminal(str(lab.undecided_answers)), "yellow")]
     return Group(*parts)
 
 

@@ -121,7 +121,7 @@ def play(
         if player is None:
             from skill_ttrl.stages.targets.play import find_policy, play_policy
 
-            settings = [*given, *(["agent.constrain_actions=true"] if structured_outputs else [])]
+            settings = [*given, *(["agent.structured_actions=true"] if structured_outputs else [])]
             model = find_policy(name or "", env_id, settings, config=config, use_bank=not no_skills)
         else:
             heat = temperature or None

@@ -281,7 +281,7 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     if not made_with.get("explore"):
         given.append("demonstrations.label=success")  # advice is recorded only where the player explored
         notice(
-            "The episodes were collected without --epsilon: the actions of successful ones are imitated (demonstrations.label=won)."
+            "The episodes were collected without --epsilon: the actions of successful ones are imitated (demonstrations.label=success)."
         )
     return given
 

@@ -218,7 +218,7 @@ def find_model(path: str) -> str:
     if (found / "adapter_config.json").is_file():
         raise ModelError(
             f"{found} holds adapters without their base model. Serve the base with --max-lora-rank RANK and let the learner hand its "
-            "adapters over (vllm.updates=lora), or fold them in: skillttrl export RUN --merge-lora --output MODEL."
+            "adapters over (vllm.weight_sync=lora), or fold them in: skillttrl export RUN --merge-lora --output MODEL."
         )
     if not (found / "config.json").is_file():
         raise ModelError(f"{found} has no config.json: it is no model in Hugging Face format, and no run of ours.")

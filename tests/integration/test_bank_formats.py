@@ -102,7 +102,7 @@ def test_two_banks_are_compared_wherever_they_are(bank: Path, file: Path, tmp_pa
         assert found["b"] == {"path": str(bank), "version": 5, "skills": 2} and found["same"] == 0
     shown = skillttrl("inspect", "--diff", file, bank).out
     assert "0 added, 0 removed, 2 changed, 0 the same" in shown and "changed new (in A: hea_001, same text)" in shown
-    assert "Records of skills that both have" in shown and "last_used_round" in shown
+    assert "Records of skills that both have" in shown and "last_used_step" in shown
     back = skillttrl("inspect", "--diff", bank, file, "--json").json
     assert [each["kind"] for each in back["skills"]] == ["changed", "changed"]
     run = tmp_path / "run"

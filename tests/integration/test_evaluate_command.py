@@ -239,7 +239,7 @@ def test_the_real_problem_sets(run: Path, tmp_path: Path) -> None:
     ]
     assert all(each["accuracy"] is not None and each["transductive"] is False for each in found.json)
     lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
-    assert len(lines) == 18 and all(line["task"]["reference"] for line in lines)
+    assert len(lines) == 18 and all(line["task"]["ground_truth"] for line in lines)
     shown = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--batch-size", 2).out
     assert shown.count("held-out") == 3 and "maj@2" in shown
 

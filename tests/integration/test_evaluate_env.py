@@ -113,7 +113,7 @@ def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest
     }
     words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     done = skillttrl(
-        *("evaluate", "embedded", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
+        *("evaluate", "builtin", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
         *("--limit", 2, "--env-data", "generated", "--json", *words),
     )
     assert done.code == 0, done

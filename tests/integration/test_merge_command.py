@@ -160,7 +160,7 @@ def test_a_run_that_grew_is_merged_from_where_it_was(a_run: Path, tmp_path: Path
     path.write_text("".join(lines))
     for by in ("step", "all"):
         done = skillttrl("merge", a_run, "--bank", bank, "--granularity", by, "--json").json
-        assert done["version"] == 2 and (by == "all" or [update["round"] for update in done["updates"]] == [1])
+        assert done["version"] == 2 and (by == "all" or [update["step"] for update in done["updates"]] == [1])
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -195,7 +195,7 @@ def test_a_run_gives_one_update_for_each_step_by_its_rewards(a_run: Path, tmp_pa
     assert skillttrl("merge", a_run, "--bank", bank).code == 0
     assert texts_of(bank) == {"Carry the one.", "Rewarded."}
     whole = skillttrl("merge", a_run, "--bank", tmp_path / "other", "--granularity", "all", "--json").json
-    assert len(whole["updates"]) == 1 and whole["updates"][0]["round"] == 1 and whole["skills_after"] == 2
+    assert len(whole["updates"]) == 1 and whole["updates"][0]["step"] == 1 and whole["skills_after"] == 2
 
 
 def test_votes_say_who_won(a_run: Path, tmp_path: Path) -> None:

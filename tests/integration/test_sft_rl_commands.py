@@ -102,8 +102,8 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
     assert "of the run that --policy names" in " ".join(done.err.split())
     skillttrl("rl", "recipe.yaml", "--policy", which, "--bank", bank)
-    skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=family:operators")
-    assert began[1:] == ["runs/a/bank", "family:operators"]
+    skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=synthetic:operators")
+    assert began[1:] == ["runs/a/bank", "synthetic:operators"]
     done = skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills=null", "--set", "evolve=null")
     assert began[3] is None and "Begins with" not in done.err
 

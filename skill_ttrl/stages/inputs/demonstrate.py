@@ -119,9 +119,9 @@ def chosen_steps(
             + (f", and agent.observations writes none of their {not_written} steps" if not_written else "")
             + ". Collect with a better player, or more episodes. "
             + (
-                "Advice is in episodes that were collected with --epsilon; demonstrations.label=won imitates what was done in won ones."
-                if config.label == ADVICE
-                else "demonstrations.label=advice takes lost episodes too, where they were collected with --epsilon."
+                "Advice is in episodes that were collected with --epsilon; demonstrations.label=success imitates what was done in won ones."
+                if config.label == "expert"
+                else "demonstrations.label=expert takes lost episodes too, where they were collected with --epsilon."
             )
         )
     most = config.examples or len(found)

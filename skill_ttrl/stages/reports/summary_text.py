@@ -13,7 +13,7 @@ from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
     "retrieve_rate": "rollouts that query the skill bank",
-    "answered_rate": "rollouts that retrieve a skill",
+    "retrieval_hit_rate": "rollouts that retrieve a skill",
     "generate_rate": "rollouts that write a skill",
     "evolve_rate": "rollouts that rewrite a skill",
 }

@@ -46,7 +46,7 @@ SUMMARY = Summary(
 
 
 def test_what_the_bank_is_worth_has_signs() -> None:
-    found = replace(SUMMARY, accuracy_bank_off=0.95, intervals={"bank_worth": (-0.39, 0.39)})
+    found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
     assert "Gain of the skill bank: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
 
 

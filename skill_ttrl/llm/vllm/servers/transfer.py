@@ -148,8 +148,8 @@ def _update_of(server: Server) -> Iterator[None]:
             raise
         raise WeightSyncError(
             f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by "
-            "`skillttrl serve` with the same model (and --max-lora-rank for vllm.updates=lora), on this machine, with the same "
-            "vllm.transfer_folder; one that has failed over it is to be started again. Its log says more."
+            "`skillttrl serve` with the same model (and --max-lora-rank for vllm.weight_sync=lora), on this machine, with the same "
+            "vllm.weight_transfer_dir; one that has failed over it is to be started again. Its log says more."
         ) from error
 
 
