@@ -27,7 +27,7 @@ class CollectConfig(Section):
     """Episodes of each task."""
     epsilon: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
     """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
-    `advice`: what it would have done there. A list: one for each try at a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`; the
+    `expert_action`: what it would have done there. A list: one for each rollout of a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`; the
     advice is then kept even where all are 0."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
     """Share of these random actions that only move (`explore_moves_like`), where the environment lists such: a step that changes nothing but the

@@ -66,7 +66,7 @@ def run(
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
         explore: probability, in [0, 1], that a step takes a random admissible action in place of the player's own, which stays in
-            the step's `info` as `advice`; a sequence: one for each rollout of a task in turn. See `Exploration`.
+            the step's `info` as `expert_action`; a sequence: one for each rollout of a task in turn. See `Exploration`.
         seed: of the environment, where a task has none, and of the player, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
