@@ -116,10 +116,8 @@ def _run_here(
 
     screen, resume = Console(stderr=as_json), found.options.resume
     folder = found.folder(config)
-    if (note := verified_note(config)).startswith("never"):
-        screen.print(
-            f"{where} is verified: {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False
-        )
+    if (note := verified_note(config)).startswith("untested"):
+        screen.print(f"{where} is {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False)
     if seeds is not None:
         train_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
         return

@@ -37,7 +37,7 @@ class MyEnv(TextEnv):
         self._number = ""
 
     def tasks(self, split: str | None = None) -> Sequence[Task]:
-        """What is played and measured. `reference` only measures: a run without labels never trains on it."""
+        """What is played and measured. `ground_truth` only measures: a run without labels never trains on it."""
         if split is not None and split not in SPLITS:
             raise SplitError(f"{ENV_ID} has no split {split!r}, only {', '.join(SPLITS)}.")
         numbers = NUMBERS[:1192] if split is None else SPLITS[split]

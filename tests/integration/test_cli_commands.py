@@ -66,7 +66,7 @@ def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "trained"
     done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.report_to=tensorboard")
     assert done.code == 0, done
-    assert "verified: never" in done.out and "avg@2" in done.out and "cold start 12/12" in done.out
+    assert "is untested" in done.out and "avg@2" in done.out and "cold start 12/12" in done.out
     assert "grpo 2/2 steps done" in done.out and f"skillttrl inspect {folder}" in done.out
     return folder
 

@@ -54,7 +54,7 @@ def test_every_algorithm_reaches_the_optimum(name: str, toy: str) -> None:
 @pytest.mark.parametrize("name", list(LOSSES))
 def test_every_loss_reaches_the_optimum(name: str) -> None:
     # In the second pass the policy is no longer the one that sampled, so that the ratio counts.
-    reached, updates, _ = train(TOYS["bandit"], {"loss": name, "epochs": 2}, steps=STEPS)
+    reached, updates, _ = train(TOYS["bandit"], {"loss": name, "ppo_epochs": 2}, steps=STEPS)
     assert reached >= 0.9, f"{name}: success {reached:.3f} after {updates} updates"
 
 

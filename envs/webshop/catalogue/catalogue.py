@@ -133,11 +133,11 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
     tell = progress or (lambda done, total: None)
     if (count := generated_count(asked)) is not None:
-        return _opening(f"{GENERATED}-{count}-{_digest(_writers())}", None, [], _made(count, tell))
+        return _opening(f"{GENERATED}-{count}-{_digest(_writers())}", None, [], lambda: _made(count, tell))
     files = find_files(asked, said)
     states = [_state(path) for path in files.paths()]
     key = f"{files.products.stem}-{_digest(json.dumps([states, _writers()]))}"
-    return _opening(key, files, states, _from_files(files, tell))
+    return _opening(key, files, states, lambda: _from_files(files, tell))
 
 
 def generated_count(data: object) -> int | None:
@@ -183,13 +183,15 @@ def _asked(data: Any) -> Any:
     return data if data is not None else os.environ.get(VARIABLE) or GENERATED
 
 
-def _opening(key: str, files: Files | None, states: list[list[Any]], products: Iterator[Product]) -> Catalogue:
+def _opening(
+    key: str, files: Files | None, states: list[list[Any]], products: Callable[[], Iterator[Product]]
+) -> Catalogue:
     with _lock:
         own = _locks.setdefault(key, threading.RLock())
     with own:  # of this catalogue: to make one takes minutes, in which others can be opened
         if key not in _opened:
             about = {"files": states}
-            store = open_store(key, lambda folder: _make(folder, files, about, products))
+            store = open_store(key, lambda folder: _make(folder, files, about, products()))
             _opened[key] = Catalogue(store, files)
         return _opened[key]
 

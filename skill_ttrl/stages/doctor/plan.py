@@ -194,12 +194,8 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         return each if _is_player(collect.agent) else _sampled(each, count, _batches(count, config), config)
     if name == "distill":
         asked = TYPES + 2 if config.distill.teacher == OPENAI else 0
-        return PhasePlan(
-            name,
-            f"skills by {config.distill.teacher}",
-            requests=asked,
-            cost=_cost(asked, config.distill.prompt_max_tokens, config.endpoints.teacher),
-        )
+        cost = _cost(asked, config.distill.prompt_max_tokens, config.endpoints.teacher)
+        return PhasePlan(name, f"skills by {config.distill.teacher}", requests=asked, cost=cost)
     if name == "sft":
         sft = config.sft
         batch = sft.batch_size if sft.batch_tokens is None else max(1, sft.batch_tokens // _item(config))

@@ -27,7 +27,13 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of
 from skill_ttrl.types import BankUpdate, Group, Skill, Task, to_json
 
-REPORTED = ("generated", "extracted", "added", "credited", "evolved")
+REPORTED = {
+    "generated": "generated",
+    "extracted": "extracted",
+    "added": "added",
+    "used": "credited",
+    "evolved": "evolved",
+}
 """Counts of a merge that are figures of its step."""
 UNPAID = "The budget for language models is spent: the winners of this step change nothing in the bank."
 """Begins the warning of it."""
@@ -172,7 +178,7 @@ class RunBank:
         trouble = report.trouble()
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
-        figures = {f"skills_{name}": float(getattr(report, name)) for name in REPORTED}
+        figures = {f"skills_{name}": float(getattr(report, counted)) for name, counted in REPORTED.items()}
         figures["skills_rejected"] = float(len(report.skipped))
         if OPENAI in (self.config.merger, self.config.extractor):
             figures |= {

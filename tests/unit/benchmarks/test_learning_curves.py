@@ -22,7 +22,15 @@ def curves(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def evaluation(label: str, greedy: float) -> str:
     none: dict[str, Any] = dict.fromkeys(
-        ("accuracy", "accuracy_interval", "majority", "majority_interval", "greedy_interval", "agreement", "entropy")
+        (
+            "accuracy",
+            "accuracy_interval",
+            "majority",
+            "majority_interval",
+            "greedy_interval",
+            "majority_ratio",
+            "entropy",
+        )
     )
     return to_json(
         Evaluation(label, "test", 1, 1, 1.0, greedy=greedy, pass_at_k={}, by_temperature={}, results=(), **none)

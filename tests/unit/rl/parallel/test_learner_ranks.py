@@ -153,7 +153,7 @@ def reinforce(how: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-CRITIC: dict[str, Any] = {"learning_rate": 1e-3, "epochs": 2}
+CRITIC: dict[str, Any] = {"learning_rate": 1e-3, "ppo_epochs": 2}
 WAYS: dict[str, dict[str, Any]] = {
     "ddp": {"policy": {"fsdp": False}},
     "fsdp": {"policy": {"fsdp": True}},

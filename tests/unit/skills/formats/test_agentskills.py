@@ -81,8 +81,8 @@ def test_a_folder_looks_like_this(tmp_path: Path) -> None:
         'description: "Modular arithmetic: Use Fermat. Use when: powers modulo a prime"\n'
         'metadata:\n  skill-ttrl-id: "sk_001"\n  skill-ttrl-title: "Modular arithmetic"\n'
         '  skill-ttrl-when-to-apply: "powers modulo a prime"\n  skill-ttrl-parents: "[\\"sk_0\\"]"\n'
-        '  skill-ttrl-uses: "4"\n  skill-ttrl-successes: "3"\n  skill-ttrl-created-round: "1"\n'
-        '  skill-ttrl-last-used-round: "7"\n  skill-ttrl-success-rate: "0.750"\n---\n\nUse Fermat.\n'
+        '  skill-ttrl-uses: "4"\n  skill-ttrl-successes: "3"\n  skill-ttrl-created-step: "1"\n'
+        '  skill-ttrl-last-used-step: "7"\n  skill-ttrl-success-rate: "0.750"\n---\n\nUse Fermat.\n'
     )
 
 

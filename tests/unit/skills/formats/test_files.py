@@ -189,7 +189,7 @@ def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
 
 
 SEED: dict[str, Any] = {"skill_id": "sk_1", "title": "Modular", "content": "Use Fermat.", "task_type": "number_theory"}
-SEED |= {"source": "evolved", "usage_count": 12, "success_count": 9, "created_at_round": 2, "last_used_step": 17}
+SEED |= {"source": "evolved", "usage_count": 12, "success_count": 9, "created_at_round": 2, "last_used_round": 17}
 FOR_ANY: dict[str, Any] = {
     "skill_id": "sk_2",
     "title": "Parity",
@@ -197,7 +197,7 @@ FOR_ANY: dict[str, Any] = {
     "task_type": "general",
     "source": "seeded",
 }
-FOR_ANY |= {"usage_count": 0, "success_count": 0, "created_at_round": 0, "last_used_step": 0, "parent_id": None}
+FOR_ANY |= {"usage_count": 0, "success_count": 0, "created_at_round": 0, "last_used_round": 0, "parent_id": None}
 
 
 def test_a_bank_of_skill_ttrl_keeps_its_statistics_and_parents(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_counts_beside_a_record_follow_the_skill_into_the_file(tmp_path: Path) -
     assert dump_skills(bank.snapshot(), "skillrl") == path.read_text()
     bank.record_usage("sk_1", True, 20)
     (record,) = json.loads(dump_skills(bank.snapshot(), "skillrl"))["general_skills"]
-    assert record == {**SEED, "parent_id": "sk_0", "usage_count": 13, "success_count": 10, "last_used_step": 20}
+    assert record == {**SEED, "parent_id": "sk_0", "usage_count": 13, "success_count": 10, "last_used_round": 20}
 
 
 def test_records_without_ids_get_some(tmp_path: Path) -> None:

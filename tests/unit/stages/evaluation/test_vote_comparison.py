@@ -25,7 +25,7 @@ def row(
     name: str, answers: Sequence[str | None], truth: str | None = None, kind: str = "", **known: Any
 ) -> TaskSamples:
     """A problem and the answers to it; `logprobs`, `lengths` and `views` as lists."""
-    listed = {"logprob": "logprobs", "tokens": "lengths", "view": "views"}
+    listed = {"logprob": "logprobs", "tokens": "lengths", "prompt_variant": "views"}
     samples = tuple(
         Sample("", answer, **{one: known[many][place] for one, many in listed.items() if many in known})
         for place, answer in enumerate(answers)

@@ -406,16 +406,16 @@ def test_the_command_says_what_is_there_and_how_to_shop_in_it(
     assert f"1000 products in {tmp_path}, all new" in said
     assert f"skillttrl envs play webshop --env-data {tmp_path}" in said
     assert command("webshop", "-o", tmp_path) == 0
-    assert f"1000 products in {tmp_path}, there already" in capsys.readouterr().out
+    assert f"1000 products in {tmp_path}, which were there already" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("said", "code", "message"),
     [
         (("webshp",), 3, "Did you mean 'webshop'? Known: alfworld, webshop"),
-        (("webshop", "--games", 3, "--split", "dev"), 2, "--split and --games cannot be chosen for webshop"),
-        (("webshop", "--types", "tea"), 2, "--types cannot be chosen for webshop"),
-        (("alfworld", "--products", 3), 2, "--products cannot be chosen for alfworld"),
+        (("webshop", "--games", 3, "--split", "dev"), 2, "--split and --games cannot be set for webshop"),
+        (("webshop", "--types", "tea"), 2, "--types cannot be set for webshop"),
+        (("alfworld", "--products", 3), 2, "--products cannot be set for alfworld"),
         (("webshop", "--products", 20_000_000), 3, "20,000,000 were asked for"),
     ],
 )
