@@ -105,8 +105,10 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
     assert [each.task.id for each in played] == [f"test/{place}" for place in range(6) for _ in range(2)]
     assert [step.action for step in played[0].steps] == ["wait", "left"]
     assert all(step.completion is not None for each in played for step in each.steps)
-    rows = {line.split()[0]: line.split()[1:] for line in done.out.splitlines() if line.strip()}
-    assert rows["left"][:2] == ["6", "1.000"] and rows["right"][:2] == ["6", "0.667"] and rows["all"][0] == "12"
+    cells = ([cell.strip() for cell in line.split("│")[1:-1]] for line in done.out.splitlines() if "│" in line)
+    rows = {first: rest for first, *rest in cells}
+    assert rows["left"][:2] == ["6", "1.000 [0.439, 1.000]"] and rows["all"][0] == "12"
+    assert rows["right"][0] == "6" and rows["right"][1].startswith("0.667 [")
     assert "12 episodes of 6 tasks" in done.out and "Source: joinery." in done.out and "tokens written" in done.out
     assert "play 12/12" in done.err and "success 0.833" in done.err and "cost" in done.err and "tokens/s" in done.err
     assert found.json["overall"]["episodes"] == 12 and found.json["played"] == 0

@@ -117,7 +117,7 @@ def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(polic
         ("click[b00]", "result 1"),
     ]
     assert shown[0].messages[-1].content == "<task> word 1 word 2"
-    advice = config.model_copy(update={"label": "advice"})
+    advice = config.model_copy(update={"label": "expert"})
     grown, learnt, _, left_out = demonstrate_episodes([helped], AGENT, advice, 0, tagged=False)
     said = [[turn.done for turn in each.turns] for each in grown]
     assert said == [["search word 1", "result 1"]] and left_out == LeftOut(not_written=1) and len(learnt) == 2

@@ -197,7 +197,7 @@ def test_the_command_asks_and_says_what_it_cost(
         asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.merger.price_in=2000000"))]
         assert skillttrl(*asked, "--merger", "openai", "--dry-run", monkeypatch=monkeypatch) == 0
         dry = capsys.readouterr().out
-        assert "asked all the same" in dry and "1 requests" in dry and "cost" in dry and not bank.exists()
+        assert "were called" in dry and "1 requests" in dry and "cost" in dry and not bank.exists()
         assert len(server.asked) == 1
         assert skillttrl(*asked, "--merger", "openai", "--json", monkeypatch=monkeypatch) == 0
         found = json.loads(capsys.readouterr().out)

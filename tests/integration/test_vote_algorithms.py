@@ -37,7 +37,9 @@ def rollouts(folder: Path) -> list[dict[str, Any]]:
 
 def test_scores_and_advantages_stand_side_by_side(folder: Path) -> None:
     lines = rollouts(folder)
-    truths = {vote["task_id"]: vote["labels"]["true"] for vote in map(json.loads, (folder / "votes.jsonl").open())}
+    truths = {
+        vote["task_id"]: vote["labels"]["ground_truth"] for vote in map(json.loads, (folder / "votes.jsonl").open())
+    }
     assert len(lines) == 2 * 3 * 8
     groups: dict[Any, list[dict[str, Any]]] = {}
     for line in lines:
@@ -93,7 +95,9 @@ def test_pseudo_and_original_labels_on_the_groups_of_a_run(folder: Path) -> None
     assert [group.task.ground_truth for group in apply_original_gt(pseudo)] == [None] * len(groups)
     recorded = [votes[where]["labels"] for where in by_group]
     assert [Labels(**labels).pseudo for labels in recorded] == [group.task.ground_truth for group in pseudo]
-    metrics = compute_ttrl_metrics(held, [labels["true"] for labels in recorded], [group.answers for group in groups])
+    metrics = compute_ttrl_metrics(
+        held, [labels["ground_truth"] for labels in recorded], [group.answers for group in groups]
+    )
     rows = read_run(folder).metrics
     expected = rows[rows["phase"] == "rl"]["label_accuracy"].mean()
     assert metrics["label_accuracy"] == pytest.approx(expected)

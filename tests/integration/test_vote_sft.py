@@ -124,7 +124,7 @@ def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
         assert found.summary == read_run(other).summary
         assert found.difference is not None
         shown = inspect(path)
-        assert len(shown.columns) == 4 and all(len(row) == 4 for row in shown.rows)
+        assert len(shown.columns) == 6 and all(len(row) == 6 for row in shown.rows)
         assert any("Reinforcement less SFT on the majority answers: " in note for note in shown.notes)
     after = [read_run(path).summary for path in pair]
     assert after[0] is not None and after[1] is not None
@@ -244,9 +244,9 @@ def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
     code, out, _ = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--json")
     table = {row[0]: row[1:] for row in json.loads(out)["rows"]}
     assert code == 0 and table["no rule"][0] == "4, the last" and table["no training"][0] == "0"
-    assert set(table) >= {"rule agreement", "rule entropy", "rule flip_rate", "best in hindsight"}
-    assert table["rule agreement"][0] == "3", "on this weak base no answer has 30 % of the votes"
+    assert set(table) >= {"rule majority_ratio", "rule entropy", "rule flip_rate", "best in hindsight"}
+    assert table["rule majority_ratio"][0] == "3", "on this weak base no answer has 30 % of the votes"
     code, out, err = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--history")
-    assert code == 2 and "each show something else" in err
+    assert code == 2 and "exclude each other" in err
     code, _, err = command(monkeypatch, capsys, "inspect", "mine-vote_sft", "--stopping")
     assert code == 4 and "no step of the rl phase" in err

@@ -325,7 +325,7 @@ def with_wrong_names(error: InvalidConfigError) -> InvalidConfigError:
     if error.rest is None:
         return error
     # A template is one of a turn or of a question by `agent.context_mode`, and is looked for in `agent.prompts`.
-    skipping = ("prompt template",) if {*error.removed} & {"memory", "prompts"} else ()
+    skipping = ("prompt template",) if {*error.removed} & {"context_mode", "prompts"} else ()
     further = [str(each) for each in wrong_names(error.rest, skipping)]
     hidden = [rf"\b{re.escape(name)}\b" for name in error.removed]
     return error.also([each for each in further if not any(re.search(name, each) for name in hidden)])

@@ -36,7 +36,7 @@ def finished(output: Path, name: str, won: tuple[int, ...], *, of: int = 4) -> N
             "majority_interval",
             "greedy",
             "greedy_interval",
-            "agreement",
+            "majority_ratio",
             "entropy",
         )
     )

@@ -16,7 +16,7 @@ def record(
     sample: int = 0, reward: float = 0.0, *, advantages: Any = None, given: bool = False, finish: str = "stop"
 ) -> dict[str, Any]:
     """A line of trajectories.jsonl of one step; `given`: to the update."""
-    steps = [{"completion": {"token_ids": [1, 2], "mask": None, "finish_reason": finish}}]
+    steps = [{"completion": {"token_ids": [1, 2], "completion_mask": None, "finish_reason": finish}}]
     return {
         "task": {"id": "t"}, "sample": sample, "answer": None, "reward": reward, "error": None, "stop_reason": "terminated",
         "steps": steps, "advantages": advantages, "gradient_shares": [0.0] if given else None, "stopped_tokens": None,
