@@ -50,12 +50,12 @@ class Session:
         self.name = ""
         """Name that the client drew for the request that opened it."""
         self.used = time.monotonic()
-        self._make, self._host = make, None
-        self._host: Host | None
+        self._make = make
+        self._host: Host | None = None
         self._lane = Lane(ended)
         self._lock = threading.Lock()
-        self._number, self._request = -1, ()
-        self._request: tuple[Any, ...]
+        self._number = -1
+        self._request: tuple[str, tuple[Any, ...]] = ("", ())
         self._answer: Future[Answer] = Future()
         self._answer.set_result((200, ""))
 

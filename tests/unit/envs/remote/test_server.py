@@ -136,7 +136,9 @@ def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypa
     monkeypatch.setenv("MINE", f" {TOKEN}\n")
     assert find_token("0.0.0.0", "MINE") == TOKEN
     foreign = powers({"env": {"kwargs": {"url": "http://there.example", "token_env": "AWS_SECRET"}}})
-    assert set(foreign) == {"env.kwargs.url", "env.kwargs.token_env"} and "AWS_SECRET" in foreign["env.kwargs.token_env"]
+    assert (
+        set(foreign) == {"env.kwargs.url", "env.kwargs.token_env"} and "AWS_SECRET" in foreign["env.kwargs.token_env"]
+    )
 
 
 def test_arguments_of_clients_where_they_are_allowed(server: EnvServer) -> None:

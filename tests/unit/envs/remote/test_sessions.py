@@ -48,6 +48,13 @@ def sessions() -> Iterator[Sessions]:
     made.close()
 
 
+def opened(sessions: Sessions, host: Counter, seed: int = 0) -> str:
+    """Id of a new session whose environment is reset."""
+    session, start = sessions.open("", lambda: host, seed, None)
+    assert start.result(30)[0] == 200
+    return session.id
+
+
 def until(true: Callable[[], bool]) -> None:
     end = time.monotonic() + 30
     while not true():
@@ -57,33 +64,33 @@ def until(true: Callable[[], bool]) -> None:
 
 def test_the_same_request_again_gets_the_stored_answer(sessions: Sessions) -> None:
     host = Counter()
-    session, start = sessions.open("", lambda: host, 7, None)
-    first = sessions.ask(session.id, 1, "step", "look").result(30)
-    assert sessions.ask(session.id, 1, "step", "look").result(30) == first
-    assert start.result(30)[0] == 200 and host.calls == [("reset", 7), "look"]
-    assert sessions.ask(session.id, 2, "step", "look").result(30) != first  # the same action, but another request
-    assert sessions.ask(session.id, 3, "reset", 8, None).result(30)[0] == 200
+    session = opened(sessions, host, 7)
+    first = sessions.ask(session, 1, "step", "look").result(30)
+    assert sessions.ask(session, 1, "step", "look").result(30) == first
+    assert host.calls == [("reset", 7), "look"]
+    assert sessions.ask(session, 2, "step", "look").result(30) != first  # the same action, but another request
+    assert sessions.ask(session, 3, "reset", 8, None).result(30)[0] == 200
     assert host.calls == [("reset", 7), "look", "look", ("reset", 8)] and len(host.threads) == 1
 
 
 @pytest.mark.parametrize(("number", "action"), [(0, "look"), (1, "other"), (3, "look"), (99, "look")])
 def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, number: int, action: str) -> None:
     host = Counter()
-    session, _ = sessions.open("", lambda: host, 0, None)
-    sessions.ask(session.id, 1, "step", "look").result(30)
+    session = opened(sessions, host)
+    sessions.ask(session, 1, "step", "look").result(30)
     with pytest.raises(Refused, match="where 2 was expected") as refused:
-        sessions.ask(session.id, number, "step", action)
+        sessions.ask(session, number, "step", action)
     status, text = refused.value.answer
     assert status == 409 and json.loads(text)["expected"] == 2 and host.calls == [("reset", 0), "look"]
 
 
 def test_a_request_that_is_repeated_while_it_runs_waits_for_the_same_answer(sessions: Sessions) -> None:
     host = Counter()
-    session, _ = sessions.open("", lambda: host, 0, None)
-    running = sessions.ask(session.id, 1, "step", "hang")
-    again = sessions.ask(session.id, 1, "step", "hang")
+    session = opened(sessions, host)
+    running = sessions.ask(session, 1, "step", "hang")
+    again = sessions.ask(session, 1, "step", "hang")
     with pytest.raises(Refused, match="still running"):
-        sessions.ask(session.id, 2, "step", "look")
+        sessions.ask(session, 2, "step", "look")
     host.gate.set()
     assert running.result(30) == again.result(30) and host.calls == [("reset", 0), "hang"]
 
@@ -99,34 +106,34 @@ def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions)
 
 def test_an_environment_that_fails_closes_its_session_and_the_message_stays(sessions: Sessions) -> None:
     host = Counter()
-    session, _ = sessions.open("", lambda: host, 0, None)
-    assert sessions.ask(session.id, 1, "step", "fail").result(30)[0] == 422
+    session = opened(sessions, host)
+    assert sessions.ask(session, 1, "step", "fail").result(30)[0] == 422
     until(lambda: "close" in host.calls)
     with pytest.raises(Refused, match="raised RuntimeError: the door is stuck") as refused:
-        sessions.ask(session.id, 1, "step", "fail")
+        sessions.ask(session, 1, "step", "fail")
     assert refused.value.status == 410 and len(sessions) == 0
 
 
 def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
     sessions = Sessions(timeout=0.6, most=3)
     hosts = [Counter(), Counter()]
-    idle, used = (sessions.open("", lambda host=host: host, 0, None)[0] for host in hosts)  # type: ignore[misc]
+    idle, used = (opened(sessions, host) for host in hosts)
     number = 0
     while "close" not in hosts[0].calls:
         number += 1
-        assert number < 1000 and sessions.ask(used.id, number, "step", "look").result(30)[0] == 200
+        assert number < 1000 and sessions.ask(used, number, "step", "look").result(30)[0] == 200
         time.sleep(0.02)
     with pytest.raises(Refused, match=r"nothing was asked for 0.6 s") as refused:
-        sessions.ask(idle.id, 1, "step", "look")
+        sessions.ask(idle, 1, "step", "look")
     assert refused.value.status == 410
     sessions.close()
 
 
 def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessions) -> None:
     hosts = [Counter() for _ in range(3)]
-    opened = [sessions.open("", lambda host=host: host, 0, None)[0] for host in hosts]  # type: ignore[misc]
-    sessions.ask(opened[0].id, 1, "step", "hang")
-    assert sessions.end(opened[0].id, "gone") and not sessions.end(opened[0].id, "gone")
+    made = [opened(sessions, host) for host in hosts]
+    sessions.ask(made[0], 1, "step", "hang")
+    assert sessions.end(made[0], "gone") and not sessions.end(made[0], "gone")
     with pytest.raises(Refused, match="All 3 sessions are in use") as refused:
         sessions.open("", Counter, 0, None)
     assert refused.value.status == 503
@@ -145,10 +152,10 @@ def test_slow_environments_hold_up_no_other() -> None:
     """64 sessions, one in eight hangs: all others take ten steps meanwhile, and none of the slow ones is lost."""
     sessions = Sessions(timeout=60.0, most=64)
     hosts = [Counter() for _ in range(64)]
-    opened = [sessions.open("", lambda host=host: host, 0, None)[0] for host in hosts]  # type: ignore[misc]
-    slow = [sessions.ask(each.id, 1, "step", "hang") for each in opened[::8]]
+    made = [opened(sessions, host) for host in hosts]
+    slow = [sessions.ask(each, 1, "step", "hang") for each in made[::8]]
     for number in range(1, 11):
-        answers = [sessions.ask(each.id, number, "step", "go") for at, each in enumerate(opened) if at % 8]
+        answers = [sessions.ask(each, number, "step", "go") for at, each in enumerate(made) if at % 8]
         assert all(answer.result(30)[0] == 200 for answer in answers)
     assert not any(answer.done() for answer in slow)
     for host in hosts:
