@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from skill_ttrl.envs.arguments import RENDER_MODES, check_action, check_episode
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.envs.remote.client import EnvClient, SessionEnded
-from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start
+from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start, other_kwargs
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, first_problem
@@ -39,7 +39,7 @@ class RemoteEnv(TextEnv):
         timeout: seconds within which the server must show that it lives. A step may take longer.
         retry_seconds: time for which a lost request is repeated.
         render_mode: `ansi`: `render()` gives the last action and observation as text.
-        kwargs: arguments of the environment, where the server allows them.
+        kwargs: arguments of the environment: those that the server has too, or others where it allows them.
 
     Raises:
         EnvError: there is no such server, or it serves another environment.
@@ -157,11 +157,8 @@ class RemoteEnv(TextEnv):
         wanted = None if env is None else SHORT_NAMES.get(env, env).rpartition(":")[2]
         if wanted is not None and wanted != found.env.rpartition(":")[2]:
             raise EnvError(f"{where} serves {found.env}, not {wanted}. Name its environment, or another server.")
-        if self._kwargs and not found.takes_kwargs:
-            raise EnvError(
-                f"{where} takes no arguments of the environment from clients, found {', '.join(self._kwargs)}. Set them where the server is "
-                "started (--env-data, --set env.kwargs...), or start it with --allow-kwargs."
-            )
+        if other := other_kwargs(self._kwargs, found):
+            raise EnvError(f"{where}: {other}")
         if not found.takes_split:
             self._split = None
 

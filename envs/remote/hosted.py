@@ -140,12 +140,13 @@ class EnvWorkers:
     @staticmethod
     def _start() -> _WorkerManager:
         worker = _WorkerManager(ctx=multiprocessing.get_context("spawn"))
-        worker.start(initializer=_end_with_parent)
+        worker.start(initializer=_begin_worker)
         return worker
 
 
-def _end_with_parent() -> None:
-    """End this process when the one that started it does, however that ends."""
+def _begin_worker() -> None:
+    """Prepare a worker: it ends when the process that started it does, however that ends."""
+    sys.stdout = sys.stderr  # what an environment prints is no result of the command
     parent = multiprocessing.parent_process()
 
     def wait() -> None:

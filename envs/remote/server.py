@@ -30,6 +30,7 @@ from skill_ttrl.envs.remote.protocol import (
     Request,
     ResetRequest,
     StepRequest,
+    other_kwargs,
 )
 from skill_ttrl.envs.remote.sessions import Refused, Sessions
 from skill_ttrl.signals import FAILURES
@@ -67,7 +68,7 @@ class Service:
         max_sessions: int = 256,
         allow_kwargs: bool = False,
     ) -> None:
-        self.name, self.kwargs, self.allow_kwargs = name, dict(kwargs), allow_kwargs
+        self.name, self.kwargs = name, dict(kwargs)
         self.description = _describe(name, self.kwargs, allow_kwargs)
         self.workers = EnvWorkers(workers)
         self.sessions = Sessions(session_timeout, max_sessions)
@@ -104,12 +105,9 @@ class Service:
             return error.answer
 
     def _open(self, asked: NewSession) -> Answer:
-        if asked.kwargs and not self.allow_kwargs:
-            raise Refused(
-                403,
-                f"The server takes no arguments of the environment from clients, found {', '.join(map(repr, asked.kwargs))[:200]}. Set "
-                "them where it is started (--env-data, --set env.kwargs...), or start it with --allow-kwargs.",
-            )
+        other = other_kwargs(asked.kwargs, self.description)
+        if other:
+            raise Refused(403, other)
         split = {} if asked.split is None else split_argument(self.name, asked.split)
         if asked.split is not None and not split:
             raise Refused(403, f"{self.name} is not made with a split.")
@@ -234,6 +232,7 @@ def _describe(name: str, kwargs: Mapping[str, Any], allow_kwargs: bool) -> Descr
             question_option=env_question_option(name),
             expensive=bool(getattr(own, "expensive", False)),
             max_steps=steps if isinstance(steps, int) else None,
+            kwargs=json.loads(json.dumps(dict(kwargs), default=str)),
             takes_split=bool(split_argument(name, "")),
             takes_kwargs=allow_kwargs,
         )

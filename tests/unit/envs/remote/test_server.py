@@ -142,8 +142,12 @@ def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypa
 
 
 def test_arguments_of_clients_where_they_are_allowed(server: EnvServer) -> None:
-    with pytest.raises(EnvError, match="takes no arguments of the environment from clients, found broken"):
+    with pytest.raises(EnvError, match=r"which a client may not change, found broken=\[3\]"):
         make_env(DOORS, url=server.address, broken=[3])
+    with serving(kwargs={"broken": [3], "worn": False}) as same:
+        assert make_env(DOORS, url=same.address, broken=[3]).reset(options={"door": 4})[0].startswith("Door 4")
+        with pytest.raises(EnvError, match="found worn=True"):
+            make_env(DOORS, url=same.address, broken=[3], worn=True)
     with serving(allow_kwargs=True) as open_server:
         env = make_env(DOORS, url=open_server.address, broken=[3])
         with pytest.raises(EnvError, match="raised RuntimeError: door 3 is stuck"):
