@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import FrameType
 from typing import Annotated, Any
 
@@ -24,6 +25,8 @@ PORTS = {WEBSHOP: 3001, "SkillTTRL/WebShop-v0": 3001, "alfworld": 3000, "SkillTT
 OTHER_PORT = 3000
 MIN_TOKEN = 16
 """Fewest characters of a token."""
+SESSIONS = {"workers": 1, "session_timeout": 600.0, "max_sessions": 256}
+"""Defaults of the options that only sessions have."""
 DEFAULT_TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")]
@@ -128,6 +131,46 @@ def serve(
 
     Example: `skillttrl envs serve alfworld --env-data generated --workers 2`
     """
+    check_form(env, api, pages)
+    shop: dict[str, Any] = {
+        "goals": goals,
+        "nouns": nouns,
+        "show_attributes": show_attributes,
+        "query_codes": query_codes,
+    }
+    shop |= {"images": images, "open": open_browser, "public": public}
+    sessions: dict[str, Any] = {"workers": workers, "session_timeout": session_timeout, "max_sessions": max_sessions}
+    if pages:
+        from skill_ttrl.cli.games.serve_shop import PAGES_PORT, serve_pages
+
+        of_api = {name: None if value == SESSIONS[name] else value for name, value in sessions.items()}
+        of_api |= {"set": overrides, "token_env": token_env, "allow_kwargs": allow_kwargs}
+        refuse(_as_options(of_api), "is of --api, and --pages has no sessions")
+        serve_pages(env_data, host, PAGES_PORT if port is None else port, as_json, **shop)
+        return
+    refuse(
+        _as_options(shop),
+        "is of --pages. Arguments of the environment: --set env.kwargs.NAME=VALUE; other machines: a token",
+    )
+    port = PORTS.get(env, OTHER_PORT) if port is None else port
+    _serve_api(
+        env,
+        env_data,
+        overrides or [],
+        (host, port),
+        find_token(host, token_env),
+        as_json,
+        allow_kwargs=allow_kwargs,
+        **sessions,
+    )
+
+
+def check_form(env: str, api: bool, pages: bool) -> None:
+    """Check the form in which an environment is served.
+
+    Raises:
+        ConfigError: both forms are given; it has no pages; or it has both forms, and neither is given.
+    """
     if api and pages:
         raise ConfigError(
             "--api and --pages are two forms of serving: give one of them, and start the other on another port."
@@ -139,32 +182,10 @@ def serve(
             "Say how webshop is served: --pages, the shop as web pages, which is what this command did before, or --api, the environment "
             "over HTTP JSON."
         )
-    of_pages = {
-        "--public": public,
-        "--goals": goals,
-        "--nouns": nouns,
-        "--show-attributes": show_attributes,
-        "--query-codes": query_codes,
-        "--images": images,
-        "--open": open_browser,
-    }
-    if pages:
-        from skill_ttrl.cli.games.serve_shop import PAGES_PORT, serve_pages
 
-        of_sessions: dict[str, object] = {"--set": overrides, "--token-env": token_env, "--allow-kwargs": allow_kwargs}
-        given: dict[str, object] = {"--workers": workers > 1, "--session-timeout": session_timeout != 600.0}
-        refuse(
-            {**of_sessions, **given, "--max-sessions": max_sessions != 256}, "is of --api, and --pages has no sessions"
-        )
-        settings = (goals or "auto", nouns or "auto", show_attributes, query_codes, images, open_browser, as_json)
-        serve_pages(env_data, PAGES_PORT if port is None else port, host, public, *settings)
-        return
-    refuse(
-        of_pages, "is of --pages. Arguments of the environment: --set env.kwargs.NAME=VALUE; other machines: a token"
-    )
-    limits = {"workers": workers, "session_timeout": session_timeout, "max_sessions": max_sessions}
-    port = PORTS.get(env, OTHER_PORT) if port is None else port
-    _serve_api(env, env_data, overrides or [], (host, port), find_token(host, token_env), allow_kwargs, limits, as_json)
+
+def _as_options(given: Mapping[str, object]) -> dict[str, object]:
+    return {f"--{name.replace('_', '-')}": value for name, value in given.items()}
 
 
 def find_token(host: str, token_env: str | None) -> str | None:
@@ -203,9 +224,8 @@ def _serve_api(
     overrides: list[str],
     where: tuple[str, int],
     token: str | None,
-    allow_kwargs: bool,
-    limits: dict[str, Any],
     as_json: bool,
+    **settings: Any,
 ) -> None:
     from skill_ttrl.cli.collect import environment_arguments
     from skill_ttrl.envs import prepare_env, prepare_unit
@@ -215,7 +235,7 @@ def _serve_api(
     kwargs = environment_arguments(overrides, env_data)
     with prints_aside(), RunView(Console(stderr=True), f"serve {env}", loop=False, waits=True) as view:
         prepare_env(env, kwargs, Counting(view, OPENING, prepare_unit(env, kwargs)))
-        service = Service(env, kwargs, allow_kwargs=allow_kwargs, **limits)
+        service = Service(env, kwargs, **settings)
     try:
         with EnvServer(service, *where, token) as server:
             leave_on_signals("The environment is closed.")

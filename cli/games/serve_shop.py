@@ -21,16 +21,17 @@ PAGES_PORT = 3000
 
 def serve_pages(
     env_data: str | None,
-    port: int,
     host: str,
-    public: bool,
-    goals: str,
-    nouns: str,
+    port: int,
+    as_json: bool,
+    *,
+    goals: str | None,
+    nouns: str | None,
     show_attributes: bool,
     query_codes: bool,
     images: bool,
-    open_browser: bool,
-    as_json: bool,
+    open: bool,
+    public: bool,
 ) -> None:
     """Serve the shop as pages until a signal comes; see the options of `skillttrl envs serve`.
 
@@ -51,8 +52,8 @@ def serve_pages(
 
     with RunView(Console(stderr=True), "serve webshop", loop=False, waits=True) as view:
         catalogue = open_catalogue(env_data, Counting(view, OPENING, progress_unit(env_data)))
-    listed = catalogue.goals(goals)
-    shop = shared_shop(catalogue.store, nouns, query_codes, show_attributes)
+    listed = catalogue.goals(goals or "auto")
+    shop = shared_shop(catalogue.store, nouns or "auto", query_codes, show_attributes)
     source = f"{catalogue.source}, {listed.kind} goals, nouns by {shop.nouns.name}"
     with SiteServer(Site(shop, listed, source, images=images), host, port) as server:
         try:
@@ -62,7 +63,7 @@ def serve_pages(
             else:
                 say(f"WebShop is open at {server.address} ({source}). Ctrl-C closes it.")
             sys.stdout.flush()
-            if open_browser:
+            if open:
                 threading.Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
             server.serve_forever()
         except Interrupted as leaving:

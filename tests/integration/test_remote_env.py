@@ -206,7 +206,7 @@ def test_a_worker_that_is_killed_costs_its_episodes_only_and_none_outlives_the_s
         workers = [pid for pid in children(process.pid) if is_worker(pid)]
         assert len(workers) == 2
         os.kill(workers[0], signal.SIGKILL)
-        outcomes = []
+        outcomes: list[bool | str] = []
         for env in envs:
             try:
                 outcomes.append(env.step("right")[2])
