@@ -239,14 +239,14 @@ def _serve_api(
     try:
         with EnvServer(service, *where, token) as server:
             leave_on_signals("The environment is closed.")
+            reached = f"http://HOST:{server.server_address[1]}" if where[0] in ("0.0.0.0", "::") else server.address
+            served = {"address": server.address, "env": service.description.env, "token": token is not None}
             if as_json:
-                print(
-                    json.dumps({"address": server.address, "env": service.description.env, "token": token is not None})
-                )
+                print(json.dumps(served))
             else:
                 say(
                     f"{service.description.env} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
-                    f"closes it. Play there: --env {env} --set env.kwargs.url={server.address}"
+                    f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
                 )
             sys.stdout.flush()
             with prints_aside():

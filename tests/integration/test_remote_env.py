@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from skill_ttrl.envs import env_tasks, make_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.stages.train import run
 from tests.doors import DOORS
-from tests.env_server import ROOT, Lossy, started
+from tests.env_server import GATED, ROOT, Lossy, started
 from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_episode_run import CONFIG, HALLS
 
@@ -178,6 +179,28 @@ def test_a_server_that_is_killed_is_a_clear_error_and_a_new_one_begins_anew() ->
     with started(DOORS, "--port", address.rpartition(":")[2]) as (_, again):
         assert again == address
         assert env.reset(options={"door": 1})[0].startswith("Door 1") and env.step("right")[2] is True
+
+
+def test_slow_environments_hold_up_no_other_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 sessions in two processes, of which one in eight hangs for longer than its client waits for one answer."""
+    monkeypatch.setenv("GATE", str(tmp_path / "open"))
+    with started(GATED, "--workers", "2", "--max-sessions", "64") as (_, address), ThreadPoolExecutor(8) as pool:
+        envs = [
+            make_env(GATED, url=address, timeout=5.0 if at % 8 == 0 else 30.0, retry_seconds=60) for at in range(64)
+        ]
+        for env in envs:
+            env.reset(options={"door": 1})
+        slow = [pool.submit(env.step, "hang") for env in envs[::8]]
+        try:
+            for _ in range(2):
+                for at, env in enumerate(envs):
+                    assert at % 8 == 0 or env.step("wait")[:3] == ("Closed.", 0.0, False)
+            time.sleep(6)  # longer than the time-out of those clients
+            assert not any(each.done() for each in slow)
+        finally:
+            (tmp_path / "open").touch()
+        assert [each.result(60)[:3] for each in slow] == [("Closed.", 0.0, False)] * 8
+        assert all(env.step("right")[2] for env in envs)  # each has taken the steps of its client, and no more
 
 
 def until(true: Callable[[], bool]) -> None:
