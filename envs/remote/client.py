@@ -46,6 +46,9 @@ class EnvClient:
         self.url = _checked(url)
         self.token_env, self.timeout, self.retry_seconds = token_env, timeout, retry_seconds
 
+    def __del__(self) -> None:
+        self.close()  # an environment that is dropped without `close` leaves no connection open
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_client": None}
 
