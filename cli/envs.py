@@ -1,4 +1,4 @@
-"""`skillttrl envs`: list the environments, generate their data, play in one, serve one as pages."""
+"""`skillttrl envs`: list the environments, generate their data, play in one, serve one over HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, show
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.play import play
-from skill_ttrl.cli.games.serve_shop import serve
+from skill_ttrl.cli.games.serve_env import serve
 from skill_ttrl.cli.options import ENV_RULE, AsJson, words
 from skill_ttrl.cli.renamed import App
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean

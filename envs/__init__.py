@@ -43,3 +43,4 @@ gymnasium.register("SkillTTRL/Math-v0", entry_point="skill_ttrl.envs.math.env:Ma
 gymnasium.register("SkillTTRL/QA-v0", entry_point="skill_ttrl.envs.qa.env:QAEnv")
 gymnasium.register("SkillTTRL/ALFWorld-v0", entry_point="skill_ttrl.envs.alfworld.env:ALFWorldEnv")
 gymnasium.register("SkillTTRL/WebShop-v0", entry_point="skill_ttrl.envs.webshop.env:WebShopEnv")
+gymnasium.register("SkillTTRL/Remote-v0", entry_point="skill_ttrl.envs.remote.env:RemoteEnv")

@@ -22,7 +22,10 @@ SHORT_NAMES: dict[str, str] = {
     "qa": "SkillTTRL/QA-v0",
     "alfworld": "SkillTTRL/ALFWorld-v0",
     "webshop": "SkillTTRL/WebShop-v0",
+    "remote": "SkillTTRL/Remote-v0",
 }
+REMOTE_URL = "url"
+"""Argument with which any environment runs on a server, unless it has such an argument of its own; see `remote.env`."""
 _GYMNASIUM_ADDS = " was raised from the environment creator for "
 _OF_GYMNASIUM = ("max_episode_steps",)
 """Arguments of `gymnasium.make` that an environment itself need not have."""
@@ -65,10 +68,12 @@ def resolve_env(name: str) -> str:
 def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
     """Make an environment by any of its names; Gymnasium's passive checker is left out, `check_text_env` is ours.
 
+    With the argument `url` it runs on a server (`remote.env.RemoteEnv`).
+
     Raises:
         EnvError: see `resolve_env`; or it cannot be made with these arguments.
     """
-    env_id = resolve_env(name)
+    env_id, kwargs = _placed(resolve_env(name), kwargs)
     with _making(env_id, kwargs):
         return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
 
@@ -87,6 +92,7 @@ def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, i
     Raises:
         EnvError: see `make_env`.
     """
+    name, kwargs = _placed(resolve_env(name), kwargs)
     prepare = getattr(_creator(name), "prepare", None)
     if callable(prepare):
         with _making(name, kwargs):
@@ -99,6 +105,7 @@ def prepare_unit(name: str, kwargs: Mapping[str, Any]) -> str:
     Raises:
         EnvError: see `make_env`.
     """
+    name, kwargs = _placed(resolve_env(name), kwargs)
     find = getattr(_creator(name), "prepare_unit", None)
     if not callable(find):
         return "task"
@@ -160,13 +167,17 @@ def refuse_split(kwargs: Mapping[str, Any]) -> None:
         )
 
 
-def env_defaults(name: str) -> Mapping[str, Any]:
+def env_defaults(name: str, kwargs: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
     """Config defaults of an environment: `TextEnv.config_defaults` of its class; empty if it has none.
 
+    Those of `remote` are the server's: a class method `served_defaults(**kwargs)` returns them.
+
     Raises:
-        EnvError: see `resolve_env`.
+        EnvError: see `resolve_env`; or the server cannot be asked.
     """
-    found = getattr(_creator(name), "config_defaults", {})
+    creator = _creator(name)
+    served = getattr(creator, "served_defaults", None)
+    found = served(**kwargs) if callable(served) and kwargs else getattr(creator, "config_defaults", {})
     if not isinstance(found, Mapping):
         raise EnvError(f"config_defaults of {name} must be a dict of config keys, found {type(found).__name__}.")
     return found
@@ -232,12 +243,19 @@ def check_arguments(name: str, kwargs: Mapping[str, Any]) -> None:
     Raises:
         EnvError: there is one.
     """
-    parameters = inspect.signature(_creator(name)).parameters
+    parameters = inspect.signature(_creator(_placed(resolve_env(name), kwargs)[0])).parameters
     if any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
         return
     for given in kwargs:
         if given not in parameters and given not in _OF_GYMNASIUM:
             raise EnvError(f"{name} has no argument {given[:80]!r}.{did_you_mean(given[:80], parameters)}")
+
+
+def _placed(env_id: str, kwargs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the id and the arguments that an environment is made with: those of the remote one where `kwargs` has a `url`."""
+    remote = SHORT_NAMES["remote"]
+    own = env_id == remote or REMOTE_URL not in kwargs or REMOTE_URL in inspect.signature(_creator(env_id)).parameters
+    return (env_id, dict(kwargs)) if own else (remote, {"env": env_id, **kwargs})
 
 
 def _creator(name: str) -> Callable[..., Any]:

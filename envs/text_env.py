@@ -102,7 +102,7 @@ class TextEnv(gymnasium.Env[str, str]):
     question_option: ClassVar[str | None] = None
     """Option of `reset` that takes any question in place of a task, for `skillttrl ask`; None: there is none."""
     expensive: bool = False
-    """True if steps are slow or go to a server. Only the requested episodes are played then: no controls (`eval.controls`)."""
+    """True if steps are slow or go to a server of others. Only the requested episodes are played then: no controls (`eval.controls`)."""
 
     def __init__(self) -> None:
         self.observation_space = TextSpace()

@@ -64,6 +64,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"send the content of the environment variable {value} to the address of {section}"
             elif name == "cache":
                 found[key] = f"write files to the folder {value}"
+        elif key.startswith("env.kwargs.") and name == "token_env":
+            found[key] = f"send the content of the environment variable {value} to the server of the environment"
         elif key in ("command.argv", "command.env", "command.cwd"):
             found[key] = _of_command(key, stated["command"])
         elif key == "model.trust_remote_code" and value:

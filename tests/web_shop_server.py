@@ -16,7 +16,7 @@ import httpx
 
 @contextmanager
 def started_shop(*options: str, environment: dict[str, str] | None = None) -> Iterator[str]:
-    """`skillttrl envs serve webshop` as a process of its own on a free port; gives its address."""
+    """`skillttrl envs serve webshop --pages` as a process of its own on a free port; gives its address."""
     command = [
         sys.executable,
         "-m",
@@ -24,6 +24,7 @@ def started_shop(*options: str, environment: dict[str, str] | None = None) -> It
         "envs",
         "serve",
         "webshop",
+        "--pages",
         "--port",
         "0",
         "--json",

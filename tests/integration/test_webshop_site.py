@@ -1,4 +1,4 @@
-"""`skillttrl envs serve webshop`: the command, and what its server answers to good and to bad requests."""
+"""`skillttrl envs serve webshop --pages`: the command, and what its server answers to good and to bad requests."""
 
 from __future__ import annotations
 
@@ -190,6 +190,7 @@ def serve(*options: str) -> subprocess.Popen[str]:
         "envs",
         "serve",
         "webshop",
+        "--pages",
         "--env-data",
         str(GOLDEN),
         *options,
@@ -213,8 +214,8 @@ def open_site(site: Site) -> Iterator[SiteServer]:
 def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
     start: bytes, site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.REQUEST_SECONDS", 0.2)
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.IDLE_SECONDS", 30.0)
+    monkeypatch.setattr("skill_ttrl.envs.http_server.REQUEST_SECONDS", 0.2)
+    monkeypatch.setattr("skill_ttrl.envs.http_server.IDLE_SECONDS", 30.0)
     with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port)) as visitor:
         visitor.sendall(start)
         visitor.settimeout(0.02)
@@ -231,13 +232,13 @@ def test_a_visitor_who_sends_a_byte_now_and_then_is_sent_away(
 
 
 def test_a_visitor_who_asks_nothing_is_sent_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.IDLE_SECONDS", 0.05)
+    monkeypatch.setattr("skill_ttrl.envs.http_server.IDLE_SECONDS", 0.05)
     with open_site(site) as server, socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as visitor:
         assert visitor.recv(1) == b""
 
 
 def test_there_is_a_bound_on_visitors_and_a_place_is_free_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.envs.webshop.site.site.MOST_VISITORS", 1)
+    monkeypatch.setattr("skill_ttrl.envs.http_server.MAX_CONNECTIONS", 1)
     with open_site(site) as server:
         with httpx.Client(base_url=server.address, trust_env=False) as first:
             assert first.get("/").status_code == 200  # and its connection stays open
@@ -279,11 +280,16 @@ def test_json_is_one_line_and_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["webshop", "--host", "0.0.0.0"], 2, "--host 0.0.0.0 accepts other machines"),
-        (["webshop", "--host", "example.org"], 2, "accepts other machines"),
-        (["alfworld"], 2, "'alfworld' has no pages to serve"),
-        (["webshop", "--env-data", "/nowhere/at/all"], 3, "/nowhere/at/all"),
-        (["webshop", "--env-data", str(GOLDEN), "--goals", "odd"], 3, "no goals of a kind 'odd'"),
+        (["webshop"], 2, "--pages, the shop as web pages, which is what this command did before, or --api"),
+        (["webshop", "--env-data", str(GOLDEN), "--open"], 2, "Say how webshop is served"),
+        (["webshop", "--pages", "--api"], 2, "two forms of serving"),
+        (["webshop", "--pages", "--host", "0.0.0.0"], 2, "--host 0.0.0.0 accepts other machines"),
+        (["webshop", "--pages", "--host", "example.org"], 2, "accepts other machines"),
+        (["webshop", "--pages", "--workers", "2"], 2, "--workers is of --api"),
+        (["alfworld", "--pages"], 2, "'alfworld' has no pages to serve"),
+        (["alfworld", "--goals", "human"], 2, "--goals is of --pages"),
+        (["webshop", "--pages", "--env-data", "/nowhere/at/all"], 3, "/nowhere/at/all"),
+        (["webshop", "--pages", "--env-data", str(GOLDEN), "--goals", "odd"], 3, "no goals of a kind 'odd'"),
     ],
 )
 def test_a_mistake_on_the_command_line_is_one_message(

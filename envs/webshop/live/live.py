@@ -1,6 +1,6 @@
 """The environment on a running official server (`web_agent_site/app.py` of princeton-nlp/WebShop), or on ours, over HTTP.
 
-    python -m web_agent_site.app                 # in upstream's checkout, or: skillttrl envs serve webshop
+    python -m web_agent_site.app                 # in upstream's checkout, or: skillttrl envs serve webshop --pages
     gymnasium.make("SkillTTRL/WebShop-v0", data="http://127.0.0.1:3000")
 
 Each episode is a session of its own, `fixed_<unique>_<number>`, for which the server takes the goal of that number. What is
@@ -276,7 +276,7 @@ class LiveVisit:
     def _odd(self, got: Got, wanted: Place, found: str) -> EnvError:
         return EnvError(
             f"{self.client.address} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
-            "names an official WebShop server or one of `skillttrl envs serve webshop`, and nothing else."
+            "names an official WebShop server or one of `skillttrl envs serve webshop --pages`, and nothing else."
         )
 
     def _view(self, page: LivePage) -> View:

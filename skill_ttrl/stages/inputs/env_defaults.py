@@ -38,7 +38,7 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
     """
     found = config.model_copy(deep=True)
     stated = config.agent.model_fields_set
-    defaults = env_defaults(config.env.id)
+    defaults = env_defaults(config.env.id, config.env.kwargs)
     own_prompt = any(key in stated and getattr(config.agent, key) != defaults.get(f"agent.{key}") for key in PROMPT)
     for key, value in defaults.items():
         section, _, name = key.partition(".")

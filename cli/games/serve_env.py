@@ -1,0 +1,258 @@
+"""`skillttrl envs serve`: an environment over HTTP, or the shop as web pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from skill_ttrl.cli.display.output import prints_aside, say
+from skill_ttrl.cli.display.views import RunView
+from skill_ttrl.cli.options import ENV_RULE, EnvData, refuse, set_option
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.signals import Interrupted
+
+WEBSHOP = "webshop"
+PORTS = {WEBSHOP: 3001, "SkillTTRL/WebShop-v0": 3001, "alfworld": 3000, "SkillTTRL/ALFWorld-v0": 3000}
+"""Default ports: those at which the clients of SkillRL in Rust look for these environments."""
+OTHER_PORT = 3000
+MIN_TOKEN = 16
+"""Fewest characters of a token."""
+SESSIONS = {"workers": 1, "session_timeout": 600.0, "max_sessions": 256}
+"""Defaults of the options that only sessions have."""
+DEFAULT_TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
+
+Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")]
+Api = Annotated[
+    bool,
+    typer.Option(
+        "--api", help="Serve sessions over HTTP JSON: the default, to be stated for `webshop`, which has pages too."
+    ),
+]
+Pages = Annotated[
+    bool,
+    typer.Option(
+        "--pages", help="webshop: serve the shop as web pages, for browsers and for `--env-data http://HOST:PORT`."
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(
+        min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop --api`, else 3000."
+    ),
+]
+Host = Annotated[
+    str, typer.Option(help="Address to listen on. Any address but localhost needs a token; with --pages, --public.")
+]
+Workers = Annotated[
+    int,
+    typer.Option(
+        "--workers", min=1, max=256, help="Processes that run the environments. 1: threads of the server's process."
+    ),
+]
+SessionTimeout = Annotated[
+    float, typer.Option("--session-timeout", min=0.1, help="Seconds without a request after which a session ends.")
+]
+MaxSessions = Annotated[int, typer.Option("--max-sessions", min=1, max=900, help="Sessions at once; more must wait.")]
+TokenEnv = Annotated[
+    str | None,
+    typer.Option(
+        "--token-env",
+        metavar="VAR",
+        help=f"Environment variable with the token that clients must send. Default: {DEFAULT_TOKEN_ENV}, if it is set.",
+    ),
+]
+AllowKwargs = Annotated[
+    bool,
+    typer.Option(
+        "--allow-kwargs", help="Let clients set any argument of the environment, such as paths of this machine."
+    ),
+]
+Overrides = Annotated[list[str] | None, set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")]
+Public = Annotated[
+    bool,
+    typer.Option("--public", help="Pages: accept other machines: everybody who reaches the port can use the shop."),
+]
+Goals = Annotated[
+    str | None,
+    typer.Option(
+        help="Pages: `synthetic`, `human`, or `auto` (default): human if there are enough of them for every split."
+    ),
+]
+Nouns = Annotated[
+    str | None,
+    typer.Option(help="Pages: noun finder of the reward: `auto` (default), `rule`, `spacy` or `module:attr`."),
+]
+Attributes = Annotated[
+    bool, typer.Option("--show-attributes", help="Pages: show the attributes that the reward compares.")
+]
+Codes = Annotated[
+    bool, typer.Option("--query-codes", help="Pages: support the original's searches `<r>`, `<a>`, `<c>` and `<q>`.")
+]
+Images = Annotated[
+    bool, typer.Option("--images", help="Pages: show the catalogue's pictures, which the browser loads from elsewhere.")
+]
+Open = Annotated[bool, typer.Option("--open", help="Pages: open the shop in the browser.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
+
+
+def serve(
+    env: Env,
+    api: Api = False,
+    pages: Pages = False,
+    env_data: EnvData = None,
+    overrides: Overrides = None,
+    port: Port = None,
+    host: Host = "127.0.0.1",
+    workers: Workers = 1,
+    session_timeout: SessionTimeout = 600.0,
+    max_sessions: MaxSessions = 256,
+    token_env: TokenEnv = None,
+    allow_kwargs: AllowKwargs = False,
+    public: Public = False,
+    goals: Goals = None,
+    nouns: Nouns = None,
+    show_attributes: Attributes = False,
+    query_codes: Codes = False,
+    images: Images = False,
+    open_browser: Open = False,
+    as_json: AsJson = False,
+) -> None:
+    """Serve an environment over HTTP, until Ctrl-C: other machines and processes play in it with `--set env.kwargs.url=http://HOST:PORT`.
+
+    `webshop` has two forms: `--api`, as any other environment, and `--pages`, the shop as web pages.
+
+    Example: `skillttrl envs serve alfworld --env-data generated --workers 2`
+    """
+    check_form(env, api, pages)
+    shop: dict[str, Any] = {
+        "goals": goals,
+        "nouns": nouns,
+        "show_attributes": show_attributes,
+        "query_codes": query_codes,
+    }
+    shop |= {"images": images, "open": open_browser, "public": public}
+    sessions: dict[str, Any] = {"workers": workers, "session_timeout": session_timeout, "max_sessions": max_sessions}
+    if pages:
+        from skill_ttrl.cli.games.serve_shop import PAGES_PORT, serve_pages
+
+        of_api = {name: None if value == SESSIONS[name] else value for name, value in sessions.items()}
+        of_api |= {"set": overrides, "token_env": token_env, "allow_kwargs": allow_kwargs}
+        refuse(_as_options(of_api), "is of --api, and --pages has no sessions")
+        serve_pages(env_data, host, PAGES_PORT if port is None else port, as_json, **shop)
+        return
+    refuse(
+        _as_options(shop),
+        "is of --pages. Arguments of the environment: --set env.kwargs.NAME=VALUE; other machines: a token",
+    )
+    port = PORTS.get(env, OTHER_PORT) if port is None else port
+    _serve_api(
+        env,
+        env_data,
+        overrides or [],
+        (host, port),
+        find_token(host, token_env),
+        as_json,
+        allow_kwargs=allow_kwargs,
+        **sessions,
+    )
+
+
+def check_form(env: str, api: bool, pages: bool) -> None:
+    """Check the form in which an environment is served.
+
+    Raises:
+        ConfigError: both forms are given; it has no pages; or it has both forms, and neither is given.
+    """
+    if api and pages:
+        raise ConfigError(
+            "--api and --pages are two forms of serving: give one of them, and start the other on another port."
+        )
+    if pages and env != WEBSHOP:
+        raise ConfigError(f"{env[:60]!r} has no pages to serve, only {WEBSHOP} has. Leave --pages out.")
+    if env == WEBSHOP and not api and not pages:
+        raise ConfigError(
+            "Say how webshop is served: --pages, the shop as web pages, which is what this command did before, or --api, the environment "
+            "over HTTP JSON."
+        )
+
+
+def _as_options(given: Mapping[str, object]) -> dict[str, object]:
+    return {f"--{name.replace('_', '-')}": value for name, value in given.items()}
+
+
+def find_token(host: str, token_env: str | None) -> str | None:
+    """Return the token from the environment variable; None: none is needed.
+
+    Raises:
+        ConfigError: the variable that was named is not set, the token is too short, or other machines would need none.
+    """
+    from skill_ttrl.envs.http_server import is_loopback
+
+    name = token_env or DEFAULT_TOKEN_ENV
+    token = os.environ.get(name, "").strip()
+    set_it = f"Set one here and where the agents run: export {name}=$(openssl rand -hex 32)"
+    if token and (len(token) < MIN_TOKEN or not token.isascii()):
+        raise ConfigError(f"The token in ${name} must be ASCII text of at least {MIN_TOKEN} characters. {set_it}")
+    if not token and token_env is not None:
+        raise ConfigError(f"--token-env {token_env}: that variable is not set. {set_it}")
+    if not token and not is_loopback(host):
+        raise ConfigError(f"--host {host[:60]} accepts other machines, which needs a token. {set_it}")
+    return token or None
+
+
+def leave_on_signals(message: str) -> None:
+    """Have SIGINT and SIGTERM end the server by `Interrupted`."""
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted(message, signum)
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, leave)
+
+
+def _serve_api(
+    env: str,
+    env_data: str | None,
+    overrides: list[str],
+    where: tuple[str, int],
+    token: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    from skill_ttrl.cli.collect import environment_arguments
+    from skill_ttrl.envs import prepare_env, prepare_unit
+    from skill_ttrl.envs.remote.server import EnvServer, Service
+    from skill_ttrl.progress import OPENING, Counting
+
+    kwargs = environment_arguments(overrides, env_data)
+    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", loop=False, waits=True) as view:
+        prepare_env(env, kwargs, Counting(view, OPENING, prepare_unit(env, kwargs)))
+        service = Service(env, kwargs, **settings)
+    try:
+        with EnvServer(service, *where, token) as server:
+            leave_on_signals("The environment is closed.")
+            reached = f"http://HOST:{server.server_address[1]}" if where[0] in ("0.0.0.0", "::") else server.address
+            served = {"address": server.address, "env": service.description.env, "token": token is not None}
+            if as_json:
+                print(json.dumps(served))
+            else:
+                say(
+                    f"{service.description.env} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
+                    f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
+                )
+            sys.stdout.flush()
+            with prints_aside():
+                server.serve_forever()
+    except Interrupted as leaving:
+        Console(stderr=True).print(str(leaving))
+        raise typer.Exit(leaving.exit_code) from None
+    finally:
+        service.close()

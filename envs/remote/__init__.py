@@ -1,0 +1,1 @@
+"""Environments over HTTP: the server of `skillttrl envs serve`, and the environment on it."""

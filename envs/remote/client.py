@@ -1,0 +1,186 @@
+"""HTTP to the server of an environment: repeats what was lost, and believes no answer that is not of its form."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from skill_ttrl.envs.http_server import is_loopback
+from skill_ttrl.errors import EnvError, SplitError
+
+if TYPE_CHECKING:
+    import httpx
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 3.0
+MAX_ANSWER_BYTES = 256 << 20
+"""Longest answer that is read: the tasks of a large split."""
+_LOST = (502, 504)
+"""Statuses of a proxy whose server is not there."""
+
+
+class SessionEnded(EnvError):
+    """The session of a request is not there any more."""
+
+
+class EnvClient:
+    """Requests to one server. Can be pickled, and then connects again when needed.
+
+    Args:
+        url: like `http://127.0.0.1:3000`.
+        token_env: environment variable with the token; where it is not set none is sent.
+        timeout: seconds within which an answer, or word that the request is running, must arrive.
+        retry_seconds: time during which a request that gets no answer is repeated, with pauses that double.
+
+    Raises:
+        EnvError: `url` is no URL of a server.
+    """
+
+    _client: httpx.Client | None = None
+    _process = 0
+    """Id of the process that made the connections: another one has its own."""
+
+    def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float) -> None:
+        self.url = _checked(url)
+        self.token_env, self.timeout, self.retry_seconds = token_env, timeout, retry_seconds
+
+    def __del__(self) -> None:
+        self.close()  # an environment that is dropped without `close` leaves no connection open
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_client": None}
+
+    def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Send a request until it is answered; the server does nothing twice, because the body has a number.
+
+        Args:
+            method: GET, POST or DELETE.
+            path: on the server.
+            what: purpose, for messages.
+            body: JSON; None: none.
+
+        Raises:
+            SessionEnded: the session is not there any more.
+            EnvError: no answer came in time, or an error.
+        """
+        content = None if body is None else _encode(body, what)
+        heard, pause, requests = time.monotonic(), FIRST_PAUSE_S, 0
+        while True:
+            requests += 1
+            lost, after = "", 0.0
+            try:
+                status, headers, text = self._once(method, path, content)
+            except ConnectionError as error:
+                lost = str(error)
+            else:
+                if status == 202:
+                    heard, pause = time.monotonic(), FIRST_PAUSE_S
+                    continue
+                if status == 503:
+                    lost, after = f"it is full: {_message(text)}", _seconds(headers.get("Retry-After"))
+                elif status in _LOST:
+                    lost = f"status {status}"
+                else:
+                    return self._read(status, text, what)
+            if time.monotonic() - heard > self.retry_seconds:
+                raise EnvError(
+                    f"{self.url} was asked for {what} and gave no answer in {self.retry_seconds:g} s ({requests} requests): {lost}. Look "
+                    "whether `skillttrl envs serve` runs there and what it prints; then begin the episode again with reset."
+                )
+            time.sleep(max(pause, min(after, MAX_PAUSE_S)))
+            pause = min(2 * pause, MAX_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the connections; the next request opens new ones."""
+        if self._client is not None and self._process == os.getpid():
+            self._client.close()
+        self._client = None
+
+    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, httpx.Headers, bytes]:
+        import httpx
+
+        token = os.environ.get(self.token_env, "").strip()
+        headers = {"Content-Type": "application/json"} if content is not None else {}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        body = bytearray()
+        try:
+            with self._connected().stream(method, self.url + path, content=content, headers=headers) as response:
+                for piece in response.iter_bytes():
+                    body += piece
+                    if len(body) > MAX_ANSWER_BYTES:
+                        raise EnvError(f"{self.url} answers with more than {MAX_ANSWER_BYTES >> 20} MiB.")
+                return response.status_code, response.headers, bytes(body)
+        except httpx.ConnectError as error:
+            raise ConnectionError(f"nothing answers there ({error})") from None
+        except httpx.TimeoutException:
+            raise ConnectionError(f"nothing came in {self.timeout:g} s") from None
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise ConnectionError(f"the connection broke ({error or type(error).__name__})") from None
+        except UnicodeEncodeError:
+            raise EnvError(f"The token in ${self.token_env} must be ASCII text.") from None
+
+    def _connected(self) -> httpx.Client:
+        import httpx
+
+        if self._client is None or self._process != os.getpid():
+            self._process = os.getpid()
+            # Certificates are read only where they are looked at; a proxy is not asked for this machine's own servers.
+            secure, here = self.url.startswith("https:"), is_loopback(urlsplit(self.url).hostname or "")
+            self._client = httpx.Client(timeout=self.timeout, verify=secure, trust_env=not here)
+        return self._client
+
+    def _read(self, status: int, text: bytes, what: str) -> dict[str, Any]:
+        try:
+            found = json.loads(text)
+            if status == 200 and isinstance(found, dict):
+                return found
+            kind, message = str(found["error"]["type"]), str(found["error"]["message"])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise EnvError(
+                f"{self.url} was asked for {what} and answered with status {status} and no JSON of this protocol: {text[:80]!r}. Is it the "
+                "server of `skillttrl envs serve ENV`, without --pages?"
+            ) from None
+        if status == 422 and kind in ("EnvError", "SplitError"):
+            raise {"EnvError": EnvError, "SplitError": SplitError}[kind](message)
+        if status == 422:
+            raise EnvError(f"The environment at {self.url} raised {kind}: {message}")
+        if status == 401:
+            message += f" This client sends that of ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
+        raise (SessionEnded if status in (404, 410) else EnvError)(
+            f"{self.url} was asked for {what} and refused: {message}"
+        )
+
+
+def _encode(body: dict[str, Any], what: str) -> bytes:
+    """Write a body as JSON; numbers of NumPy become plain ones."""
+    try:
+        return json.dumps(body, default=lambda value: value.item()).encode()
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise EnvError(f"What is sent for {what} must be plain data that JSON can write: {error}.") from None
+
+
+def _message(text: bytes) -> str:
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return "too many connections"
+
+
+def _seconds(text: str | None) -> float:
+    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
+
+
+def _checked(url: object) -> str:
+    try:
+        parts = urlsplit(str(url).strip())
+        plain = (
+            parts.hostname and parts.path in ("", "/") and not parts.query and not parts.fragment and parts.port != 0
+        )
+    except ValueError:
+        plain = False
+    if not plain or "@" in parts.netloc or parts.scheme not in ("http", "https"):
+        raise EnvError(f"url names the server of an environment like http://127.0.0.1:3000, found {str(url)[:200]!r}.")
+    return f"{parts.scheme}://{parts.netloc}"

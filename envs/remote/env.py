@@ -1,0 +1,194 @@
+"""`SkillTTRL/Remote-v0`: an environment that runs on another machine or in another process."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from skill_ttrl.envs.arguments import RENDER_MODES, check_action, check_episode
+from skill_ttrl.envs.lookup import SHORT_NAMES
+from skill_ttrl.envs.remote.client import EnvClient, SessionEnded
+from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start, other_kwargs
+from skill_ttrl.envs.text_env import TextEnv
+from skill_ttrl.errors import EnvError
+from skill_ttrl.types import Task, first_problem
+
+REMOTE_ENV_ID = "SkillTTRL/Remote-v0"
+_TASKS = TypeAdapter(list[Task])
+Message = TypeVar("Message", bound=BaseModel)
+
+
+class RemoteEnv(TextEnv):
+    """Environment on a server of `skillttrl envs serve`, with its observations, rewards, infos and tasks.
+
+    Any environment that is registered here runs remotely when it is made with `url` (`make_env("alfworld", url=...)`), and keeps its
+    name, defaults and scripted agents. `SkillTTRL/Remote-v0` is for one that only the server has.
+
+    A lost request is repeated with its number, so that the server takes each step once. A server that stays away is an `EnvError`; the
+    next `reset` begins in a new session. A pickle holds the session: its copy goes on there, and the original must not be used then.
+
+    Args:
+        url: of the server, like `http://127.0.0.1:3000`.
+        env: name of the environment that must be served there; None: any.
+        split: with which the environment is made, if it takes one.
+        token_env: environment variable with the server's token.
+        timeout: seconds within which the server must show that it lives. A step may take longer.
+        retry_seconds: time for which a lost request is repeated.
+        render_mode: `ansi`: `render()` gives the last action and observation as text.
+        kwargs: arguments of the environment: those that the server has too, or others where it allows them.
+
+    Raises:
+        EnvError: there is no such server, or it serves another environment.
+    """
+
+    metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
+
+    def __init__(
+        self,
+        url: str | None = None,
+        env: str | None = None,
+        split: str | None = None,
+        token_env: str = TOKEN_ENV,
+        timeout: float = 30.0,
+        retry_seconds: float = 15.0,
+        render_mode: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__()
+        check_episode(render_mode=render_mode)
+        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds)):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
+                raise EnvError(f"{name} must be a number of seconds above 0, found {value!r:.60}.")
+        if url is None:
+            raise EnvError(f"{REMOTE_ENV_ID} needs the url of a server: --set env.kwargs.url=http://HOST:PORT.")
+        self.render_mode, self._split, self._kwargs = render_mode, split, kwargs
+        self._client = EnvClient(url, token_env, float(timeout), float(retry_seconds))
+        self._wait = min(10.0, self._client.timeout / 2)
+        self._session, self._number = "", 0
+        self._shown: list[str] = []
+        found = _read(Description, self._client.ask("GET", "/v1/environment", "its environment"), self._client.url)
+        self._check(found, env)
+        self.served = found
+        self.splits, self.expensive, self.max_steps = tuple(found.splits), found.expensive, found.max_steps
+
+    @classmethod
+    def served_defaults(cls, **kwargs: Any) -> Mapping[str, Any]:
+        """`config_defaults` of the environment at `url`; empty without one. Raises as the environment itself."""
+        if kwargs.get("url") is None:
+            return {}
+        env = cls(**kwargs)
+        env.close()
+        return env.served.config_defaults
+
+    def tasks(self, split: str | None = None) -> list[Task] | None:
+        """The tasks of a split at the server, or of the environment's own split; see `TextEnv.tasks`."""
+        path = f"/v1/environment?tasks={quote(split or self._split or '', safe='')}"
+        found = self._client.ask("GET", path, f"the tasks of the split {split!r}" if split else "its tasks")
+        listed = _read(Description, found, self._client.url).tasks
+        if listed is None:
+            return None
+        try:
+            return _TASKS.validate_python(listed)
+        except ValidationError as error:
+            raise EnvError(f"{self._client.url} lists tasks that are none: {first_problem(error)}.") from None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode, in the session of the one before where that is still there.
+
+        Raises:
+            EnvError: the server gives no answer, or the environment raises.
+        """
+        super().reset(seed=seed)
+        start = None
+        if self._session:
+            try:
+                start = _read(Start, self._ask("reset", seed=seed, options=options), self._client.url)
+            except SessionEnded:
+                self._session = ""
+        if start is None:
+            start = self._open(seed, options)
+        self._shown = [start.observation]
+        return start.observation, start.info
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Take one step, once.
+
+        Raises:
+            EnvError: `action` is no `str`, there was no `reset` before, the server gives no answer, or the environment raises.
+        """
+        check_action(REMOTE_ENV_ID, action)
+        if not self._session:
+            raise EnvError("step was called before reset, or after an error that ended the episode.")
+        try:
+            found = _read(Outcome, self._ask("step", action=action), self._client.url)
+        except SessionEnded as error:
+            raise EnvError(f"{error} The episode is lost; reset begins another.") from None
+        self._shown = [f"> {action}", found.observation]
+        return found.observation, found.reward, found.terminated, found.truncated, found.info
+
+    def render(self) -> str | None:
+        """The last action and what came of it; None without `render_mode="ansi"`."""
+        return "\n".join(self._shown) if self.render_mode is not None and self._shown else None
+
+    def close(self) -> None:
+        """End the session, where the server is there; `reset` begins another."""
+        session, self._session = self._session, ""
+        if session:
+            patience, self._client.retry_seconds = self._client.retry_seconds, 0.0
+            try:
+                self._client.ask("DELETE", f"/v1/sessions/{session}", "the end of a session")
+            except EnvError:
+                pass  # it ends by itself when nothing is asked of it
+            finally:
+                self._client.retry_seconds = patience
+        self._client.close()
+
+    def _check(self, found: Description, env: str | None) -> None:
+        where = self._client.url
+        if found.protocol != PROTOCOL:
+            raise EnvError(
+                f"{where} speaks version {found.protocol} of the protocol (skill-ttrl {found.version}), this client {PROTOCOL}: install the "
+                "same version of skill-ttrl on both."
+            )
+        wanted = None if env is None else SHORT_NAMES.get(env, env).rpartition(":")[2]
+        if wanted is not None and wanted != found.env.rpartition(":")[2]:
+            raise EnvError(f"{where} serves {found.env}, not {wanted}. Name its environment, or another server.")
+        if other := other_kwargs(self._kwargs, found):
+            raise EnvError(f"{where}: {other}")
+        if not found.takes_split:
+            self._split = None
+
+    def _open(self, seed: int | None, options: dict[str, Any] | None) -> Start:
+        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split}
+        if self._kwargs:
+            body["kwargs"] = self._kwargs
+        found = self._client.ask("POST", "/v1/sessions", "a session", {**body, "wait": self._wait})
+        start = _read(Start, found, self._client.url)
+        self._session, self._number = start.session, 0
+        return start
+
+    def _ask(self, method: str, **fields: Any) -> dict[str, Any]:
+        session, number = self._session, self._number + 1
+        what = f"request {number} ({method}) of session {session}"
+        try:
+            found = self._client.ask(
+                "POST", f"/v1/sessions/{session}/{method}", what, {"step": number, **fields, "wait": self._wait}
+            )
+        except EnvError:
+            self._session = ""  # where it stands is unknown, or it has ended
+            raise
+        self._number = number
+        return found
+
+
+def _read(kind: type[Message], found: dict[str, Any], url: str) -> Message:
+    try:
+        return kind.model_validate(found)
+    except ValidationError as error:
+        raise EnvError(
+            f"{url} gave an answer that is no {kind.__name__} of this protocol: {first_problem(error)}."
+        ) from None

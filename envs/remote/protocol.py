@@ -1,0 +1,141 @@
+"""Messages between `RemoteEnv` and the server of `skillttrl envs serve`, as JSON.
+
+| request | body | answer |
+|---|---|---|
+| `GET /v1/health` | | `status` |
+| `GET /v1/environment` | | `Description`; with `?tasks=SPLIT` its `tasks` too |
+| `POST /v1/sessions` | `NewSession` | `session`, `observation`, `info` |
+| `POST /v1/sessions/ID/reset` | `ResetRequest` | `observation`, `info` |
+| `POST /v1/sessions/ID/step` | `StepRequest` | `observation`, `reward`, `terminated`, `truncated`, `info` |
+| `DELETE /v1/sessions/ID` | | `ended` |
+
+Requests of a session are numbered: the one that opened it is 0, each reset or step after it one more. The server keeps the last answer:
+the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409 and
+the `expected` one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
+
+Status 202 says that the answer is not there yet: repeat the request. 401: token; 403: not allowed; 410: the session has ended; 422: the
+environment raised an error; 503: no session is free, see `Retry-After`. Errors are `{"error": {"type": ..., "message": ...}}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+PROTOCOL = 1
+"""Version of these messages; a client refuses a server of another one."""
+TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
+"""Environment variable with the token, at the server and at its clients."""
+MAX_WAIT_S = 20.0
+"""Longest time in seconds for which the server holds an answer back before it says 202."""
+SPLIT_PATTERN = r"^\w[\w.-]{0,63}$"
+"""Names of splits that a client may send: none is a path."""
+
+
+def _is_text(value: Any) -> Any:
+    """Check for a `str`. Pydantic's own check refuses halves of characters (lone surrogates), which an action may hold."""
+    if not isinstance(value, str):
+        raise ValueError("must be a text")
+    return value
+
+
+Text = Annotated[Any, AfterValidator(_is_text)]
+Number = Annotated[int, Field(strict=True, ge=1)]
+Seed = Annotated[int, Field(strict=True)] | None
+Wait = Annotated[float, Field(ge=0, le=MAX_WAIT_S)]
+
+
+class Request(BaseModel):
+    """Base of the bodies: unknown fields are errors."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    wait: Wait = MAX_WAIT_S / 2
+    """Seconds for which the server may hold the answer back."""
+
+
+class NewSession(Request):
+    """Opens a session with an environment of its own, and resets it."""
+
+    request: str = Field("", pattern=r"^[0-9a-f]{0,64}$")
+    """Name that the client draws; the same again finds the session that it opened."""
+    seed: Seed = None
+    options: dict[str, Any] | None = None
+    split: str | None = Field(None, pattern=SPLIT_PATTERN)
+    """Split with which the environment is made, if it takes one."""
+    kwargs: dict[str, Any] = {}
+    """Arguments of the environment: the server's own, or others where it allows them."""
+
+
+class ResetRequest(Request):
+    """Begins another episode."""
+
+    step: Number
+    """Number of the request in its session."""
+    seed: Seed = None
+    options: dict[str, Any] | None = None
+
+
+class StepRequest(Request):
+    """Takes one step."""
+
+    step: Number
+    """Number of the request in its session."""
+    action: Text
+
+
+class Start(BaseModel):
+    """Answer to a reset."""
+
+    session: str = ""
+    observation: Text
+    info: dict[str, Any]
+
+
+class Outcome(BaseModel):
+    """Answer to a step."""
+
+    observation: Text
+    reward: int | float
+    terminated: bool
+    truncated: bool
+    info: dict[str, Any]
+
+
+class Description(BaseModel):
+    """Served environment, and the attributes of its class that commands read."""
+
+    protocol: int
+    version: str
+    """Version of this package at the server."""
+    env: str
+    """Id by which the server makes it."""
+    observation_space: str
+    action_space: str
+    config_defaults: dict[str, Any]
+    splits: list[str]
+    question_option: str | None
+    expensive: bool
+    max_steps: int | None
+    """Longest episode, if the environment states one."""
+    kwargs: dict[str, Any]
+    """Arguments that it is made with at the server."""
+    takes_split: bool
+    takes_kwargs: bool
+    """True if clients may give other arguments."""
+    tasks: list[dict[str, Any]] | None = None
+    """Tasks of the split that was named; null: every seed is a task."""
+
+
+def other_kwargs(given: Mapping[str, Any], served: Description) -> str:
+    """Return the error for arguments of a client that the server does not allow; empty if it does. The server's own are allowed."""
+    other = [name for name, value in given.items() if name not in served.kwargs or served.kwargs[name] != value]
+    if served.takes_kwargs or not other:
+        return ""
+    return (
+        f"{served.env} is served with the arguments {served.kwargs}, which a client may not change, found "
+        f"{', '.join(f'{name[:80]}={given[name]!r:.80}' for name in other[:5])}. Set them where the server is started (--env-data, --set "
+        "env.kwargs.NAME=VALUE), or start it with --allow-kwargs."
+    )

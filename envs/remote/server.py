@@ -1,0 +1,261 @@
+"""HTTP server of an environment: routes, token and bounds. What happens in a session is in `sessions`."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import sys
+import threading
+import traceback
+from collections.abc import Mapping
+from concurrent.futures import Future
+from functools import partial
+from importlib.metadata import version
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from pydantic import ValidationError
+
+from skill_ttrl.envs.contract import close_env
+from skill_ttrl.envs.http_server import BadBody, BoundedHandler, BoundedServer, is_loopback
+from skill_ttrl.envs.lookup import check_arguments, env_defaults, env_question_option, make_env, split_argument
+from skill_ttrl.envs.remote.hosted import Answer, EnvWorkers, Lane, error_answer
+from skill_ttrl.envs.remote.protocol import (
+    MAX_WAIT_S,
+    PROTOCOL,
+    SPLIT_PATTERN,
+    Description,
+    NewSession,
+    Request,
+    ResetRequest,
+    StepRequest,
+    other_kwargs,
+)
+from skill_ttrl.envs.remote.sessions import Refused, Sessions
+from skill_ttrl.signals import FAILURES
+from skill_ttrl.types import first_problem, to_json
+
+MAX_BODY_BYTES = 4 << 20
+MAX_SPLITS = 32
+"""Splits whose tasks are listed for clients."""
+_ID = r"[\w-]{1,64}"
+Body = TypeVar("Body", bound=Request)
+
+
+class Service:
+    """Answers requests for one environment, independently of sockets.
+
+    Args:
+        name: see `resolve_env`.
+        kwargs: arguments of every environment.
+        workers: processes that run the environments; 1: this one.
+        session_timeout: seconds without a request after which a session ends.
+        max_sessions: sessions at once.
+        allow_kwargs: let clients give further arguments of the environment.
+
+    Raises:
+        EnvError: there is no such environment, or it cannot be made.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        kwargs: Mapping[str, Any],
+        *,
+        workers: int = 1,
+        session_timeout: float = 600.0,
+        max_sessions: int = 256,
+        allow_kwargs: bool = False,
+    ) -> None:
+        self.name, self.kwargs = name, dict(kwargs)
+        self.description = _describe(name, self.kwargs, allow_kwargs)
+        self.workers = EnvWorkers(workers)
+        self.sessions = Sessions(session_timeout, max_sessions)
+        self._lock = threading.Lock()
+        self._tasks: dict[str, Future[Answer]] = {}
+
+    def close(self) -> None:
+        """End all sessions and workers."""
+        self.sessions.close()
+        self.workers.close()
+
+    def answer(self, method: str, target: str, body: bytes) -> Answer:
+        """Answer one request."""
+        parts = urlsplit(target)
+        try:
+            if method == "GET" and parts.path == "/v1/health":
+                return 200, '{"status": "ok"}'
+            if method == "GET" and parts.path == "/v1/environment":
+                return self._environment(parse_qs(parts.query, keep_blank_values=True, max_num_fields=4))
+            if method == "POST" and parts.path == "/v1/sessions":
+                return self._open(_read(NewSession, body))
+            found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
+            if found and method == "DELETE" and found[2] is None:
+                return 200, json.dumps({"ended": self.sessions.end(found[1], "its client has closed it.")})
+            if found and method == "POST" and found[2] == "reset":
+                reset = _read(ResetRequest, body)
+                asked = self.sessions.ask(found[1], reset.step, "reset", reset.seed, reset.options)
+                return _wait(asked, reset.wait)
+            if found and method == "POST" and found[2] == "step":
+                step = _read(StepRequest, body)
+                return _wait(self.sessions.ask(found[1], step.step, "step", step.action), step.wait)
+            raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
+        except Refused as error:
+            return error.answer
+
+    def _open(self, asked: NewSession) -> Answer:
+        other = other_kwargs(asked.kwargs, self.description)
+        if other:
+            raise Refused(403, other)
+        split = {} if asked.split is None else split_argument(self.name, asked.split)
+        if asked.split is not None and not split:
+            raise Refused(403, f"{self.name} is not made with a split.")
+        make = partial(self.workers.host, self.name, {**self.kwargs, **asked.kwargs, **split})
+        session, answer = self.sessions.open(asked.request, make, asked.seed, asked.options)
+        status, text = _wait(answer, asked.wait)
+        return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
+
+    def _environment(self, query: Mapping[str, list[str]]) -> Answer:
+        split = query.get("tasks", [None])[0]
+        if split is None:
+            return 200, self.description.model_dump_json()
+        if split and not re.fullmatch(SPLIT_PATTERN, split):
+            raise Refused(400, f"{split[:80]!r} cannot be the name of a split.")
+        with self._lock:
+            asked = self._tasks.get(split)
+            if asked is None or (asked.done() and asked.result()[0] != 200):  # an error may have passed
+                if asked is None and len(self._tasks) >= MAX_SPLITS:
+                    raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
+                lane = Lane(lambda: None)
+                asked = self._tasks[split] = lane.submit(partial(self._list_tasks, split))
+                lane.end()
+        return _wait(asked, MAX_WAIT_S / 2)
+
+    def _list_tasks(self, split: str) -> Answer:
+        try:
+            env = make_env(self.name, **{**self.kwargs, **(split_argument(self.name, split) if split else {})})
+            try:
+                find = getattr(env.unwrapped, "tasks", None)
+                tasks = find(split or None) if callable(find) else None
+                listed = "null" if tasks is None else f"[{', '.join(map(to_json, tasks))}]"
+            finally:
+                close_env(env)
+        except FAILURES as error:
+            return error_answer(422, error)
+        return 200, f'{self.description.model_dump_json(exclude={"tasks"})[:-1]}, "tasks": {listed}}}'
+
+
+class EnvServer(BoundedServer):
+    """Serves an environment; `address` says where.
+
+    Args:
+        service: answers the requests.
+        host: to listen on.
+        port: 0: any free one.
+        token: of the clients; None: none is needed, and only requests to this machine by name are answered.
+
+    Raises:
+        EnvError: the port is taken, or there is no such host here.
+    """
+
+    def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
+        self.service, self.token = service, token
+        super().__init__(_Handler, host, port)
+
+    def refuses(self, target: str, authorization: str, host: str, kind: str | None) -> Answer | None:
+        """The error of a request that is not let in; None: it is.
+
+        Args:
+            target: path and query.
+            authorization: header, or an empty text.
+            host: header, or an empty text. A page of the web that names this machine otherwise is no client (DNS rebinding).
+            kind: content type of the body; None: there is no body. Web pages cannot send JSON elsewhere unasked.
+        """
+        if self.token is not None:
+            given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
+            if target != "/v1/health" and not hmac.compare_digest(given, self.token.encode()):
+                return Refused(401, "The token is missing or wrong: the environment variable of --token-env.").answer
+        elif not is_loopback(urlsplit(f"//{host}").hostname or ""):
+            return Refused(403, f"A server without a token answers this machine alone, not as {host[:80]!r}.").answer
+        if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
+            return Refused(415, "A body is JSON: Content-Type: application/json.").answer
+        return None
+
+
+class _Handler(BoundedHandler):
+    server: EnvServer
+
+    def do_GET(self) -> None:
+        get = self.headers.get
+        kind = get("Content-Type", "") if self.command == "POST" else None
+        try:
+            answer = self.server.refuses(self.path, get("Authorization", ""), get("Host", ""), kind)
+            self.close_connection |= answer is not None  # its body is not read
+            if answer is None:
+                body = self.read_body("A request", MAX_BODY_BYTES)
+                answer = self.server.service.answer(self.command, self.path, body)
+        except BadBody as error:
+            answer = Refused(error.status, str(error)).answer
+        except (ConnectionError, TimeoutError):
+            raise
+        except (
+            Exception
+        ) as error:  # a client gets an answer whatever happens; who started the server gets the traceback
+            traceback.print_exc(file=sys.stderr)
+            answer = Refused(
+                500, f"The server made a mistake ({type(error).__name__}). Its terminal says which."
+            ).answer
+        status, text = answer
+        headers = {"Retry_After": "1"} if status == 503 else {}
+        self.send_body(status, "application/json", text.encode("utf-8", "replace"), **headers)
+
+    do_POST = do_DELETE = do_GET
+
+
+def _describe(name: str, kwargs: Mapping[str, Any], allow_kwargs: bool) -> Description:
+    check_arguments(name, kwargs)
+    env = make_env(name, **kwargs)
+    try:
+        own = env.unwrapped
+        steps = getattr(own, "max_steps", None)
+        if steps is None and env.spec is not None:
+            steps = env.spec.max_episode_steps
+        return Description(
+            protocol=PROTOCOL,
+            version=version("skill-ttrl"),
+            env=env.spec.id if env.spec is not None else name,
+            observation_space=repr(env.observation_space),
+            action_space=repr(env.action_space),
+            config_defaults=dict(env_defaults(name)),
+            splits=list(getattr(own, "splits", ())),
+            question_option=env_question_option(name),
+            expensive=bool(getattr(own, "expensive", False)),
+            max_steps=steps if isinstance(steps, int) else None,
+            kwargs=json.loads(json.dumps(dict(kwargs), default=str)),
+            takes_split=bool(split_argument(name, "")),
+            takes_kwargs=allow_kwargs,
+        )
+    finally:
+        close_env(env)
+
+
+def _read(kind: type[Body], body: bytes) -> Body:
+    """Read a body.
+
+    Raises:
+        Refused: it is no JSON, or not such a request.
+    """
+    try:
+        return kind.model_validate(json.loads(body))
+    except ValidationError as error:
+        raise Refused(400, f"The body is no {kind.__name__}: {first_problem(error)}.") from None
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, f"The body is no JSON: {str(error)[:200]}.") from None
+
+
+def _wait(answer: Future[Answer], seconds: float) -> Answer:
+    try:
+        return answer.result(seconds)
+    except TimeoutError:
+        return 202, '{"running": true}'

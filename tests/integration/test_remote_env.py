@@ -1,0 +1,264 @@
+"""Environments on a server that is really started: the same episodes as here, each step once, and clear errors when either side dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from skill_ttrl.cli.main import main
+from skill_ttrl.config import load_config
+from skill_ttrl.envs import env_tasks, make_env
+from skill_ttrl.errors import EnvError
+from skill_ttrl.stages.train import run
+from tests.doors import DOORS
+from tests.env_server import GATED, ROOT, Lossy, started
+from tests.integration.test_cli_commands import skillttrl
+from tests.integration.test_episode_run import CONFIG, HALLS
+
+GOLDEN = ROOT / "tests" / "golden" / "webshop_episodes"
+SHOP = {"data": str(GOLDEN), "goals": "synthetic", "nouns": "rule"}
+
+
+@pytest.fixture(scope="module")
+def doors() -> Iterator[str]:
+    """Address of a server with two workers."""
+    with started(DOORS, "--workers", "2") as (_, address):
+        yield address
+
+
+def walk(env: Any, tasks: list[Any], seed: int = 0, most: int = 60) -> list[Any]:
+    """Everything that random episodes of the tasks show."""
+    seen: list[Any] = []
+    for task in tasks:
+        draw = random.Random(f"{seed} {task.id}")
+        reference = {} if task.reference is None else {"reference": task.reference}
+        observation, info = env.reset(seed=seed, options={**task.options, **reference})
+        seen.append((observation, info))
+        for _ in range(most):
+            listed = info.get("admissible_commands") or ["<answer>5</answer>", "\\boxed{12}", "no idea"]
+            outcome = env.step(draw.choice(["Wörter \ud800", *listed, *listed, *listed]))
+            seen.append(outcome)
+            info = outcome[4]
+            if outcome[2] or outcome[3]:
+                break
+    return seen
+
+
+def assert_same_episodes(name: str, address: str, kwargs: dict[str, Any], split: str, count: int) -> None:
+    tasks = env_tasks(name, kwargs, split, count)
+    assert env_tasks(name, {"url": address}, split, count) == tasks
+    there, here = make_env(name, url=address, split=split), make_env(name, **kwargs, split=split)
+    assert repr(walk(there, tasks)) == repr(walk(here, tasks))
+    assert repr(there.reset(seed=11)) == repr(here.reset(seed=11))  # drawn from the same split
+    there.close()
+    here.close()
+
+
+def test_math_is_played_as_here() -> None:
+    with started("math", "--set", "env.kwargs.last_number=true") as (_, address):
+        assert_same_episodes("math", address, {"last_number": True}, "test", 12)
+
+
+def test_webshop_is_played_as_here() -> None:
+    sets = [f"env.kwargs.{each}" for each in ("goals=synthetic", "nouns=rule", "split=test")]
+    options = ("--api", "--env-data", str(GOLDEN), *(word for each in sets for word in ("--set", each)))
+    with started("webshop", *options) as (_, address):
+        assert_same_episodes("webshop", address, SHOP, "test", 4)
+
+
+@pytest.mark.alfworld
+def test_generated_alfworld_is_played_as_here() -> None:
+    with started("alfworld", "--env-data", "generated") as (_, address):
+        assert_same_episodes("alfworld", address, {"data": "generated"}, "valid_unseen", 3)
+
+
+def test_collect_writes_the_same_lines_as_here(tmp_path: Path, doors: str) -> None:
+    """With the environment's own name all is equal; with `remote` all but the environment's id, which names the place."""
+    command = ("collect", "--policy", "random", "--split", "train", "--limit", 8, "--num-workers", 1)
+    for name, env, more in (
+        ("here", DOORS, ()),
+        ("there", DOORS, ("--set", f"env.kwargs.url={doors}")),
+        ("remote", "remote", ("--set", f"env.kwargs.url={doors}")),
+    ):
+        done = skillttrl(*command, "--env", env, *more, "-o", tmp_path / f"{name}.jsonl")
+        assert done.code == 0, done
+    here, there, remote = ((tmp_path / f"{name}.jsonl").read_bytes() for name in ("here", "there", "remote"))
+    assert there == here and here.count(b"\n") == 8
+    assert remote.replace(b'"SkillTTRL/Remote-v0"', json.dumps(DOORS).encode()) == here
+
+
+def test_evaluate_and_train_give_the_same_files_as_here(tmp_path: Path) -> None:
+    with started(HALLS, "--workers", "2") as (_, address):
+        places: dict[str, dict[str, Any]] = {"here": {}, "there": {"url": address}}
+        for name, kwargs in places.items():
+            run(load_config({**CONFIG, "env": {**CONFIG["env"], "kwargs": kwargs}}), tmp_path / name)
+            more = [word for key, value in kwargs.items() for word in ("--set", f"env.kwargs.{key}={value}")]
+            done = skillttrl("evaluate", "random", "--env", HALLS, "--split", "test", *more, "--json")
+            assert done.code == 0, done
+            (tmp_path / name / "evaluated").write_text(json.dumps(done.json["by_type"]))
+    for file in ("trajectories.jsonl", "metrics.jsonl", "evaluations.jsonl", "evaluated"):
+        here, there = ((tmp_path / name / file).read_bytes() for name in places)
+        assert here == there and here
+
+
+def test_an_answer_that_is_lost_after_the_step_is_asked_for_again_and_the_step_is_taken_once(doors: str) -> None:
+    lost: dict[str, int] = {}
+
+    def loses(method: str, path: str) -> bool:
+        """The first two answers of every kind of request."""
+        kind = path.rpartition("/")[2]
+        lost[kind] = lost.get(kind, 0) + 1
+        return method == "POST" and lost[kind] <= 2
+
+    proxy = Lossy(doors, loses)
+    tasks = env_tasks(DOORS, {}, "train", 6)
+    there, here = make_env(DOORS, url=proxy.address), make_env(DOORS)
+    assert walk(there, tasks) == walk(here, tasks)
+    assert sorted(path.rpartition("/")[2] for path in proxy.lost) == ["reset"] * 2 + ["sessions"] * 2 + ["step"] * 2
+    proxy.close()
+
+
+def test_a_pickle_goes_on_in_its_session_and_the_original_is_refused(doors: str) -> None:
+    env = make_env(DOORS, url=doors)
+    env.reset(options={"door": 1})
+    env.step("wait")
+    copy = pickle.loads(pickle.dumps(env))
+    assert copy.step("wait")[3] is False and copy.step("right")[:3] == ("Open.", 1.0, True)
+    with pytest.raises(EnvError, match=r"came where .* was expected.* A session has one client"):
+        env.step("left")
+    assert env.reset(options={"door": 2})[0].startswith("Door 2")
+    env.close()
+    copy.close()
+
+
+def test_a_client_that_is_killed_leaves_a_session_that_ends_by_itself() -> None:
+    code = (
+        "import sys, os; from skill_ttrl.envs import make_env; env = make_env(sys.argv[1], url=sys.argv[2])\n"
+        "env.reset(options={'door': 1}); env.step('wait'); print('in', env.unwrapped._session, flush=True); sys.stdin.read()"
+    )
+    with started(DOORS, "--session-timeout", "1", "--max-sessions", "1") as (_, address):
+        command = [sys.executable, "-c", code, DOORS, address]
+        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as client:
+            assert client.stdout is not None
+            session = client.stdout.readline().split()[1]
+            client.kill()
+        env = make_env(DOORS, url=address, retry_seconds=60)  # waits while the only session is in use
+        assert env.reset(options={"door": 2})[0].startswith("Door 2")
+        gone = httpx.post(f"{address}/v1/sessions/{session}/step", json={"step": 2, "action": "left"}, trust_env=False)
+        assert gone.status_code == 410 and "nothing was asked for 1 s" in gone.text
+        assert env.step("left")[2] is True
+
+
+def test_a_server_that_is_killed_is_a_clear_error_and_a_new_one_begins_anew() -> None:
+    with started(DOORS) as (process, address):
+        env = make_env(DOORS, url=address, retry_seconds=0.5)
+        env.reset(options={"door": 1})
+        env.step("wait")
+        process.kill()
+        process.wait(60)
+        with pytest.raises(EnvError) as caught:
+            env.step("right")
+        said = str(caught.value)
+        assert address in said and "request 2 (step) of session" in said and "gave no answer in 0.5 s" in said
+        assert "skillttrl envs serve" in said and "reset" in said
+        with pytest.raises(EnvError, match="after an error that ended the episode"):
+            env.step("right")
+    with started(DOORS, "--port", address.rpartition(":")[2]) as (_, again):
+        assert again == address
+        assert env.reset(options={"door": 1})[0].startswith("Door 1") and env.step("right")[2] is True
+
+
+def test_slow_environments_hold_up_no_other_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 sessions in two processes, of which one in eight hangs for longer than its client waits for one answer."""
+    monkeypatch.setenv("GATE", str(tmp_path / "open"))
+    with started(GATED, "--workers", "2", "--max-sessions", "64") as (_, address), ThreadPoolExecutor(8) as pool:
+        envs = [
+            make_env(GATED, url=address, timeout=5.0 if at % 8 == 0 else 30.0, retry_seconds=60) for at in range(64)
+        ]
+        for env in envs:
+            env.reset(options={"door": 1})
+        slow = [pool.submit(env.step, "hang") for env in envs[::8]]
+        try:
+            for _ in range(2):
+                for at, env in enumerate(envs):
+                    assert at % 8 == 0 or env.step("wait")[:3] == ("Closed.", 0.0, False)
+            time.sleep(6)  # longer than the time-out of those clients
+            assert not any(each.done() for each in slow)
+        finally:
+            (tmp_path / "open").touch()
+        assert [each.result(60)[:3] for each in slow] == [("Closed.", 0.0, False)] * 8
+        assert all(env.step("right")[2] for env in envs)  # each has taken the steps of its client, and no more
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def children(pid: int) -> list[int]:
+    """Of all threads of a process."""
+    lists = (each.read_text() for each in Path(f"/proc/{pid}/task").glob("*/children"))
+    return [int(each) for text in lists for each in text.split()]
+
+
+def is_worker(pid: int) -> bool:
+    return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads /proc")
+def test_a_worker_that_is_killed_costs_its_episodes_only_and_none_outlives_the_server() -> None:
+    with started(DOORS, "--workers", "2") as (process, address):
+        envs = [make_env(DOORS, url=address) for _ in range(2)]
+        for env in envs:
+            env.reset(options={"door": 1})
+        workers = [pid for pid in children(process.pid) if is_worker(pid)]
+        assert len(workers) == 2
+        os.kill(workers[0], signal.SIGKILL)
+        outcomes: list[bool | str] = []
+        for env in envs:
+            try:
+                outcomes.append(env.step("right")[2])
+            except EnvError as error:
+                outcomes.append(str(error))
+        assert sorted(map(str, outcomes))[0].startswith("The process of the environment has ended") and True in outcomes
+        for env in [*envs, *(make_env(DOORS, url=address) for _ in range(4))]:
+            assert env.reset(options={"door": 1})[0].startswith("Door 1") and env.step("right")[2] is True
+        workers = [pid for pid in children(process.pid) if is_worker(pid)]
+        assert len(workers) == 2
+        process.kill()
+        process.wait(60)
+        until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+
+
+def test_a_mistake_on_the_command_line_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], doors: str
+) -> None:
+    monkeypatch.delenv("SKILLTTRL_ENV_TOKEN", raising=False)
+    port = doors.rpartition(":")[2]
+    for words, code, said in (
+        (["math", "--host", "0.0.0.0"], 2, "accepts other machines, which needs a token. Set one"),
+        (["math", "--token-env", "NOT_SET_HERE"], 2, "NOT_SET_HERE"),
+        (["math", "--set", "rl.steps=3"], 2, "--set rl.steps=3 has no meaning here"),
+        (["math", "--set", "env.kwargs.famly=add"], 3, "has no argument 'famly'"),
+        (["nosuch"], 3, "Unknown environment 'nosuch'"),
+        (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is taken"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "serve", *words])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == code and said in " ".join(capsys.readouterr().err.split())

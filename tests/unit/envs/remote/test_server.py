@@ -1,0 +1,208 @@
+"""The server of an environment: token, hosts, bodies that are none, arguments and splits of clients. Sockets and threads are real."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from skill_ttrl.cli.games.serve_env import find_token
+from skill_ttrl.envs import check_text_env, env_tasks, make_env
+from skill_ttrl.envs.remote.env import RemoteEnv
+from skill_ttrl.envs.remote.server import MAX_BODY_BYTES, EnvServer, Service
+from skill_ttrl.errors import ConfigError, EnvError, SplitError
+from skill_ttrl.trust import powers
+from tests.doors import DOORS
+
+TOKEN = "0123456789abcdef"
+
+
+@contextmanager
+def serving(name: str = DOORS, token: str | None = None, **settings: Any) -> Iterator[EnvServer]:
+    service = Service(name, settings.pop("kwargs", {}), **settings)
+    with EnvServer(service, token=token) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        yield server
+        server.shutdown()
+    service.close()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EnvServer]:
+    with serving() as server:
+        yield server
+
+
+def ask(server: EnvServer, method: str, path: str, **more: Any) -> httpx.Response:
+    return httpx.request(method, server.address + path, trust_env=False, timeout=60, **more)
+
+
+def message(response: httpx.Response) -> str:
+    return str(response.json()["error"]["message"])
+
+
+def test_a_whole_visit_in_plain_requests(server: EnvServer) -> None:
+    assert ask(server, "GET", "/v1/health").json() == {"status": "ok"}
+    about = ask(server, "GET", "/v1/environment").json()
+    assert about["env"] == DOORS.partition(":")[2] and about["protocol"] == 1 and about["tasks"] is None
+    assert about["action_space"] == "TextSpace(sample_length=32)" and about["takes_kwargs"] is False
+    started = ask(server, "POST", "/v1/sessions", json={"seed": 1, "options": {"door": 4}}).json()
+    assert started["observation"].startswith("Door 4: open the left one.") and started["info"]["source"] == "joinery"
+    path = f"/v1/sessions/{started['session']}"
+    step = {"step": 1, "action": "wait"}
+    first = ask(server, "POST", f"{path}/step", json=step)
+    assert first.json()["reward"] == 0.0 and ask(server, "POST", f"{path}/step", json=step).text == first.text
+    assert ask(server, "POST", f"{path}/step", json={"step": 2, "action": "left"}).json()["terminated"] is True
+    wrong = ask(server, "POST", f"{path}/step", json={"step": 7, "action": "left"})
+    assert wrong.status_code == 409 and wrong.json()["expected"] == 3
+    assert ask(server, "POST", f"{path}/reset", json={"step": 3, "options": {"door": 5}}).status_code == 200
+    assert ask(server, "DELETE", path).json() == {"ended": True}
+    ended = ask(server, "POST", f"{path}/step", json={"step": 4, "action": "left"})
+    assert ended.status_code == 410 and "its client has closed it" in message(ended)
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"", 400, "no JSON"),
+        (b"{", 400, "no JSON"),
+        (b"[" * 100_000, 400, "no JSON"),
+        (b"\xff\xfe", 400, "no JSON"),
+        (b"9" * 5000, 400, "no JSON"),
+        (b"[]", 400, "no NewSession"),
+        (b'{"sead": 1}', 400, "sead"),
+        (b'{"seed": "1"}', 400, "seed"),
+        (b'{"seed": 1.5}', 400, "seed"),
+        (b'{"options": []}', 400, "options"),
+        (b'{"split": "../../etc"}', 400, "split"),
+        (b'{"request": "no hex"}', 400, "request"),
+        (b'{"wait": 1e9}', 400, "wait"),
+        (b'{"kwargs": {"pause": 9}}', 403, "--allow-kwargs"),
+        (b'{"split": "train"}', 403, "is not made with a split"),
+        (b'{"options": {"window": 1}}', 422, "'door'"),
+        (b" " * (MAX_BODY_BYTES + 1), 413, "has at most"),
+    ],
+)
+def test_a_body_that_is_none_is_refused(server: EnvServer, body: bytes, status: int, said: str) -> None:
+    refused = ask(server, "POST", "/v1/sessions", content=body, headers={"Content-Type": "application/json"})
+    assert refused.status_code == status and said in message(refused)
+
+
+def test_requests_that_a_web_page_could_send_are_refused(server: EnvServer) -> None:
+    plain = ask(server, "POST", "/v1/sessions", content=b"{}", headers={"Content-Type": "text/plain"})
+    assert plain.status_code == 415
+    rebound = ask(server, "GET", "/v1/environment", headers={"Host": "evil.example"})
+    assert rebound.status_code == 403 and "this machine alone" in message(rebound)
+    chunks = ask(server, "POST", "/v1/sessions", content=iter([b"{}"]), headers={"Content-Type": "application/json"})
+    assert chunks.status_code == 411
+    for path in ("/", "/v1/sessions/..%2f..", "/v1/sessions/a/b", "/v2/environment"):
+        assert ask(server, "GET", path).status_code == 404
+    assert ask(server, "GET", "/v1/environment?tasks=../x").status_code == 400
+
+
+def test_a_token_is_needed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(token=TOKEN) as server:
+        assert ask(server, "GET", "/v1/health").status_code == 200
+        for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Bearer {TOKEN}x"}):
+            assert ask(server, "GET", "/v1/environment", headers=given).status_code == 401
+        elsewhere = {"Authorization": f"Bearer {TOKEN}", "Host": "cluster.example"}
+        assert ask(server, "GET", "/v1/environment", headers=elsewhere).status_code == 200
+        monkeypatch.delenv("SKILLTTRL_ENV_TOKEN", raising=False)
+        with pytest.raises(EnvError, match=r"\$SKILLTTRL_ENV_TOKEN, which is not set"):
+            make_env("remote", url=server.address)
+        monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", TOKEN)
+        assert len(env_tasks("remote", {"url": server.address}, "test")) == 6
+        monkeypatch.setenv("OTHER", "Grüße, 門, long enough")
+        with pytest.raises(EnvError, match="must be ASCII"):
+            make_env("remote", url=server.address, token_env="OTHER")
+
+
+def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SKILLTTRL_ENV_TOKEN", raising=False)
+    assert find_token("127.0.0.1", None) is None and find_token("::1", None) is None
+    for host in ("0.0.0.0", "::", "10.0.0.3", "example.org"):
+        with pytest.raises(ConfigError, match="export SKILLTTRL_ENV_TOKEN"):
+            find_token(host, None)
+    with pytest.raises(ConfigError, match="that variable is not set"):
+        find_token("127.0.0.1", "MINE")
+    monkeypatch.setenv("MINE", "short")
+    with pytest.raises(ConfigError, match="at least 16 characters"):
+        find_token("127.0.0.1", "MINE")
+    monkeypatch.setenv("MINE", f" {TOKEN}\n")
+    assert find_token("0.0.0.0", "MINE") == TOKEN
+    foreign = powers({"env": {"kwargs": {"url": "http://there.example", "token_env": "AWS_SECRET"}}})
+    assert (
+        set(foreign) == {"env.kwargs.url", "env.kwargs.token_env"} and "AWS_SECRET" in foreign["env.kwargs.token_env"]
+    )
+
+
+def test_arguments_of_clients_where_they_are_allowed(server: EnvServer) -> None:
+    with pytest.raises(EnvError, match=r"which a client may not change, found broken=\[3\]"):
+        make_env(DOORS, url=server.address, broken=[3])
+    with serving(kwargs={"broken": [3], "worn": False}) as same:
+        assert make_env(DOORS, url=same.address, broken=[3]).reset(options={"door": 4})[0].startswith("Door 4")
+        with pytest.raises(EnvError, match="found worn=True"):
+            make_env(DOORS, url=same.address, broken=[3], worn=True)
+    with serving(allow_kwargs=True) as open_server:
+        env = make_env(DOORS, url=open_server.address, broken=[3])
+        with pytest.raises(EnvError, match="raised RuntimeError: door 3 is stuck"):
+            env.reset(options={"door": 3})
+        assert env.reset(options={"door": 4})[0].startswith("Door 4")  # in a new session
+        with pytest.raises(EnvError, match="has no argument 'brocken'"):
+            make_env(DOORS, url=open_server.address, brocken=[3]).reset()
+
+
+def test_it_is_an_environment_of_the_contract(server: EnvServer) -> None:
+    env = make_env("remote", url=server.address, render_mode="ansi")
+    check_text_env(env, env_tasks("remote", {"url": server.address}, "test")[0])
+    env.reset(options={"door": 1})
+    env.step("\ud800 \x00 ä 門")  # any text is an action
+    assert env.render() == "> \ud800 \x00 ä 門\nClosed."
+    env.close()
+    env.close()
+    with pytest.raises(EnvError, match="step was called before reset"):
+        env.unwrapped.step("left")
+    assert env.reset(options={"door": 1})[0].startswith("Door 1")
+    with pytest.raises(EnvError, match="must be plain data"):
+        env.reset(options={"door": object()})
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "said"),
+    [
+        ({}, "needs the url of a server"),
+        ({"url": "ftp://x"}, "url names the server"),
+        ({"url": "http://u:p@127.0.0.1:1"}, "url names the server"),
+        ({"url": "http://127.0.0.1:9", "retry_seconds": 0.1}, "nothing answers there"),
+        ({"url": "http://127.0.0.1:9", "timeout": 0}, "timeout must be a number of seconds above 0"),
+    ],
+)
+def test_a_server_that_is_none_is_one_message(kwargs: dict[str, Any], said: str) -> None:
+    with pytest.raises(EnvError, match=said):
+        make_env("remote", **kwargs)
+
+
+def test_another_environment_than_expected_is_named(server: EnvServer) -> None:
+    with pytest.raises(EnvError, match="serves Doors-v0, not SkillTTRL/Math-v0"):
+        make_env("math", url=server.address)
+    env = make_env("remote", url=server.address, env=DOORS)
+    assert isinstance(env.unwrapped, RemoteEnv) and env.unwrapped.served.env == "Doors-v0"
+
+
+def test_tasks_of_a_split_and_a_split_that_is_none() -> None:
+    local = {"family": "add", "last_number": True}
+    with serving("math", kwargs=local) as server:
+        for split in ("train", "test"):
+            assert env_tasks("math", {"url": server.address}, split) == env_tasks("math", local, split)
+        with pytest.raises((EnvError, SplitError), match="nosuch"):
+            env_tasks("math", {"url": server.address}, "nosuch")
+        drawn = make_env("math", url=server.address, split="test"), make_env("math", **local, split="test")
+        assert drawn[0].reset(seed=5) == drawn[1].reset(seed=5)
+        about = ask(server, "GET", "/v1/environment").json()
+        assert about["takes_split"] is True and about["question_option"] == "question"
+        assert json.loads(json.dumps(about["config_defaults"])) == {}
