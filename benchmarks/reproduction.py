@@ -39,8 +39,8 @@ from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, 
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.reports.summarize import read_evaluations
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.types import from_json
 
@@ -202,7 +202,7 @@ def publish(benchmark: Benchmark, options: argparse.Namespace) -> int:
 
 def expected_config(recipe: str, settings: Sequence[str]) -> SkillTTRLConfig:
     """The config that a run has to have, but for its seed."""
-    return with_env_defaults(load_config(recipe, settings))
+    return with_defaults(load_config(recipe, settings))
 
 
 def train(recipe: str, settings: Sequence[str], seed: int, folder: Path) -> None:
