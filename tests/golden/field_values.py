@@ -50,12 +50,14 @@ def given(case: dict[str, Any]) -> dict[str, Tensor]:
     return {argument: tensor(name) for argument, name in case["inputs"].items()}
 
 
-def assert_close(found: Any, expected: Any, where: str, mask: Tensor | None = None) -> None:
+def assert_close(
+    found: Any, expected: Any, where: str, mask: Tensor | None = None, tolerance: float = TOLERANCE
+) -> None:
     """Check that our values are the library's, under the mask where there is one."""
     ours, theirs = torch.as_tensor(found).detach().double(), torch.as_tensor(expected).double()
     if mask is not None:
         ours, theirs = ours.expand_as(mask) * mask, theirs.expand_as(mask) * mask
-    torch.testing.assert_close(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE, msg=lambda text: f"{where}: {text}")
+    torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance, msg=lambda text: f"{where}: {text}")
 
 
 def base(name: str, table: Any) -> str | None:

@@ -95,6 +95,10 @@ def gradients(case: dict[str, Any], micro_batch_size: int, **settings: Any) -> t
     return found, metrics["policy_loss"]
 
 
+FLOAT32_SUMS = 2e-5
+"""Both sides sum a whole model's gradient in float32, in an order that depends on the CPU: up to 1.3e-5 apart on those tried."""
+
+
 @pytest.mark.parametrize("micro_batch_size", [3, 8])
 @pytest.mark.parametrize("name", list(SETTINGS))
 def test_an_update_has_trls_gradient(name: str, micro_batch_size: int) -> None:
@@ -104,7 +108,8 @@ def test_an_update_has_trls_gradient(name: str, micro_batch_size: int) -> None:
     assert set(found) == set(expected)
     for parameter, gradient in found.items():
         wave = torch.cos(torch.arange(gradient.numel(), dtype=torch.float64) * 0.9)
-        assert_close([gradient.norm(), gradient @ wave], expected[parameter], f"{name} {parameter}")
+        found_sums = [gradient.norm(), gradient @ wave]
+        assert_close(found_sums, expected[parameter], f"{name} {parameter}", tolerance=FLOAT32_SUMS)
     if "kl_coef" not in SETTINGS[name]:
         assert_close(loss, case["values"]["loss"], name)
 

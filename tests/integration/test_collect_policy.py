@@ -109,7 +109,7 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
     rows = {first: rest for first, *rest in cells}
     assert rows["left"][:2] == ["6", "1.000 [0.439, 1.000]"] and rows["all"][0] == "12"
     assert rows["right"][0] == "6" and rows["right"][1].startswith("0.667 [")
-    assert "12 episodes of 6 tasks" in done.out and "Source: joinery." in done.out and "tokens written" in done.out
+    assert "12 episodes of 6 tasks" in done.out and "Source: joinery." in done.out and "generated tokens" in done.out
     assert "play 12/12" in done.err and "success 0.833" in done.err and "cost" in done.err and "tokens/s" in done.err
     assert found.json["overall"]["episodes"] == 12 and found.json["played"] == 0
     inspected = skillttrl("inspect", out, "--json").json["facts"]
