@@ -43,7 +43,7 @@ def _configs_table(rows: Sequence[Mapping[str, str | None]]) -> FittedTable:
         (*map(row.get, ("name", "model")), _verified_on(str(row["verified"])), row["requires"] or "nothing")
         for row in rows
     ]
-    return FittedTable("Configs", ("name", "model", "verified", "waits for"), cells)
+    return FittedTable("Configs", ("name", "model", "verified", "requires"), cells)
 
 
 def _verified_on(note: str) -> str:

@@ -280,7 +280,7 @@ def test_json_is_one_line_and_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["webshop"], 2, "--pages, the shop as web pages, which is what this command did before, or --api"),
+        (["webshop"], 2, "--pages, the shop as web pages, or --api"),
         (["webshop", "--env-data", str(GOLDEN), "--open"], 2, "Say how webshop is served"),
         (["webshop", "--pages", "--api"], 2, "two forms of serving"),
         (["webshop", "--pages", "--host", "0.0.0.0"], 2, "--host 0.0.0.0 accepts other machines"),
