@@ -14,14 +14,18 @@ from rich.text import Text
 from skill_ttrl.sanitize import escape_terminal
 
 _INTERVAL = re.compile(r" \[([-+]?[\d.]+), ([-+]?[\d.]+)\]")
+_NUMBER = re.compile(r"[-+\d.,%e\[\]\s]*")
 NARROWEST = 5
 """Least width of a column, in cells of the terminal: `ab…yz`."""
+WHOLE_NAME = 36
+"""Words of the first column up to this width are never cut: names that people type."""
 
 
 class FittedTable:
     """Texts in columns. Where they need more room than there is, intervals move to a line of their own, texts wrap between words,
-    and a word that is still too long loses its middle (`--json` has it whole). Nothing in the title or in a cell is read as markup, and no control character reaches the
-    terminal.
+    and a word that is still too long loses its middle (`--json` has it whole). Numbers and the names in the first column stay whole: where these need
+    more room than there is, the last columns are left out, which is said. Nothing in the title or in a cell is read as markup, and no control character reaches
+    the terminal.
     """
 
     def __init__(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -32,6 +36,7 @@ class FittedTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if _room(options.max_width, len(self._columns)) < sum(self._natural()):
             self._rows = [[_INTERVAL.sub(r"\n[\1,\2]", cell) for cell in row] for row in self._rows]
+        hidden = self._leave_out_columns(options.max_width)
         widths = self._widths(options.max_width)
         table = Table(title=Text(escape_terminal(self._title), "table.title") if self._title else None)
         for column, width in zip(self._columns, widths, strict=True):
@@ -39,6 +44,16 @@ class FittedTable:
         for row in self._rows:
             table.add_row(*(Text(_cut_words(cell, width)) for cell, width in zip(row, widths, strict=True)))
         yield table
+        if hidden:
+            yield Text(f"Columns without room here: {', '.join(hidden)} (a wider terminal, or --json).", "dim")
+
+    def _leave_out_columns(self, most: int) -> list[str]:
+        """Leave out the last columns until the others have the least room that they need; gives their names."""
+        hidden: list[str] = []
+        while len(self._columns) > 2 and sum(self._least()) > _room(most, len(self._columns)):
+            hidden.insert(0, self._columns[-1])
+            self._columns, self._rows = self._columns[:-1], [row[:-1] for row in self._rows]
+        return hidden
 
     def _texts(self) -> list[list[str]]:
         return [[header, *(row[place] for row in self._rows)] for place, header in enumerate(self._columns)]
@@ -47,13 +62,31 @@ class FittedTable:
         """Widths in which no line wraps."""
         return [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in self._texts()]
 
+    def _words(self) -> list[int]:
+        """Widths in which no word is cut."""
+        return [max((cell_len(word) for text in texts for word in text.split()), default=1) for texts in self._texts()]
+
+    def _least(self) -> list[int]:
+        """Widths in which no number is cut, and no name in the first column."""
+        least = []
+        for place, (texts, words) in enumerate(zip(self._texts(), self._words(), strict=True)):
+            numbers = max(
+                (cell_len(word) for text in texts[1:] if _NUMBER.fullmatch(text) for word in text.split()), default=0
+            )
+            name = words if place == 0 and words <= WHOLE_NAME else 0
+            least.append(max(min(words, NARROWEST), numbers, name))
+        return least
+
     def _widths(self, most: int) -> list[int]:
-        columns, natural, room = self._texts(), self._natural(), _room(most, len(self._columns))
+        natural, room = self._natural(), _room(most, len(self._columns))
         if sum(natural) <= room:
             return natural
-        widths = [max((cell_len(word) for text in texts for word in text.split()), default=1) for texts in columns]
-        while sum(widths) > room and max(widths) > NARROWEST:
-            widths[widths.index(max(widths))] -= 1
+        widths, least = self._words(), self._least()
+        if sum(least) > room:
+            least = [1] * len(least)
+        while sum(widths) > room and widths != least:
+            spare = [width if width > low else 0 for width, low in zip(widths, least, strict=True)]
+            widths[spare.index(max(spare))] -= 1
         for _ in range(room - sum(widths)):  # what is left goes to those that lack most
             lacking = [wanted - width for wanted, width in zip(natural, widths, strict=True)]
             widths[lacking.index(max(lacking))] += 1

@@ -179,8 +179,7 @@ def check_form(env: str, api: bool, pages: bool) -> None:
         raise ConfigError(f"{env[:60]!r} has no pages to serve, only {WEBSHOP} has. Leave --pages out.")
     if env == WEBSHOP and not api and not pages:
         raise ConfigError(
-            "Say how webshop is served: --pages, the shop as web pages, or --api, the environment "
-            "over HTTP JSON."
+            "Say how webshop is served: --pages, the shop as web pages, or --api, the environment over HTTP JSON."
         )
 
 

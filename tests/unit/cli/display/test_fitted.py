@@ -34,6 +34,14 @@ def test_no_id_is_broken_and_both_its_ends_stay(width: int) -> None:
     assert all(word in known or "…" in word or set(word) <= set("┏┳┓┡╇┩└┴┘━─├┼┤") for word in words), words - known
 
 
+def test_numbers_and_names_are_whole_and_columns_without_room_are_named() -> None:
+    rows = [("sampling/importance_ratio/mean", "0.002766", "-2.11e-08", "8.21e+09", "0.123456", "a meaning in words")]
+    out = shown(60, "", ("metric", "latest", "mean", "least", "most", "meaning"), rows)
+    assert max(map(len, out.splitlines())) <= 60
+    assert "sampling/importance_ratio/mean" in out and "0.002766" in out and "…" not in out
+    assert "Columns without room here: " in out and "meaning (a wider terminal, or --json)." in " ".join(out.split())
+
+
 def test_what_fits_is_as_it_is() -> None:
     assert IDS[0] in shown(200, "title", ("task",), [(IDS[0],)])
     assert "[bold]" in shown(80, "[bold]", ("a",), [("[red]x[/red]",)])
