@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -34,6 +35,9 @@ class FittedTable:
         self._rows = [["-" if cell is None else escape_terminal(str(cell)) for cell in row] for row in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from copy.copy(self)._render(options)  # a table may be shown again, at another width
+
+    def _render(self, options: ConsoleOptions) -> RenderResult:
         if _room(options.max_width, len(self._columns)) < sum(self._natural()):
             self._rows = [[_INTERVAL.sub(r"\n[\1,\2]", cell) for cell in row] for row in self._rows]
         hidden = self._leave_out_columns(options.max_width)

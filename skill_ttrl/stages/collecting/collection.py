@@ -98,7 +98,7 @@ class TaskSelection:
         if most is not None and len(tasks) < most:
             progress.notice(
                 f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.tries:,} episodes are played, not "
-                f"{self.episodes:,}. More tries play each more often (--rollouts-per-task; collect.rollouts_per_task)."
+                f"{self.episodes:,}. More rollouts of each play it more often (--rollouts-per-task; collect.rollouts_per_task)."
             )
         return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
 

@@ -189,7 +189,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
     if name == "collect":
         collect = config.collect
         count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.rollouts_per_task
-        count *= len(collect.data or [""])
+        count *= len(collect.data) if collect.data else 1
         each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
         return each if _is_player(collect.agent) else _sampled(each, count, _batches(count, config), config)
     if name == "distill":

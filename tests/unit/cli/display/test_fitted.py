@@ -42,6 +42,13 @@ def test_numbers_and_names_are_whole_and_columns_without_room_are_named() -> Non
     assert "Columns without room here: " in out and "meaning (a wider terminal, or --json)." in " ".join(out.split())
 
 
+def test_a_table_that_was_shown_in_little_room_is_whole_in_more() -> None:
+    table, out = FittedTable("", ("metric", "first", "last"), [("m" * 30, "0.123456789", "0.987654321")]), io.StringIO()
+    Console(file=io.StringIO(), width=50).print(table)
+    Console(file=out, width=100).print(table)
+    assert "0.987654321" in out.getvalue() and "Columns without room" not in out.getvalue()
+
+
 def test_what_fits_is_as_it_is() -> None:
     assert IDS[0] in shown(200, "title", ("task",), [(IDS[0],)])
     assert "[bold]" in shown(80, "[bold]", ("a",), [("[red]x[/red]",)])
