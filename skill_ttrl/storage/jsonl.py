@@ -27,15 +27,16 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any
             raise RunFolderError(f"{path}, line {number} is not JSON: {error}.") from None
         if not isinstance(record, dict):
             raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
-        records.append(current_record(path, record))
+        records.append(current_record(path, record, line))
     return records
 
 
-def current_record(path: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """A line of a run's file, which is known by its name, under the present names of its fields."""
+def current_record(path: Path, record: dict[str, Any], line: bytes) -> dict[str, Any]:
+    """The record of a line of a run's file, which is known by its name, under the present names of its fields."""
     if path.name == "metrics.jsonl":
         return metric_names.with_current_names(record)
-    if (kind := old_names.FILES.get(path.name)) is None:
+    kind = old_names.FILES.get(path.name)
+    if kind is None or not old_names.has_old_names(kind, line):
         return record
     current: dict[str, Any] = old_names.with_current_names(kind, record)
     return current

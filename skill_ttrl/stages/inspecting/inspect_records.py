@@ -51,7 +51,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     for where, line in whole_lines(path, notes):
         record = _record(f"{path}, line {where.rpartition(':')[2]}", line)
         count += 1
-        row = _flatten(current_record(path, record)) if count <= limit else {}
+        row = _flatten(current_record(path, record, line)) if count <= limit else {}
         if {"task", "steps", "stop_reason"} <= record.keys():
             outcome = _outcome(where, line)
             outcomes.append(outcome)

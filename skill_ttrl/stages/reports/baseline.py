@@ -74,7 +74,7 @@ def baseline_lines(path: str | Path) -> list[str]:
         if config.phases[-1] != REINFORCED or config.rl.reward != "majority":
             return []
         return [
-            "Not measured: what this is worth beside imitating the same votes (SFT on the majority answers at equal "
+            "Not measured: what this is worth compared with imitating the same votes (SFT on the majority answers at equal "
             f"samples). Make it: {baseline_command(path, config)}"
         ]
     names = {BASELINE: "SFT on the majority answers at equal samples", REINFORCED: "reinforcement"}
