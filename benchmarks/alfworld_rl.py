@@ -65,6 +65,7 @@ REINFORCEMENT = (
 ARMS: dict[str, tuple[str, ...]] = {
     "grpo": (),
     "graphgpo": ("rl.algorithm=graphgpo",),
+    "grpo-steps": ("rl.algorithm={type: grpo, level: step}",),
     "coin": ("rl.reward=random",),
 }
 """Settings of an arm, by name, in addition to `REINFORCEMENT`."""
