@@ -129,7 +129,7 @@ def vote(
             strategies=words([strategies]),
             options=strategy_options(strategy_arg or []),
             threshold=false_consensus_threshold,
-            splits=num_resamples,
+            num_resamples=num_resamples,
             output=output,
             plot=plot,
             overrides=with_seed(overrides, seed),

@@ -30,7 +30,7 @@ from skill_ttrl.types import Task, derive_seed
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
 RULES = ("real", "varied")
-_OPTIONS = ("task", "walkthrough", "reference", "rule", "skill", "moved")
+_OPTIONS = ("task", "walkthrough", "ground_truth", "rule", "skill", "moved")
 
 
 class ALFWorldEnv(TextEnv):

@@ -15,13 +15,13 @@ from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
-_OPTIONS = ("question", "then", "reference")
+_OPTIONS = ("question", "then", "ground_truth")
 
 
 class MathEnv(TextEnv):
     """Math problems, one answer each, or short series of problems.
 
-    `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
+    `reset(options={"question": text, "ground_truth": answer or None})` plays one problem; without a question the seed draws
     one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
     answer to the last one is what counts. The reward is 1 when the answer found in the action is graded right (`answers.correct`), else 0; with
     no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
@@ -73,7 +73,7 @@ class MathEnv(TextEnv):
             if name not in _OPTIONS:
                 raise EnvError(f"{MATH_ENV_ID} has no reset option {name!r}.{did_you_mean(name, _OPTIONS)}")
         if "question" in options:
-            question, reference = options["question"], options.get("reference")
+            question, reference = options["question"], options.get("ground_truth")
         else:
             self._tasks = self._tasks or self.tasks()
             task = self._tasks[int(self.np_random.integers(len(self._tasks)))]

@@ -19,7 +19,7 @@ from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.types import Task
 
-OPTIONS = ("question", "answers", "context", "reference")
+OPTIONS = ("question", "answers", "context", "ground_truth")
 MATCHES = ("contains", "exact")
 MARKED = ("tag", "boxed")
 """Rules of `find_answer` by which an answer is set apart from the text around it."""
@@ -118,7 +118,7 @@ class QAEnv(TextEnv):
 
 def _accepted(options: Mapping[str, Any]) -> list[str] | None:
     """The accepted phrasings: `answers`, else `reference` alone; None where there are none."""
-    answers, reference = options.get("answers"), options.get("reference")
+    answers, reference = options.get("answers"), options.get("ground_truth")
     listed = [reference] if answers is None and reference is not None else answers
     if isinstance(listed, str):
         listed = [listed]

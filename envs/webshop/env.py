@@ -31,7 +31,7 @@ WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
 _FLAGS = ("query_codes", "show_attributes")
-_OPTIONS = ("task", "goal", "walkthrough", "reference")
+_OPTIONS = ("task", "goal", "walkthrough", "ground_truth")
 
 
 class WebShopEnv(TextEnv):

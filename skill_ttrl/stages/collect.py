@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import FIRST, Player, check_adviser, make_player
+from skill_ttrl.agents.scripted.scripted_agent import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import make_env, resolve_env
@@ -24,7 +24,7 @@ from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.rollout.scripted import MOVES, Exploration, play_episode
+from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -36,7 +36,7 @@ from skill_ttrl.stages.collecting.collection import (
     training_selection,
     written,
 )
-from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.workers import work
 
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
@@ -62,7 +62,7 @@ def run(
     Args:
         selection: which tasks; the environment is made with its `kwargs`.
         agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, or `module:attribute`, called without arguments
-            (`agents.players.scripted_agent.Player`). Each process has one, so `start` must forget earlier episodes.
+            (`agents.scripted.scripted_agent.ScriptedAgent`). Each process has one, so `start` must forget earlier episodes.
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
         explore: probability, in [0, 1], that a step takes a random admissible action in place of the player's own, which stays in
@@ -156,7 +156,7 @@ def run_as_configured(
 def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
     if explore.advises:  # refused before anything is played
-        check_adviser(make_player(agent, resolve_env(selection.env), prompts))
+        check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
     units = selection.units(collection.progress)
     make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
     depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
@@ -187,7 +187,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         SkillTTRLError: as for `run` and `targets.collect.run_policy`.
         Interrupted: a signal came; finished episodes are stored.
     """
-    if find_player(config.collect.agent, resolve_env(config.env.id)) is None:
+    if find_scripted_agent(config.collect.agent, resolve_env(config.env.id)) is None:
         from skill_ttrl.stages.targets.collect import collect_for_run
 
         return collect_for_run(path, config, progress)
@@ -223,11 +223,11 @@ class _Playing:
         explore: Exploration,
     ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
-        self._make_player = partial(make_player, agent, resolve_env(env), prompts)
-        self._play = partial(play_episode, seed=seed, explore=explore)
+        self._make_player = partial(make_scripted_agent, agent, resolve_env(env), prompts)
+        self._play = partial(run_scripted_episode, seed=seed, explore=explore)
         if prompts is not None:
             self._play = partial(self._play, max_steps=prompts.max_turns)
-        self._made: tuple[gymnasium.Env[Any, Any], Player] | None = None
+        self._made: tuple[gymnasium.Env[Any, Any], ScriptedAgent] | None = None
 
     def __call__(self, unit: Unit) -> tuple[str, EpisodeResult]:
         """The line of the episode, and what is counted of it."""
@@ -239,7 +239,7 @@ class _Playing:
             self._made = None
         return line, outcome
 
-    def _make(self) -> tuple[gymnasium.Env[Any, Any], Player]:
+    def _make(self) -> tuple[gymnasium.Env[Any, Any], ScriptedAgent]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
             return self._make_env(), self._make_player()

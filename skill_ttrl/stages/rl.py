@@ -42,7 +42,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
-    backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
+    backend.update_weights(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     state = RLState.restore(run, evolution, text)
     prepare_first_step(run, state)
@@ -57,7 +57,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
             with clock("skills"):
                 found.metrics |= change_bank(run, state, text, groups, step)
         with clock("update"):
-            backend.rest()  # gives its memory to the learner, until `sync`
+            backend.sleep()  # gives its memory to the learner, until `sync`
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
@@ -75,7 +75,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
         state.step, state.task_batches = step + 1, found.task_batches
         # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
-            backend.sync(state.step)
+            backend.update_weights(state.step)
         times = clock.stop()
         place = (parts.accelerator.device, parts.driver.ranks.size)
         run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))

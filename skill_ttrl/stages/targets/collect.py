@@ -133,7 +133,7 @@ def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
 def _collect(
     found: EvalTarget, collection: Collection, sampling: Sampling, chunk: int | None, *, use_bank: bool
 ) -> Collected:
-    config, tries = found.config, collection.selection.tries
+    config, tries = found.config, collection.selection.rollouts_per_task
     if chunk is not None and chunk < 1:
         raise ConfigError(f"chunk must be at least 1, found {chunk}.")
     size = chunk or min(CHUNK, config.rollout.max_batch_size)
@@ -170,8 +170,8 @@ def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[
         size: episodes of a chunk, of one task at least.
     """
     tasks = [task for task, attempt in units if attempt == 0]
-    count = max(1, size // draw.tries)
-    return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.tries, lines=len(units)))
+    count = max(1, size // draw.rollouts_per_task)
+    return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.rollouts_per_task, lines=len(units)))
 
 
 def _play(worker: RolloutWorker, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
@@ -184,12 +184,12 @@ def _play(worker: RolloutWorker, plan: Sequence[Chunk], writer: EpisodeWriter, m
 
     def reported(chunk: Chunk, there: int) -> bool:
         """True if each episode is reported as it ends: all of them are new and will be kept."""
-        return not there and chunk.lines == len(chunk.tasks) * chunk.draw.tries
+        return not there and chunk.lines == len(chunk.tasks) * chunk.draw.rollouts_per_task
 
     def sample(chunk: Chunk, there: int) -> list[Group]:
         tell = on_episode if reported(chunk, there) else meter.add
         return worker.generate_rollouts(
-            chunk.tasks, chunk.draw.tries, chunk.draw.sampling, chunk.seed, on_rollout_end=tell
+            chunk.tasks, chunk.draw.rollouts_per_task, chunk.draw.sampling, chunk.seed, on_rollout_end=tell
         )
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:

@@ -135,19 +135,19 @@ def test_one_better_problem_of_forty_is_noise() -> None:
 def test_what_a_strategy_needs_is_said() -> None:
     found = by_name(replay([FOUR], {name: {} for name in STRATEGIES}, QUICK)[0])
     assert set(found) == set(STRATEGIES)
-    assert (found["confidence"].needs or "").startswith("logprobs: ")
-    assert "paraphrase" in (found["harmonic"].needs or "") and "earlier votes" in (found["guard"].needs or "")
+    assert (found["confidence"].requires or "").startswith("logprobs: ")
+    assert "paraphrase" in (found["harmonic"].requires or "") and "earlier votes" in (found["guard"].requires or "")
     for name in ("confidence", "harmonic", "guard"):
         assert not found[name].figures and not found[name].differences
     for name in ("majority", "soft", "gated", "restrain"):
-        assert found[name].needs is None and found[name].figures
+        assert found[name].requires is None and found[name].figures
 
 
 def test_what_the_samples_have_is_used() -> None:
     known: dict[str, Any] = {"logprobs": [-1.0] * 4, "lengths": [3] * 4, "views": [0, 0, 1, 1]}
     visits = [[row("a", ["1", "1", "1", "2"], "1", **known)] for _ in range(3)]
     found, votes = replay(visits, {name: {} for name in STRATEGIES}, QUICK)
-    assert [each.needs for each in found] == [None for _ in STRATEGIES]
+    assert [each.requires for each in found] == [None for _ in STRATEGIES]
     assert all(len(held) == 3 for held in votes.values())
     assert next(each.strategy for each in found) == "majority"
 
