@@ -128,7 +128,7 @@ def vote(
             source,
             strategies=words([strategies]),
             options=strategy_options(strategy_arg or []),
-            threshold=false_consensus_threshold,
+            false_consensus_threshold=false_consensus_threshold,
             num_resamples=num_resamples,
             output=output,
             plot=plot,

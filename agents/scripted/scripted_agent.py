@@ -49,12 +49,12 @@ FIRST, CONSTANT = "first", "constant"
 
 
 def scripted_agent_names() -> tuple[str, ...]:
-    """The names of all players that come along."""
+    """Names of all scripted agents that ship with the package."""
     return (*ENV_SCRIPTED_AGENTS, *SCRIPTED_AGENTS, FIRST, CONSTANT)
 
 
 def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None) -> ScriptedAgent:
-    """The player called `name` for an environment.
+    """Make the scripted agent called `name` for an environment.
 
     Args:
         name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, `brief`, or `module:attribute` of your own.

@@ -71,7 +71,7 @@ class MathEnv(TextEnv):
         super().reset(seed=seed)
         options = reset_options(MATH_ENV_ID, options, _OPTIONS)
         if "question" in options:
-            question, reference = options["question"], options.get("ground_truth")
+            question, truth = options["question"], options.get("ground_truth")
         else:
             self._tasks = self._tasks or self.tasks()
             task = self._tasks[int(self.np_random.integers(len(self._tasks)))]

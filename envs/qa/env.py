@@ -117,9 +117,9 @@ class QAEnv(TextEnv):
 
 
 def _accepted(options: Mapping[str, Any]) -> list[str] | None:
-    """The accepted phrasings: `answers`, else `reference` alone; None where there are none."""
-    answers, reference = options.get("answers"), options.get("ground_truth")
-    listed = [reference] if answers is None and reference is not None else answers
+    """The accepted phrasings: `answers`, else `ground_truth` alone; None where there are none."""
+    answers, truth = options.get("answers"), options.get("ground_truth")
+    listed = [truth] if answers is None and truth is not None else answers
     if isinstance(listed, str):
         listed = [listed]
     if listed is not None and not (isinstance(listed, list | tuple) and all(isinstance(each, str) for each in listed)):

@@ -196,7 +196,9 @@ def refuse_failure(groups: Sequence[Group]) -> list[str]:
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
     if tries and all_unanswered(groups):
-        raise EndpointError(f"The model gave no answer in any of {len(tries)} rollouts. The first: {errors[0]}", "failed")
+        raise EndpointError(
+            f"The model gave no answer in any of {len(tries)} rollouts. The first: {errors[0]}", "failed"
+        )
     if errors and len(errors) == len(tries):
         raise EnvError(f"Every one of {len(tries)} rollouts failed in {groups[0].task.env_id}. The first: {errors[0]}")
     return errors

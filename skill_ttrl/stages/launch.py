@@ -191,7 +191,11 @@ def _weights_of(policy: Path) -> list[str]:
         RunFolderError, CheckpointError: see `find_trained`.
     """
     name = str(policy)
-    if is_remote(name) or is_command(name) or (name.partition(":")[0] in scripted_agent_names() and not policy.exists()):
+    if (
+        is_remote(name)
+        or is_command(name)
+        or (name.partition(":")[0] in scripted_agent_names() and not policy.exists())
+    ):
         raise ConfigError(
             f"--policy {name} has no weights to train. Name a run, a checkpoint, a model folder or a hub model (OWNER/NAME)."
         )

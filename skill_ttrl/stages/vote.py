@@ -89,7 +89,7 @@ def run(
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
             included for comparison.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
-        threshold: a wrong winner with at least this share of the samples is a false consensus.
+        false_consensus_threshold: a wrong winner with at least this share of the samples is a false consensus.
         num_resamples: random halvings behind the flip rate.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
         plot: HTML file to write the charts to.
@@ -102,7 +102,7 @@ def run(
         SkillTTRLError: samples cannot be read or drawn, or the output not be written.
         Interrupted: a signal came while samples were drawn.
     """
-    asked = _asked(strategies, options or {}, threshold, num_resamples)
+    asked = _asked(strategies, options or {}, false_consensus_threshold, num_resamples)
     progress = progress or SilentProgress()
     with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
         if is_stored(source):
@@ -111,7 +111,7 @@ def run(
         else:
             found = _drawn(source, drawing, output, overrides, progress)
         level = found.config.eval
-        judged = Settings(threshold, num_resamples, found.config.seed, level.confidence)
+        judged = Settings(false_consensus_threshold, num_resamples, found.config.seed, level.confidence)
         lab, votes = _lab(str(source), found, asked, judged)
     if output is not None:
         _write(Path(output), lab, votes)

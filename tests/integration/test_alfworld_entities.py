@@ -10,7 +10,6 @@ import pytest
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config
@@ -38,7 +37,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[Trajectory]:
             raise
         pytest.skip(f"needs the files of the package alfworld: {error}")
     env, expert = ALFWorldEnv(data=folder), make_scripted_agent("expert", ALFWORLD_ENV_ID)
-    return [run_scripted_episode(env, task, expert, seed=3, explore=Exploration((0.2,), 0.5, 40)) for task in env.tasks()]
+    return [
+        run_scripted_episode(env, task, expert, seed=3, explore=Exploration((0.2,), 0.5, 40)) for task in env.tasks()
+    ]
 
 
 def expected(episode: Trajectory) -> str:

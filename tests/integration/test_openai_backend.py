@@ -335,7 +335,10 @@ def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refu
         body = server.asked[0]["body"]
         with pytest.raises(ConfigError, match="top_k=5"):
             complete(server, choose, top_k=5)
-        assert not backend(server).supports_structured_outputs and backend(server, "endpoints.policy.server_type=vllm").supports_structured_outputs
+        assert (
+            not backend(server).supports_structured_outputs
+            and backend(server, "endpoints.policy.server_type=vllm").supports_structured_outputs
+        )
     assert done.text == "go north"
     assert body["structured_outputs"] == {"choice": ["go north", "go south"]}
     assert body["top_k"] == 5 and body["include_stop_str_in_output"] is True

@@ -270,5 +270,8 @@ class VLLMBackend(TokenizerMixin):
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        theirs, most = score(engine, sequences, self._lora), self._config.max_logprob_diff or MAX_LOGPROB_DIFF[self.dtype]
+        theirs, most = (
+            score(engine, sequences, self._lora),
+            self._config.max_logprob_diff or MAX_LOGPROB_DIFF[self.dtype],
+        )
         self.last_logprob_diff = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync}")

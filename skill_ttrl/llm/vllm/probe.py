@@ -94,7 +94,9 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
     return LogprobDiff(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
 
 
-def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str) -> LogprobDiff:
+def check_sync(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str
+) -> LogprobDiff:
     """The gap between the log-probs of learner and sampler after an update of the kind `update`.
 
     Raises:

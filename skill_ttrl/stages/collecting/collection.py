@@ -228,7 +228,11 @@ def training_selection(config: SkillTTRLConfig) -> TaskSelection:
             "one of the two out."
         )
     selection = TaskSelection(
-        env.id, env.train_split, episodes=asked.episodes, rollouts_per_task=asked.rollouts_per_task, subset_size=env.train_tasks
+        env.id,
+        env.train_split,
+        episodes=asked.episodes,
+        rollouts_per_task=asked.rollouts_per_task,
+        subset_size=env.train_tasks,
     )
     return selection.made(env.kwargs)
 

@@ -14,7 +14,12 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, WalkthroughAgent, make_scripted_agent, scripted_agent_names
+from skill_ttrl.agents.scripted.scripted_agent import (
+    ScriptedAgent,
+    WalkthroughAgent,
+    make_scripted_agent,
+    scripted_agent_names,
+)
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
@@ -113,14 +118,14 @@ def step_limit(env: TextEnvironment) -> int | None:
 
 
 def play(env: TextEnvironment, task: Task, player: ScriptedAgent, *, seed: int, watch: Watch) -> Trajectory:
-    """Let a player play `task`.
+    """Let a scripted agent play `task`.
 
     Args:
         env: is reset; stays open.
         task: what is played.
         player: who plays. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
         seed: see `run_scripted_episode`.
-        watch: called with every scene, before the player is asked what to do in it.
+        watch: called with every scene, before the agent acts on it.
 
     Raises:
         EnvError: the walkthrough is to be played, and the environment has none.
@@ -138,7 +143,7 @@ def play(env: TextEnvironment, task: Task, player: ScriptedAgent, *, seed: int, 
 
 
 def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
-    """The player called `name`; None where a policy is meant.
+    """Return the scripted agent called `name`; None where a policy is meant.
 
     Raises:
         ConfigError: nothing has this name.

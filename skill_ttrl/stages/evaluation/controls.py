@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted.scripted_agent import FIRST, ConstantAgent, FirstAgent, ScriptedAgent, make_scripted_agent
+from skill_ttrl.agents.scripted.scripted_agent import (
+    FIRST,
+    ConstantAgent,
+    FirstAgent,
+    ScriptedAgent,
+    make_scripted_agent,
+)
 from skill_ttrl.config import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment

@@ -19,7 +19,6 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config

@@ -158,7 +158,10 @@ def test_every_strategy_passes_its_own_check() -> None:
         check_strategy(name)
     assert {"majority", "confidence", "soft", "harmonic", "restrain", "guard", "gated"} <= set(STRATEGIES)
     assert requires("restrain", {"prompt_weight": False}) == ()
-    assert requires("confidence", {"per_token": False}) == ("logprobs",) and requires("confidence") == ("logprobs", "lengths")
+    assert requires("confidence", {"per_token": False}) == ("logprobs",) and requires("confidence") == (
+        "logprobs",
+        "lengths",
+    )
     assert vote("confidence", Ballot(("1", "2"), logprobs=(-2.0, -1.0)), {"per_token": False}).answer == "2"
 
 

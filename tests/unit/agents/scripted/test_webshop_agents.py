@@ -297,7 +297,9 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
     tasks = list(env.tasks("dev") or ())[:40]
     for explore in (0.0, 0.3):
         for number, task in enumerate(tasks):
-            found = run_scripted_episode(env, task, make_scripted_agent("careful", WEBSHOP_ENV_ID), seed=number, explore=explore)
+            found = run_scripted_episode(
+                env, task, make_scripted_agent("careful", WEBSHOP_ENV_ID), seed=number, explore=explore
+            )
             goal: Goal = env.goals[env.goals.find(task.id)]
             for step in found.steps:
                 advice = step.info.get("expert_action", step.action)
@@ -334,7 +336,16 @@ def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_
 
 
 def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(scripted_agent_names()) == {"expert", "rule", "careful", "brief", "random", "walkthrough", "first", "constant"}
+    assert set(scripted_agent_names()) == {
+        "expert",
+        "rule",
+        "careful",
+        "brief",
+        "random",
+        "walkthrough",
+        "first",
+        "constant",
+    }
     with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
         make_scripted_agent("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):

@@ -22,7 +22,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env

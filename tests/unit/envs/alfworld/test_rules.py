@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent, task_skills
-from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, SkillsConfig

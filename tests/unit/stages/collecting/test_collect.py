@@ -28,7 +28,9 @@ MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
 
 def run(env: str, **words: Any) -> Collected:
     """`collect.run`, the words on tasks taken together."""
-    chosen = {name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "rollouts_per_task") if name in words}
+    chosen = {
+        name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "rollouts_per_task") if name in words
+    }
     return stage.run(TaskSelection(env, **chosen), **words)
 
 

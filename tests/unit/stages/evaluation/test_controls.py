@@ -10,7 +10,6 @@ import pytest
 from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import parse_numbered_action
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.scripted.scripted_agent import FirstAgent, make_scripted_agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import FirstAgent, make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
