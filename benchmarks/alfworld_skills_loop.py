@@ -1,4 +1,4 @@
-"""From a type of task that the policy loses to a skill that wins it, with frozen weights: the second half of docs/alfworld-skills.md.
+"""From a type of task that the policy loses to a skill that wins it, with frozen weights: benchmarks/results/alfworld-skills.md.
 
     python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills         # the policy, which never had the type
     python benchmarks/alfworld_skills_loop.py --types heat --seeds 0 -o runs/alfworld-skills    # about 2 CPU minutes
