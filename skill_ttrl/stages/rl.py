@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from skill_ttrl.errors import SkillTTRLError, TrainingError
+from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -50,7 +50,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     for step in remaining_steps(run, state):
         clock = StepTimer(run.progress, shown(config), parts.accelerator)
         # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
-        with checkpoint_on_error(run, state, TrainingError):
+        with checkpoint_on_error(run, state, TrainingError, SkillBankError):
             found = sample_step(run, state, rewards, clock, step)
         groups, votes, chosen = found.groups, found.votes, found.chosen
         if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
@@ -93,7 +93,7 @@ def change_bank(
     """Let a step change the bank, and return the metrics of it.
 
     Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved, texts edited. With a gate
-    they are collected, and applied once it accepts them.
+    they are collected, and applied once it accepts them. A shared bank takes what still fits its newest version.
     """
     bank = run.components.bank
     if not bank:
@@ -102,7 +102,8 @@ def change_bank(
     metrics |= bank.learn(groups, step, run.warn, evolves=state.evolution is not None)
     metrics |= evolve(run, state.evolution, groups, step, metrics)
     metrics |= edit_text(run, text, groups, step)
-    return metrics | decide_changes(run, state.gate, state.evolution, step)
+    metrics |= decide_changes(run, state.gate, state.evolution, step)
+    return metrics | bank.take_conflicts()
 
 
 def step_metrics(

@@ -72,6 +72,7 @@ def run_of(folder: Path, *overrides: str) -> Path:
         ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
         ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
         ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
+        ("skills={shared: true, bank: /home/me, index: memory}", "skills.shared", "write skills to the bank /home/me"),
         ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
         ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
         ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),

@@ -43,7 +43,7 @@ from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
-from skill_ttrl.stages.setup.open_bank import starting_file
+from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.setup.ranks import check_ranks
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
@@ -162,7 +162,7 @@ def check_episodes(config: SkillTTRLConfig) -> None:
 def check_bank(config: SkillTTRLConfig) -> None:
     """Raise `SkillBankError` or `MissingDependencyError` where the bank to begin with cannot be read or searched."""
     if config.skills is not None:
-        starting_file(config.skills)
+        check_start(config.skills)
         check_packages(config.skills)
 
 
