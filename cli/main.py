@@ -23,6 +23,7 @@ from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
+from skill_ttrl.cli.plan import plan
 from skill_ttrl.cli.renamed import App
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
@@ -95,6 +96,7 @@ for command in (
     distill,
     optimize,
     vote,
+    plan,
     serve,
     init,
 ):

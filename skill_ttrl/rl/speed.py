@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Int
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 
@@ -22,16 +25,20 @@ class Device:
     """Bytes of its memory a second."""
     memory: float
     """Bytes."""
+    link: float
+    """Bytes a second in one direction to the other GPUs of its machine."""
 
 
 DEVICES = (
-    Device("H200", 989e12, 4.8e12, 141e9),
-    Device("H100", 989e12, 3.35e12, 80e9),
-    Device("A100", 312e12, 2.0e12, 80e9),
-    Device("L40S", 362e12, 0.86e12, 48e9),
-    Device("RTX 4090", 165e12, 1.0e12, 24e9),
+    Device("H200", 989e12, 4.8e12, 141e9, 450e9),
+    Device("H100", 989e12, 3.35e12, 80e9, 450e9),
+    Device("A100", 312e12, 2.0e12, 80e9, 300e9),
+    Device("L40S", 362e12, 0.86e12, 48e9, 32e9),
+    Device("RTX 4090", 165e12, 1.0e12, 24e9, 32e9),
+    Device("B200", 2250e12, 8.0e12, 180e9, 900e9),
 )
-"""NVIDIA's data sheets, dense figures without sparsity; the first whose name is in the GPU's name counts."""
+"""NVIDIA's data sheets (SXM and HGX where there are several forms), dense figures without sparsity; a link is half of NVLink's two
+directions, or PCIe 4.0 with 16 lanes. The first whose name is in the GPU's name counts."""
 PLANNED = DEVICES[1]
 """Reckoned with where there is no GPU: an H100 of 80 GB."""
 TRAINING_SHARE = 0.35
@@ -117,10 +124,7 @@ def measured(model_config: Any, *, tokens: int, rows: int, threads: int | None =
     A micro-batch has `rows` sequences of `tokens` each; each of the three figures is measured for at least so many `seconds`.
     `threads` are torch's; None: as many as it has now.
     """
-    with torch.random.fork_rng(devices=[]):
-        make: Any = AutoModelForCausalLM.from_config  # it has no types
-        model = make(model_config)
-        batch_N_T = torch.randint(0, model_config.vocab_size, (rows, tokens))
+    model, batch_N_T = _random_model(model_config, rows, tokens)
 
     def learn() -> None:
         model(input_ids=batch_N_T, labels=batch_N_T, use_cache=False).loss.backward()
@@ -129,6 +133,30 @@ def measured(model_config: Any, *, tokens: int, rows: int, threads: int | None =
     def read() -> None:
         model.model(input_ids=batch_N_T, use_cache=False)
 
+    with _threads(threads):
+        decode = _decoding(model, batch_N_T)
+        training, reading, rounds = (_rate(work, seconds) for work in (learn, read, decode))
+    return Speed("cpu", training * rows * tokens, reading * rows * tokens, rounds, measured=True)
+
+
+def measured_rounds(
+    model_config: Any, *, tokens: int, rows: int, threads: int | None = None, seconds: float = 1.0
+) -> float:
+    """Decoding steps a second as `measured` has them, for another number of rows."""
+    model, batch_N_T = _random_model(model_config, rows, tokens)
+    with _threads(threads):
+        return _rate(_decoding(model, batch_N_T), seconds)
+
+
+def _random_model(model_config: Any, rows: int, tokens: int) -> tuple[Any, Int[Tensor, "N T"]]:
+    """A model with random weights, and random tokens; the global generators stay as they are."""
+    with torch.random.fork_rng(devices=[]):
+        make: Any = AutoModelForCausalLM.from_config  # it has no types
+        return make(model_config), torch.randint(0, model_config.vocab_size, (rows, tokens))
+
+
+def _decoding(model: Any, batch_N_T: Int[Tensor, "N T"]) -> Callable[[], None]:
+    """A decoding step after these tokens."""
     with torch.no_grad():
         cache = model(input_ids=batch_N_T, use_cache=True).past_key_values
 
@@ -137,13 +165,18 @@ def measured(model_config: Any, *, tokens: int, rows: int, threads: int | None =
         model(input_ids=batch_N_T[:, :1], past_key_values=cache, use_cache=True)
         cache.crop(-1)
 
+    return decode
+
+
+@contextmanager
+def _threads(count: int | None) -> Iterator[None]:
+    """While entered torch has so many threads; None: as many as it has."""
     before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
+    torch.set_num_threads(count or before)
     try:
-        training, reading, rounds = (_rate(work, seconds) for work in (learn, read, decode))
+        yield
     finally:
         torch.set_num_threads(before)
-    return Speed("cpu", training * rows * tokens, reading * rows * tokens, rounds, measured=True)
 
 
 def _rate(work: Any, seconds: float) -> float:

@@ -88,6 +88,7 @@ def estimate_memory(
     device: str | None = None,
     precision: str | None = None,
     total: int | None = None,
+    shape: DecoderShape | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of training and sampling with this config.
 
@@ -110,13 +111,14 @@ def estimate_memory(
         device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
         precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
         total: bytes of the GPU; None: this machine's, or `PLANNED_GPU_BYTES` where it has none.
+        shape: sizes of the model where they have been read; None: they are read from `model_config`.
 
     Raises:
         ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
     """
     kind = device or resolve_device(config.runtime.device).type
     precision = precision or _precision(config, kind)
-    shape = read_shape(model_config, config.model.lora)
+    shape = shape or read_shape(model_config, config.model.lora)
     how = ComputeSettings(
         compute=FP32 if precision == "fp32" else 2,
         adapters=config.model.lora is not None,
@@ -271,6 +273,16 @@ def items_of_episode(config: SkillTTRLConfig) -> int:
     return 1 if config.agent.context_mode == "episode" else config.agent.max_turns
 
 
+def update_thirds(rl: RLConfig) -> int:
+    """Work of an update, in thirds of a forward and backward pass over its tokens.
+
+    A KL term has every token read by the reference too, which is a third of a training pass; entropies are read by the policy itself. A
+    critic reads twice, or learns.
+    """
+    critic = 0 if rl.critic is None else 2 if rl.critic.model is None else 4
+    return 3 + (rl.kl_coef > 0) + (rl.top_entropy_quantile < 1) + critic
+
+
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
     """(tokens of the longest prompt, of the longest answer); skills add budgets of their own to both."""
     prompt, answer = config.data.max_prompt_tokens, config.rollout.max_new_tokens
@@ -285,16 +297,36 @@ def _engine(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, 
     if not backend_facts(config).engine:
         return 0, 0.0
     number = {"auto": how.compute, "float32": FP32}.get(config.vllm.dtype, 2)
-    weights = (shape.parameters - shape.adapters) * number
-    longest = config.vllm.max_model_len or sum(longest_turn(config))
-    row = 2 * shape.key_value * shape.layers * longest * number
     if how.on_cpu:
         cache = config.vllm.cpu_kv_cache_gb * 1024**3
-        return weights + cache + ENGINE_BYTES, cache / row
+        return (shape.parameters - shape.adapters) * number + cache + ENGINE_BYTES, cache / sequence_bytes(
+            config, shape, number
+        )
     if total is None:
         total = device_memory("cuda") if gpus() else PLANNED_GPU_BYTES
+    share, _, rows = engine_on_gpu(config, shape, number, total)
+    return share, rows
+
+
+def engine_on_gpu(config: SkillTTRLConfig, shape: DecoderShape, number: int, total: int) -> tuple[int, int, float]:
+    """(bytes in all, bytes of weights, longest sequences whose keys and values fit) of a vLLM engine on each of its GPUs.
+
+    Args:
+        config: The whole config; `vllm.tensor_parallel_size` GPUs share weights and cache.
+        shape: The model.
+        number: Bytes of a number.
+        total: Bytes of the GPU.
+    """
+    width = config.vllm.tensor_parallel_size
     share = int(config.vllm.gpu_memory_utilization * total)
-    return share, max(0, share - weights - ASLEEP_BYTES) / row
+    weights = (shape.parameters - shape.adapters) * number // width
+    return share, weights, max(0, share - weights - ASLEEP_BYTES) * width / sequence_bytes(config, shape, number)
+
+
+def sequence_bytes(config: SkillTTRLConfig, shape: DecoderShape, number: int) -> int:
+    """Bytes of keys and values of the longest sequence."""
+    longest = config.vllm.max_model_len or sum(longest_turn(config))
+    return 2 * shape.key_value * shape.layers * longest * number
 
 
 def _precision(config: SkillTTRLConfig, kind: str) -> str:

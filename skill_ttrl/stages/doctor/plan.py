@@ -21,7 +21,7 @@ from skill_ttrl.rl.memory import read_shape
 from skill_ttrl.rl.speed import PLANNED, Device, Speed, device_of, measured, reckoned
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.doctor.backends import context_checks
-from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory, items_of_episode
+from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory, items_of_episode, update_thirds
 from skill_ttrl.stages.doctor.missing import asks_servers, beside_learner, missing_servers
 from skill_ttrl.stages.doctor.preflight import Preflight, look_before
 from skill_ttrl.stages.setup.checks import check_names
@@ -104,8 +104,8 @@ def plan(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Plan:
     stated, assumptions, missing = config, list[str](), list[SkillTTRLError]()
     with suppress(SkillTTRLError):  # such an environment is among the refusals
         config = with_defaults(config)
-    model_config = _model_config(config, assumptions, missing)
-    device = _device(config, assumptions, planned_ranks(config))
+    model_config = planned_model(config, assumptions, missing)
+    device = planned_device(config, assumptions, planned_ranks(config))
     memory = estimate_memory(
         config,
         model_config,
@@ -243,15 +243,7 @@ def _reinforce(name: str, config: SkillTTRLConfig) -> PhasePlan:
         config,
     )
     learned = rl.steps * rl.prompts_per_step * rollout.n_samples_per_prompt * items_of_episode(config)
-    # A KL term has every token read by the reference too, which is a third of a training pass; entropies are read by the policy itself. A
-    # critic reads twice, or learns.
-    thirds = (
-        3
-        + (rl.kl_coef > 0)
-        + (rl.top_entropy_quantile < 1)
-        + (0 if rl.critic is None else 2 if rl.critic.model is None else 4)
-    )
-    trained = learned * _item(config) * rl.ppo_epochs * thirds // 3
+    trained = learned * _item(config) * rl.ppo_epochs * update_thirds(rl) // 3
     asked = rl.steps // config.evolve.every if config.evolve is not None and config.evolve.teacher == OPENAI else 0
     tokens = 0 if config.evolve is None else config.evolve.prompt_max_tokens
     return replace(found, trained_tokens=trained, requests=asked, cost=_cost(asked, tokens, config.endpoints.teacher))
@@ -334,7 +326,12 @@ def _timed(phase: PhasePlan, speed: Speed | None, config: SkillTTRLConfig) -> Ph
     return replace(phase, hours=(sampled + learned) / 3600, usual_hours=(usually + steps * length * learned) / 3600)
 
 
-def _model_config(config: SkillTTRLConfig, assumptions: list[str], missing: list[SkillTTRLError]) -> Any:
+def planned_model(config: SkillTTRLConfig, assumptions: list[str], missing: list[SkillTTRLError]) -> Any:
+    """The transformers config of the planned model; the published one, with a line in both lists, where no file of it is reached.
+
+    Raises:
+        ModelError: it can be had nowhere.
+    """
     try:
         return load_model_config(config.model)
     except ModelError:
@@ -351,7 +348,7 @@ def _model_config(config: SkillTTRLConfig, assumptions: list[str], missing: list
         return known
 
 
-def _device(config: SkillTTRLConfig, assumptions: list[str], ranks: int) -> Device | None:
+def planned_device(config: SkillTTRLConfig, assumptions: list[str], ranks: int) -> Device | None:
     """The GPU that is planned for; None: the CPU."""
     if config.runtime.device == "cpu" or (config.model.path == BUILTIN and not gpus()):
         return None

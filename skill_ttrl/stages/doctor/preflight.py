@@ -116,9 +116,9 @@ def _tasks(
         return None
     try:
         if training:
-            return training_tasks(config, env_id, source, _AtOnce())
-        return source_tasks(config, env_id, source, split, config.env.eval_tasks, _AtOnce())
-    except _TakesLong as slow:
+            return training_tasks(config, env_id, source, AtOnce())
+        return source_tasks(config, env_id, source, split, config.env.eval_tasks, AtOnce())
+    except TakesLongError as slow:
         if (config.env.train_tasks if training else config.env.eval_tasks) is None:
             found.notes.append(
                 f"how many tasks {config.env.id} has in the split {split} is not known: {slow} first, as the run does once"
@@ -126,16 +126,16 @@ def _tasks(
         return None
 
 
-class _TakesLong(SkillTTRLError):
+class TakesLongError(SkillTTRLError):
     """Tasks could only be counted after work that takes long."""
 
 
-class _AtOnce(SilentProgress):
+class AtOnce(SilentProgress):
     """Leaves where work begins that takes long."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
-        raise _TakesLong(f"{total:,} {unit}s would have to be read or made")
+        raise TakesLongError(f"{total:,} {unit}s would have to be read or made")
 
 
 def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
