@@ -123,7 +123,7 @@ class RolloutCorrectionConfig(Section):
     """`token_truncate`: each token's loss is weighted by p_learner / p_backend, at most `threshold` (truncated importance sampling).
     `token_mask`: tokens whose weight is outside the bounds are left out. `sequence_truncate`, `sequence_mask`: the same with one weight
     a sequence. `icepop`: `token_mask` with the bounds 0.5 and 5. `none`: the backend's log-probs are taken for the learner's. `auto`:
-    `none` for `hf`, which is the learner, and without `rescore`; `token_truncate` else."""
+    `none` for `hf`, which is the learner, and without `rescore`; `token_truncate` else, also for `hf` under `rl.max_staleness`."""
     threshold: float | None = Field(default=None, gt=0)
     """Largest weight; None: 2 (verl), for `icepop` 5."""
     threshold_low: float | None = Field(default=None, ge=0)
@@ -208,6 +208,12 @@ class RLConfig(Section):
     None: `steps` counts."""
     prompts_per_step: int = Field(default=8, ge=1)
     """Tasks of a step, each with a group of rollouts (verl: `data.train_batch_size`)."""
+    max_staleness: int = Field(default=0, ge=0)
+    """Steps by which rollouts may run ahead of the learner (docs/scale.md): those of a step are sampled by weights that are at most so many steps
+    older than those that learn from them. 0: sampling and learning take turns. Above 0 `hf` samples with a copy of the model."""
+    in_flight_updates: bool = True
+    """New weights are handed over between two turns of the rollouts that run ahead. False: once these have ended, which makes a run
+    repeatable and takes `max_staleness` 1."""
     algorithm: Annotated[dict[str, Any], _named("grpo")] = Field(default_factory=lambda: {"type": "grpo"})
     """How rewards become advantages: a name, or `type` (a registered name, or `module:Class`) with that algorithm's options
     (docs/algorithms.md). An algorithm may bring other values for keys of this section that a config does not set."""
@@ -291,6 +297,15 @@ class RLConfig(Section):
     (see `skill_ttrl.runs.stop_rules`), or `module:function` of your own. None: all steps are done."""
     stop_options: dict[str, Any] = Field(default_factory=dict)
     """Options of that rule, e.g. `threshold`."""
+
+    @model_validator(mode="after")
+    def _hand_over_keeps_pace(self) -> RLConfig:
+        if self.max_staleness > 1 and not self.in_flight_updates:
+            raise ValueError(
+                f"in_flight_updates: false hands weights over once the rollouts that run ahead have ended, which is at most one step; "
+                f"max_staleness is {self.max_staleness}. Set max_staleness to 1, or in_flight_updates to true"
+            )
+        return self
 
     @field_validator("extra_rewards")
     @classmethod

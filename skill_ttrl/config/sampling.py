@@ -94,6 +94,11 @@ class RolloutConfig(Section):
     """An episode that has waited so long, for its environment and the sampler, ends there (`stop_reason` "timeout") and has failed; None:
     it may take any time."""
 
+    kv_cache_on_update: Literal["drop", "keep"] = "drop"
+    """Keys and values of an episode in flight when `hf` gets new weights (`rl.max_staleness`). `drop`: the next turn reads the episode again with
+    the new ones. `keep`: it reads its own tokens alone, after what the older weights made of those before (PipelineRL); log-probs are those that it
+    was sampled with in either case."""
+
     @model_validator(mode="after")
     def _votes_cover_samples(self) -> RolloutConfig:
         if self.n_votes_per_prompt < self.n_samples_per_prompt:

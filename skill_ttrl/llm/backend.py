@@ -74,6 +74,8 @@ class BackendFacts:
 
     is_learner: bool = False
     """Samples with the learner's own model object: no second copy of the weights, and log-probs that need no correction."""
+    is_copy: bool = False
+    """Samples with a copy of the learner's model in this process, while the learner goes on (`rl.max_staleness`)."""
     trainable: bool = True
     """Can follow the learner's weights."""
     blocking: bool = False
@@ -93,6 +95,8 @@ class Backend(Protocol):
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
+    With `rl.max_staleness` several threads ask, each from an event loop of its own; one that is `blocking` is never asked twice at a time, and none
+    is asked during `update_weights` (`llm.hand_over`).
     """
 
     is_learner: bool

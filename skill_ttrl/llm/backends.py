@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, cast
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, BackendFacts
-from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.context import BackendContext, runs_ahead
+from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.registry import Registry
 
 REMOTE = "openai"
@@ -47,7 +49,9 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
     name = config.rollout.backend
     if name in FACTS:
         facts = FACTS[name]
-        return replace(facts, engine=facts.engine and config.vllm.mode == "colocate")
+        copies = facts.is_learner and runs_ahead(config)
+        engine = facts.engine and config.vllm.mode == "colocate"
+        return replace(facts, is_learner=facts.is_learner and not copies, is_copy=copies, engine=engine)
     try:
         made_by = BACKENDS.get(name)
     except ConfigError:
@@ -99,15 +103,19 @@ def make_backend(context: BackendContext) -> Backend:
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()
         raise ConfigError(f"rollout.backend={name} cannot be trained: it does not follow the learner's weights.")
-    return backend
+    return cast(Backend, HandOver(backend)) if context.model.trains and context.settings.ahead else backend
 
 
 @BACKENDS.register("hf")
 def _hf(context: BackendContext) -> Backend:
-    from skill_ttrl.llm.hf import HFBackend
+    from skill_ttrl.llm.hf import HFBackend, HFCopyBackend
 
-    loaded, rows = context.loaded, context.settings.rollout.max_batch_size
-    return HFBackend(loaded.model, loaded.tokenizer, max_batch_size=rows, autocast=context.autocast)
+    loaded, rollout = context.loaded, context.settings.rollout
+    options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
+    if not (context.model.trains and context.settings.ahead):
+        return HFBackend(loaded.model, loaded.tokenizer, **options)
+    keeps = rollout.kv_cache_on_update == "keep"
+    return HFCopyBackend(loaded.model, loaded.tokenizer, keeps_cache=keeps, **options)
 
 
 @BACKENDS.register("vllm")

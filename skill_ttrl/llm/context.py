@@ -32,7 +32,7 @@ class ModelSource:
     weights: Path | None = None
     """Checkpoint that the policy is taken from, in place of `config.path`."""
     trains: bool = False
-    """True if the weights will change: then `sync` follows each step."""
+    """True if the weights will change: then `update_weights` follows each step."""
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -48,13 +48,16 @@ class BackendSettings:
     vllm: VLLMConfig = field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
     command: CommandConfig | None = None
+    ahead: bool = False
+    """Rollouts run ahead of the learner (`rl.max_staleness`): a sampler that trains has weights of its own."""
     sequence_tokens: int = 0
     """Longest prompt and completion together that the config's limits add up to; see `longest_sequence`."""
 
     @classmethod
     def of(cls, config: SkillTTRLConfig) -> BackendSettings:
         """Take the settings from a config."""
-        return cls(config.rollout, config.vllm, config.endpoints, config.command, longest_sequence(config))
+        ahead, longest = runs_ahead(config), longest_sequence(config)
+        return cls(config.rollout, config.vllm, config.endpoints, config.command, ahead, longest)
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,11 @@ class BackendContext:
             return function(model, *args, **kwargs)
         result: T = self.over_ranks(function, *args, **kwargs)
         return result
+
+
+def runs_ahead(config: SkillTTRLConfig) -> bool:
+    """True if rollouts run ahead of the learner."""
+    return "rl" in config.phases and config.rl.max_staleness > 0
 
 
 def longest_sequence(config: SkillTTRLConfig) -> int:

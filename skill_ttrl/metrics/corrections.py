@@ -8,6 +8,8 @@ COMPARED = "where learner and backend are compared"
 RESCORED = "with `rl.rollout_correction.rescore`"
 WEIGHTED = "where there are weights"
 REJECTS = "`rl.rollout_correction.reject`"
+AHEAD = "`rl.max_staleness` above 0"
+STEPS = ("steps", "[0, ∞)")
 PERPLEXITY = ("perplexity", "[1, ∞)")
 
 CORRECTIONS = Section(
@@ -15,6 +17,13 @@ CORRECTIONS = Section(
     "Where learner and rollout backend are compared ([algorithms.md](algorithms.md#corrections)); r is π_learner / π_backend of a token, verl's "
     "names.",
     (
+        Metric(
+            "staleness/mean",
+            *STEPS,
+            "mean over a step's completions of the steps between the weights that sampled them and those that learn from them",
+            AHEAD,
+        ),
+        Metric("staleness/max", *STEPS, "largest of these", AHEAD),
         Metric(
             "sampling/logp_difference/mean",
             *NATS,

@@ -21,7 +21,18 @@ TIMINGS = Section(
             "processor time of the step in this process, all its threads together: what other work on the machine does not lengthen",
             "phases `sft`, `dagger`, `rl`, `vote_sft`",
         ),
-        Metric("sample_seconds", *SECONDS, "wall time of sampling", SAMPLES),
+        Metric(
+            "sample_seconds",
+            *SECONDS,
+            "wall time of sampling; with `rl.max_staleness` it passes while earlier steps are learned from",
+            SAMPLES,
+        ),
+        Metric(
+            "wait_seconds",
+            *SECONDS,
+            "wall time that the learner waited for rollouts that run ahead",
+            f"{STEPS}, `rl.max_staleness` above 0",
+        ),
         Metric("update_seconds", *SECONDS, "wall time of the update, scoring included", STEPS),
         Metric(
             "skills_seconds",

@@ -10,8 +10,9 @@ import asyncio
 import contextvars
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -38,16 +39,36 @@ class EnvPool:
     def __init__(self, make: Callable[[], TextEnvironment]) -> None:
         self._make = make
         self._envs: list[TextEnvironment] = []
+        self._lent = set[int]()
+        self._lock = threading.Lock()
 
     def acquire(self, count: int) -> list[TextEnvironment]:
-        """`count` environments, ready to be reset."""
-        while len(self._envs) < count:
-            self._envs.append(self._make())
-        return self._envs[:count]
+        """`count` environments to look at, ready to be reset."""
+        with self._lock:
+            return self._first_free(count)
+
+    @contextmanager
+    def lend(self, count: int) -> Iterator[list[TextEnvironment]]:
+        """`count` environments, ready to be reset, that no other thread is lent meanwhile."""
+        with self._lock:
+            taken = self._first_free(count)
+            self._lent |= set(map(id, taken))
+        try:
+            yield taken
+        finally:
+            with self._lock:
+                self._lent -= set(map(id, taken))
 
     def discard(self, env: TextEnvironment) -> None:
         """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed."""
-        self._envs = [each for each in self._envs if each is not env]
+        with self._lock:
+            self._envs = [each for each in self._envs if each is not env]
+
+    def _first_free(self, count: int) -> list[TextEnvironment]:
+        free = [env for env in self._envs if id(env) not in self._lent]
+        made = [self._make() for _ in range(count - len(free))]
+        self._envs += made
+        return [*free, *made][:count]
 
     def close(self) -> None:
         """Close them all; see `envs.contract.close_env`."""

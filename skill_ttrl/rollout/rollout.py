@@ -19,7 +19,7 @@ from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request
 from skill_ttrl.llm.batching import BatchingBackend
 from skill_ttrl.rollout.adviser import Adviser
-from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads
+from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, TextEnvironment
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline
 from skill_ttrl.rollout.turns import PromptCache, RolloutContext, RolloutSettings, attach_prompt_skills, generate_turn
 from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
@@ -45,18 +45,32 @@ async def rollout(
     `on_episode` is called with each rollout as it ends, in any order.
     """
     owners = [task for task in tasks for _ in range(group_size)]
+    with envs.lend(len(owners)) as taken:
+        run = await _play(
+            list(zip(owners, taken, strict=True)),
+            group_size,
+            envs,
+            RolloutContext(agent, backend, settings, on_episode),
+        )
+    tries = [run.finished[place] for place in range(len(owners))]
+    starts = range(0, len(owners), group_size)
+    return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
+
+
+async def _play(
+    placed: Sequence[tuple[Task, TextEnvironment]], group_size: int, envs: EnvPool, run: RolloutContext
+) -> RolloutContext:
+    """Play each task in its environment; gives `run` with what came of it."""
+    backend, settings = run.backend, run.settings
     threads = EnvThreads(THREADS)
     in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None
     call = threads.call if in_threads else call_inline
-    taken = zip(owners, envs.acquire(len(owners)), strict=True)
-    episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in taken]
+    episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in placed]
     if settings.adviser is not None:
         for place, episode in enumerate(episodes):
             episode.adviser = Adviser(settings.adviser(), settings.seed, place % group_size)
     getattr(backend, "start", lambda: None)()  # an engine that starts only now takes nobody's time
-    run = RolloutContext(agent, backend, settings, on_episode)
-    starts = range(0, len(episodes), group_size)
-    extends = agent.prompts_extend and settings.max_turns > 1
+    extends = run.agent.prompts_extend and settings.max_turns > 1
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
             if settings.schedule == "sync":
@@ -65,12 +79,12 @@ async def rollout(
                 if getattr(backend, "blocking", False):
                     batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
                     run.backend = cast(Backend, batching)
-                placed = list(enumerate(episodes))
-                await _gather(_run_group(run, placed[start : start + group_size]) for start in starts)
+                rows = list(enumerate(episodes))
+                starts = range(0, len(episodes), group_size)
+                await _gather(_run_group(run, rows[start : start + group_size]) for start in starts)
     finally:
         threads.close()
-    tries = [run.finished[place] for place in range(len(episodes))]
-    return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
+    return run
 
 
 async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int) -> None:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
+from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
 from skill_ttrl.rollout.episode import ActiveRollout, operations
@@ -200,7 +201,9 @@ async def generate_turn(
 
 def _naming_backend(backend: Backend, asking: Sequence[ActiveRollout]) -> AbstractContextManager[None]:
     """Name a backend of the user's own in its errors (`naming`); errors of a built-in backend stay as they are."""
-    source = backend.source if isinstance(backend, BatchingBackend) else backend
+    source: Any = backend
+    while isinstance(source, BatchingBackend | HandOver):
+        source = source.source
     if type(source).__module__.partition(".")[0] == "skill_ttrl":
         return nullcontext()
     tasks = list(dict.fromkeys(episode.task.id for episode in asking))

@@ -21,12 +21,13 @@ from skill_ttrl.stages.training.metrics import (
     group_metrics,
     overlong_metrics,
     several_types,
+    staleness_metrics,
     step_rates,
     step_vote_metrics,
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
-from skill_ttrl.stages.training.sampling import sample_step, shown
+from skill_ttrl.stages.training.sampling import rolling_ahead, sample_step, shown
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
 from skill_ttrl.stages.training.step import VOTED, StepTimer, step_tasks
@@ -41,45 +42,46 @@ ALL_SKIPPED = "Every prompt was skipped"
 def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, text: BankText | None = None) -> None:
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
-    backend, bank = parts.backend, parts.bank
+    backend, bank, temperature = parts.backend, parts.bank, parts.worker.sampling.temperature
     backend.update_weights(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     state = RLState.restore(run, evolution, text)
     prepare_first_step(run, state)
 
-    for step in remaining_steps(run, state):
-        clock = StepTimer(run.progress, shown(config), parts.accelerator)
-        # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
-        with checkpoint_on_error(run, state, TrainingError, SkillBankError):
-            found = sample_step(run, state, rewards, clock, step)
-        groups, votes, chosen = found.groups, found.votes, found.chosen
-        if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
-            with clock("skills"):
-                found.metrics |= change_bank(run, state, text, groups, step)
-        with clock("update"):
-            backend.sleep()  # gives its memory to the learner, until `sync`
-            # Rewards become advantages within each group, and the weights follow (`rl.learn`).
-            rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
-            how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
-            metrics = state.rule(state.learner, rollouts, cast, voters=groups, greedy=found.baselines, **how)
-        if bank and state.gate is None:
-            with clock("skills"):
-                metrics |= change_bank(run, state, text, groups, step)
-        with clock("record"):
-            metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
-            metrics |= step_metrics(run, state, groups, votes, chosen)
-            update = state.rule.record if config.run.save_trajectories else None
-            record_step(run, RL, step, groups, votes, metrics, trajectories=config.run.save_trajectories, update=update)
-            run.progress.advance(shown(config), step + 1, metrics)
-            warn_of_votes(run, state, step, groups, votes)
-        state.step, state.task_batches = step + 1, found.task_batches
-        # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
-        with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
-            backend.update_weights(state.step)
-        times = clock.stop()
-        place = (parts.accelerator.device, parts.driver.ranks.size)
-        run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
-        evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
+    with rolling_ahead(run, state) as hand_over:  # by `rl.max_staleness` steps; 0: sampling and learning take turns
+        for step in remaining_steps(run, state):
+            clock = StepTimer(run.progress, shown(config), parts.accelerator)
+            # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
+            with checkpoint_on_error(run, state, TrainingError, SkillBankError):
+                found = sample_step(run, state, rewards, clock, step)
+            groups, votes, chosen = found.groups, found.votes, found.chosen
+            if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
+                with clock("skills"):
+                    found.metrics |= change_bank(run, state, text, groups, step)
+            with clock("update"):
+                backend.sleep()  # gives its memory to the learner, until its weights are updated
+                # Rewards become advantages within each group, and the weights follow (`rl.learn`).
+                rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
+                how: dict[str, Any] = {"voters": groups, "greedy": found.baselines, "step": step, "seed": config.seed}
+                metrics = state.rule(state.learner, rollouts, cast, temperature=temperature, **how)
+            if bank and state.gate is None:
+                with clock("skills"):
+                    metrics |= change_bank(run, state, text, groups, step)
+            with clock("record"):
+                metrics |= found.metrics | state.greedy.metrics(found.greedy, found.baselines)
+                metrics |= step_metrics(run, state, groups, votes, chosen)
+                saves, update = config.run.save_trajectories, state.rule.record
+                record_step(run, RL, step, groups, votes, metrics, trajectories=saves, update=update if saves else None)
+                run.progress.advance(shown(config), step + 1, metrics)
+                warn_of_votes(run, state, step, groups, votes)
+            state.step, state.task_batches = step + 1, found.task_batches
+            # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
+            with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
+                hand_over(state.step)
+            times = clock.stop()
+            place = (parts.accelerator.device, parts.driver.ranks.size)
+            run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
+            evaluate_and_save(run, state, metrics)  # where due; leaves here on a signal
 
     conclude(run)
     run.evaluate("after")
@@ -119,6 +121,8 @@ def step_metrics(
     metrics = group_metrics(groups) | step_vote_metrics(groups, votes, config, history)
     metrics |= episode_metrics(groups, config, by_type=several_types(run.components.train_tasks))
     metrics |= overlong_metrics(groups)
+    if config.rl.max_staleness:
+        metrics |= staleness_metrics(groups, state.step)
     return metrics | run.meter.label_metrics(groups, votes) | run.meter.trained_metrics(chosen, config)
 
 

@@ -34,6 +34,7 @@ from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.setup.check_ahead import check_ahead, uncorrected_staleness
 from skill_ttrl.stages.setup.check_scripted_agents import check_dagger, check_dagger_backend
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
@@ -112,6 +113,7 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
     check_names(config)
     check_groups(config)
     check_dagger(config)
+    check_ahead(config)
     check_ranks(config)
     check_started(config)
     check_gpus(config)
@@ -277,7 +279,7 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
         ledger=session.ledger,
         warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
     )
-    for text in (template_warning(run.components.backend), *prepared.warnings):
+    for text in (template_warning(run.components.backend), uncorrected_staleness(config), *prepared.warnings):
         if text:
             run.warn(text)
     for name, seconds in prepared.seconds.items():

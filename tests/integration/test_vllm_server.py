@@ -340,23 +340,44 @@ def test_nobody_gets_in_without_the_key_or_beyond_what_is_needed(
         backend_for(served, learner(served))
 
 
-def test_training_follows_through_a_server(
-    served: Served, tmp_path: Path, tiny_yaml: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def trained_through(served: Served, config: Path, run: Path, *more: str) -> list[dict[str, Any]]:
+    """A whole run whose sampler is the server; gives its metrics of the phase rl."""
+    options = [f"model.builtin={json.dumps(SHAPE.model_dump())}", "rollout.backend=vllm", "vllm.mode=server", *more]
+    options += [f"vllm.servers=[{served.address}]", f"vllm.weight_transfer_dir={served.folder}"]
+    words = ["train", str(config), "--output", str(run), *(word for each in options for word in ("--set", each))]
     # The corpus decides how many tokens there are; the server's model has so many.
-    monkeypatch.setattr("skill_ttrl.llm.models.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
-    run = tmp_path / "run"
-    shape = SHAPE.model_dump()
-    options = [f"model.builtin={json.dumps(shape)}", "rollout.backend=vllm", "vllm.mode=server"]
-    options += [f"vllm.servers=[{served.address}]", f"vllm.weight_transfer_dir={served.folder}", "rl.steps=3"]
-    words = ["train", str(tiny_yaml), "--output", str(run), *(word for each in options for word in ("--set", each))]
-    app(words, standalone_mode=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("skill_ttrl.llm.models.load.build_tokenizer", lambda *_: build_tokenizer(QUESTIONS))
+        app(words, standalone_mode=False)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    gaps = [line["sampling/logp_difference/mean"] for line in lines if "sampling/logp_difference/mean" in line]
+    return [line for line in lines if line["phase"] == "rl"]
+
+
+def versions_of(run: Path) -> list[set[int]]:
+    """The versions that sampled each step."""
+    found: dict[int, set[int]] = {}
+    for line in map(json.loads, (run / "trajectories.jsonl").read_text().splitlines()):
+        turns = [turn["completion"] for turn in line["steps"]]
+        found.setdefault(line["step"], set()).update(done["policy_version"] for done in turns)
+    return [found[step] for step in sorted(found)]
+
+
+def test_training_follows_through_a_server(served: Served, tmp_path: Path, tiny_yaml: Path) -> None:
+    rows = trained_through(served, tiny_yaml, tmp_path / "run", "rl.steps=3")
+    gaps = [row["sampling/logp_difference/mean"] for row in rows]
     assert len(gaps) == 3 and max(gaps) < CLOSE
-    tries = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    versions = {step["completion"]["policy_version"] for each in tries for step in each["steps"]}
-    assert versions == {0, 1, 2}
+    assert versions_of(tmp_path / "run") == [{0}, {1}, {2}]
+
+
+def test_rollouts_run_ahead_through_a_server(served: Served, tmp_path: Path, tiny_yaml: Path) -> None:
+    ahead = ["rl.max_staleness=2", "rl.steps=4", "rl.save_steps=4", "rl.reward=random", "rl.warmup_steps=0"]
+    rows = trained_through(served, tiny_yaml, tmp_path / "run", *ahead)
+    versions = versions_of(tmp_path / "run")
+    assert versions[0] == {0} and all(0 <= step - each <= 2 for step, row in enumerate(versions) for each in row)
+    assert [row["staleness/max"] for row in rows] == [step - min(row) for step, row in enumerate(versions)]
+    for row in rows:
+        assert (row["sampling/logp_difference/mean"] < CLOSE) == (row["staleness/max"] == 0)
+        assert 0.5 < row["rollout_corr/rollout_is_eff_sample_size"] <= 1
 
 
 def killed_in_the_middle(served: Served, work: Callable[[], Any], after: float) -> Any:

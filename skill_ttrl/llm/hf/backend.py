@@ -9,6 +9,7 @@ log-probabilities it sampled with, so there is no second forward pass to find th
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ class HFBackend(TokenizerMixin):
         self._choices = ChoiceTokens(tokenizer, end if end in self.eos_ids else min(self.eos_ids))
         self.kept_bytes = kept_bytes
         self._kept: KeptRows | None = None
-        self._keepers = 0
+        self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
         self._said_open = False
 
@@ -101,13 +102,15 @@ class HFBackend(TokenizerMixin):
 
         They go where weights change. A model with sliding windows, or another attention than `sdpa`, has none that outlive a call.
         """
-        self._keepers += 1
+        with self._counting:
+            self._keepers += 1
         try:
             yield
         finally:
-            self._keepers -= 1
-            if not self._keepers:
-                self._kept = None
+            with self._counting:
+                self._keepers -= 1
+                if not self._keepers:
+                    self._kept = None
 
     def sleep(self) -> None:
         """Nothing to give back: the model is the learner's own."""
@@ -307,10 +310,13 @@ class HFBackend(TokenizerMixin):
         return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
 
     def _rows_to_keep(self) -> KeptRows:
-        weights = tuple(part._version for part in self.model.parameters())  # raised by what an optimiser does to them
+        weights = self._weight_versions()
         if self._kept is None or weights != self._weights:
             self._kept, self._weights = KeptRows(), weights
         return self._kept
+
+    def _weight_versions(self) -> tuple[int, ...]:
+        return tuple(part._version for part in self.model.parameters())  # raised by what is done to them in place
 
     def _collect(
         self, tokens: list[list[int]], logprobs: list[list[float]], stopped: Sequence[bool]

@@ -44,7 +44,7 @@ DTYPES = {None: "float32", torch.float32: "float32", torch.bfloat16: "bfloat16",
 
 
 class VLLMBackend(TokenizerMixin):
-    """Samples with vLLM in this process. The engine starts at the first `generate` or `sync`; until then only the tokenizer
+    """Samples with vLLM in this process. The engine starts at the first `generate` or `update_weights`; until then only the tokenizer
     and the model's config are read.
 
     With `top_p` below 1 or `top_k` the log-probs are those of the truncated distribution, as vLLM gives them: enough to
@@ -149,7 +149,7 @@ class VLLMBackend(TokenizerMixin):
         ]
 
     def update_weights(self, policy_version: int) -> None:
-        """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
+        """Take over the learner's weights; see `Backend.update_weights`. Nothing is done where nothing trains."""
         if self._context.model.trains:
             with self._starting:
                 self._engine = self._engine or self._start()
@@ -157,7 +157,7 @@ class VLLMBackend(TokenizerMixin):
         self.policy_version = policy_version
 
     def sleep(self) -> None:
-        """Let the engine sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes it.
+        """Let the engine sleep where `vllm.enable_sleep_mode` says so; the next update of weights wakes it.
 
         On a GPU its memory becomes the learner's: weights that will be sent again are thrown away (level 2), those under an
         adapter wait in the CPU's memory (level 1). On a CPU vLLM takes the call and gives nothing back.

@@ -67,7 +67,7 @@ class RanksEngines:
         self._driver.run(on_engine, "start")
 
     def update_weights(self, policy_version: int) -> None:
-        """Have every engine take over the learner's weights; see `Backend.sync`."""
+        """Have every engine take over the learner's weights; see `Backend.update_weights`."""
         self._driver.run(on_engine, "update_weights", policy_version)
         self.policy_version = policy_version
 

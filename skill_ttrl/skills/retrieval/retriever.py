@@ -15,6 +15,7 @@ they have less than nothing in common with the query.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -57,7 +58,7 @@ class Hit:
 
 
 class Retriever:
-    """Finds skills of a snapshot. Keeps the vectors of the last few snapshots in memory; not for several threads at once.
+    """Finds skills of a snapshot. Keeps the vectors of the last few snapshots in memory.
 
     Args:
         mode: `embedding`, `keyword`, `hybrid` or `template`.
@@ -93,6 +94,7 @@ class Retriever:
             self._vectors = EmbeddingCache(embedder, index)
         self._min_score = -np.inf if min_score is None else min_score
         self._min_score_of_others = min(self._min_score, FLOOR)
+        self._lock = threading.Lock()  # rollouts that run ahead search from several threads
         self._versions: OrderedDict[int, tuple[SearchIndex, _Keywords | None]] = OrderedDict()
 
     def search(
@@ -197,19 +199,20 @@ class Retriever:
 
     def _version(self, snapshot: Snapshot) -> tuple[SearchIndex, _Keywords | None]:
         """Return the index of a snapshot, and its BM25 scorer if the mode has one; both are cached."""
-        if id(snapshot) not in self._versions:
-            index = SearchIndex(snapshot, self._searched)
-            if self._vectors is not None:
-                self._vectors.load_vectors(index)
-            keywords = _Keywords(index.texts) if self._keyword_weight else None
-            self._versions[id(snapshot)] = (
-                index,
-                keywords,
-            )  # the index keeps the snapshot alive: its id is not used again
-            if len(self._versions) > CACHED_VERSIONS:
-                self._versions.popitem(last=False)
-        self._versions.move_to_end(id(snapshot))
-        return self._versions[id(snapshot)]
+        with self._lock:
+            if id(snapshot) not in self._versions:
+                index = SearchIndex(snapshot, self._searched)
+                if self._vectors is not None:
+                    self._vectors.load_vectors(index)
+                keywords = _Keywords(index.texts) if self._keyword_weight else None
+                self._versions[id(snapshot)] = (
+                    index,
+                    keywords,
+                )  # the index keeps the snapshot alive: its id is not used again
+                if len(self._versions) > CACHED_VERSIONS:
+                    self._versions.popitem(last=False)
+            self._versions.move_to_end(id(snapshot))
+            return self._versions[id(snapshot)]
 
 
 class _Keywords:

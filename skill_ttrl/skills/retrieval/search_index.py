@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -118,10 +119,12 @@ class EmbeddingCache:
     def __init__(self, embedder: Embedder, store: VectorIndex) -> None:
         self.store = store
         self.embedder = embedder
+        self._lock = threading.Lock()
 
     def embed(self, texts: Sequence[str]) -> Vectors:
         """Vectors of the texts, checked: an embedder may be the user's own."""
-        made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
+        with self._lock:
+            made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
         expected = (len(texts), self.embedder.dimension)
         if made.shape != expected:
             raise ConfigError(

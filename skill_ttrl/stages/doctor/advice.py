@@ -18,7 +18,9 @@ from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
 def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
     """The setting to change first where `phase` does not fit into `available` bytes."""
     parts = estimate.parts
-    fixed = parts["weights"] + parts["gradients"] + parts["optimizer"] + parts["reference"] + parts["runtime"]
+    fixed = sum(parts[name] for name in ("weights", "gradients", "optimizer", "sampler", "reference", "runtime"))
+    if parts["sampler"] and fixed - parts["sampler"] <= available < fixed:
+        return "The copy of the model that samples does not fit: --set rl.max_staleness=0."
     if fixed > available:
         if config.model.lora is None:
             return (

@@ -57,7 +57,7 @@ class MemoryEstimate:
     trainable: int
     """Trainable numbers (a count)."""
     parts: Mapping[str, int]
-    """`weights gradients optimizer reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
+    """`weights gradients optimizer sampler reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
     """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimiser's state is offloaded."""
@@ -93,6 +93,7 @@ def estimate_memory(
     """Estimate the memory of training and sampling with this config.
 
     - weights, gradients, optimizer, casts: see `weight_bytes`; Muon keeps 4 for each number of a hidden matrix.
+    - sampler: the copy of the model that `hf` samples with under `rl.max_staleness`; then it samples while the learner learns.
     - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
       refresh.
     - critic: weights, gradients and optimiser of `rl.critic.model`, which is taken to be as large as the policy.
@@ -147,6 +148,7 @@ def _parts(
     weights = weight_bytes(shape, how)
     parts = {
         **{name: weights[name] for name in ("weights", "gradients", "optimizer")},
+        "sampler": weights["weights"] if backend_facts(config).is_copy else 0,
         "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
         "critic": sum(weights.values()) if _has_critic_model(config) else 0,
         "casts": weights["casts"],
@@ -181,7 +183,7 @@ def _phases(
         muon = kind == "muon" and not how.adapters
         return round(together("optimizer") * (1 - shape.matrices / (2 * shape.parameters) if muon else 1))
 
-    fixed = together("weights", "reference", "critic", "casts", "runtime")
+    fixed = together("weights", "sampler", "reference", "critic", "casts", "runtime")
     optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
     sleeps = config.vllm.enable_sleep_mode and not how.on_cpu
     engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
@@ -190,6 +192,7 @@ def _phases(
         "update": fixed
         + optimizer
         + together("gradients", "activations", "logits", "heap", "episodes", "batch", "gathered")
+        + together("kv_cache", "sampling") * backend_facts(config).is_copy
         + engine,
     }
     if "optimizer_in_step" in parts:
@@ -256,7 +259,8 @@ def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings,
     prompt, answer = longest_turn(config)
     prompts, tries = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
     sampling = {"kv_cache": 0, "sampling": 0}
-    if backend_facts(config).is_learner:
+    facts = backend_facts(config)
+    if facts.is_learner or facts.is_copy:
         rows = min(config.rollout.max_batch_size, -(-tries // ranks))
         sampling = sampling_bytes(
             shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer

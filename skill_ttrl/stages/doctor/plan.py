@@ -285,7 +285,8 @@ def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLCon
 
 def _batches(rows: int, config: SkillTTRLConfig) -> int:
     """Batches in which so many rows are sampled, one after another: each rank, or each server, decodes as many as it may at once."""
-    if backend_facts(config).is_learner:
+    facts = backend_facts(config)
+    if facts.is_learner or facts.is_copy:
         at_once = config.rollout.max_batch_size * planned_ranks(config)
     elif config.rollout.backend == "vllm":
         at_once = config.vllm.max_num_seqs * (

@@ -19,7 +19,8 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
             f"agent.structured_actions needs a backend that can keep a completion to given texts; rollout.backend="
             f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.structured_actions=false."
         )
-    if trains and not backend_facts(config).is_learner:
+    facts = backend_facts(config)
+    if trains and not (facts.is_learner or facts.is_copy):
         raise ConfigError(
             f"agent.structured_actions with rollout.backend={config.rollout.backend} is for measuring: this backend does not name the tokens "
             "that each one was drawn from, so the learner cannot score them as they were drawn. Train with rollout.backend=hf, which does, "

@@ -38,6 +38,7 @@ from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.check_ahead import check_ahead
 from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
@@ -187,6 +188,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_collected,
     check_dagger,
     check_ranks,
+    check_ahead,
     lambda config: check_tracker(config.run.report_to),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""

@@ -58,6 +58,12 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     }
 
 
+def staleness_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
+    """Steps between the weights that sampled a completion and those of `step`, which learn from it."""
+    ages = [float(step - done.policy_version) for done in completions_of(groups)]
+    return {"staleness/mean": mean(ages), "staleness/max": max(ages)} if ages else {}
+
+
 def _version_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Mean reward under the present version of the bank and under older ones, where groups see several."""
     earned = [(each.bank_version or 0, each.reward or 0.0) for each in trajectories_of(groups)]

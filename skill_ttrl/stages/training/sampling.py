@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import TrainingError
+from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead
+from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import RLState
 from skill_ttrl.stages.training.step import StepTimer, select_training_samples, step_tasks
@@ -105,23 +111,64 @@ def sample_round(
     found: StepSamples,
 ) -> None:
     """Roll out these tasks, vote and reward, and add all of it to `found`; `number` counts the rounds of a step."""
-    bank, place = run.components.bank.view(), (step, number) if number else (step,)
-    seed_for = partial(derive_seed, run.config.seed)
-    with clock("sample"):
-        on_rollout_end = run.count_rollouts(shown(run.config), "sample")
-        # Half of the rollouts answer a paraphrase where the voting strategy needs that.
-        groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
-        greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone
+    place = (step, number) if number else (step,)
+    if state.ahead is not None:  # these tasks have been rolled out, or are being so
+        with clock("wait"):
+            sampled = state.ahead.take(step)
+        clock.add("sample", sampled.seconds)
+    else:
+        with clock("sample"):
+            on_rollout_end = run.count_rollouts(shown(run.config), "sample")
+            sampled = roll_out(run, state, tasks, run.components.bank.view(), place, on_rollout_end)
+    groups, greedy = sampled.groups, sampled.greedy
     warn_of_failures(run, groups)
     with clock("vote"):
         votes = state.votes.compute_votes(groups, step)
     with clock("reward"):
-        seed = seed_for("reward", *place)
+        seed = derive_seed(run.config.seed, "reward", *place)
         baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
         found.groups += [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
     found.votes += votes
     found.greedy += greedy
     found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
+
+
+def roll_out(
+    run: Run,
+    state: RLState,
+    tasks: Sequence[Task],
+    bank: BankView | None,
+    place: Sequence[int],
+    on_rollout_end: OnRolloutEnd = ignore,
+) -> Rollouts:
+    """Roll out these tasks by the weights that the sampler has; the samples follow from the run's seed and `place`, step and round."""
+    began, seed_for = time.perf_counter(), partial(derive_seed, run.config.seed)
+    # Half of the rollouts answer a paraphrase where the voting strategy needs that.
+    groups = state.votes.rollout(tasks, bank, seed_for("rollout", *place), on_rollout_end)
+    greedy = state.greedy.rollout(tasks, bank, seed_for("greedy", *place))  # for ReMax alone
+    return Rollouts(groups, greedy, time.perf_counter() - began)
+
+
+@contextmanager
+def rolling_ahead(run: Run, state: RLState) -> Iterator[Callable[[int], None]]:
+    """While entered, rollouts run ahead of the learner by up to `rl.max_staleness` steps; gives what hands its weights to the sampler.
+
+    Rollouts of a step see the bank as it is when they start. Those in flight where the run ends early are dropped: a resumed run samples them
+    again.
+    """
+    rl, parts = run.config.rl, run.components
+    if not rl.max_staleness:
+        yield parts.backend.update_weights
+        return
+
+    def prepare(step: int) -> Callable[[], Rollouts]:
+        batch = state.task_batches + step - state.step
+        tasks = step_tasks(parts.train_tasks, rl.prompts_per_step, batch, run.config.seed)
+        return partial(roll_out, run, state, tasks, parts.bank.view(), (step,))
+
+    assert isinstance(parts.backend, HandOver)
+    with RolloutsAhead(rl, parts.backend, prepare) as state.ahead:
+        yield state.ahead.hand_over
 
 
 def unseen_tasks(

@@ -22,6 +22,7 @@ from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.skills.evolution import Evolver
+from skill_ttrl.stages.training.ahead import RolloutsAhead
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
 from skill_ttrl.stages.training.greedy import GreedyBaseline
 from skill_ttrl.stages.training.run import Run
@@ -67,6 +68,8 @@ class RLState(PhaseState):
     """Editor of the texts in the bank (`optimize.every`)."""
     task_batches: int = 0
     """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
+    ahead: RolloutsAhead | None = None
+    """Rollouts of later steps that are in flight (`rl.max_staleness`)."""
 
     @classmethod
     def restore(cls, run: Run, evolution: Evolver | None, text: Stateful | None = None) -> RLState:

@@ -75,6 +75,10 @@ class StepTimer:
         yield
         self._seconds[f"{part}_seconds"] = self._seconds.get(f"{part}_seconds", 0.0) + time.perf_counter() - began
 
+    def add(self, part: str, seconds: float) -> None:
+        """Count a part that another thread did, wall time of its own; it does not add up with the others to the whole step."""
+        self._seconds[f"{part}_seconds"] = seconds
+
     def stop(self) -> dict[str, float]:
         """Seconds of each part, `seconds` of the whole step, of all cores together `cpu_seconds`, and GPU memory."""
         self._memory.sample()

@@ -433,3 +433,12 @@ class Says:
     def act(self, observation: str, info: Any) -> str:
         """See `ScriptedAgent.act`."""
         return self.action
+
+
+def test_environments_are_lent_to_one_at_a_time() -> None:
+    pool = EnvPool(Guess)
+    with pool.lend(2) as first, pool.lend(3) as second:
+        assert len({id(env) for env in (*first, *second)}) == 5
+        pool.discard(first[0])
+    with pool.lend(4) as later:
+        assert later == [first[1], *second], "they are used again, but for one that hangs"

@@ -120,7 +120,7 @@ class VLLMServerBackend(TokenizerMixin):
         return found
 
     def update_weights(self, policy_version: int) -> None:
-        """Hand the learner's weights to every server and compare; see `Backend.sync`.
+        """Hand the learner's weights to every server and compare; see `Backend.update_weights`.
 
         A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
         trains and the servers have the policy's weights.
@@ -132,14 +132,14 @@ class VLLMServerBackend(TokenizerMixin):
     def start(self) -> None:
         """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
 
-        Raises as `sync`.
+        Raises as `update_weights`.
         """
         with self._first:
             if self._pool.present is None:
                 self.update_weights(self.policy_version)
 
     def sleep(self) -> None:
-        """Let the servers sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
+        """Let the servers sleep where `vllm.enable_sleep_mode` says so; the next update of weights wakes them. On a CPU vLLM gives nothing back."""
         self._pool.sleep()
 
     def close(self) -> None:

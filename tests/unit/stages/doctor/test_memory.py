@@ -163,6 +163,21 @@ def test_ranks_share_weights_and_rows_but_not_activations() -> None:
     assert state.phases["step"] < state.phases["update"] < fsdp.phases["update"]
 
 
+def test_a_sampler_that_runs_ahead_is_a_second_model_and_samples_while_the_learner_learns() -> None:
+    from skill_ttrl.stages.doctor.memory import estimate_memory
+
+    settings = run_config(votes=8, micro_batch_size=2, kl_coef=0.0)
+    turns, ahead = (
+        estimate_memory(load_config(settings, [f"rl.max_staleness={steps}"]), published(**SMALL), device="cpu")
+        for steps in (0, 2)
+    )
+    assert turns.parts["sampler"] == 0 and ahead.parts["sampler"] == ahead.parts["weights"]
+    assert {**ahead.parts, "sampler": 0} == dict(turns.parts)
+    more = ahead.parts["sampler"] + ahead.parts["kv_cache"] + ahead.parts["sampling"]
+    assert ahead.phases["update"] - turns.phases["update"] == more > ahead.parts["sampler"]
+    assert ahead.phases["sample"] - turns.phases["sample"] == ahead.parts["sampler"]
+
+
 def test_ranks_on_a_cpu_share_its_memory() -> None:
     from skill_ttrl.stages.doctor.memory import estimate_memory
 

@@ -1,0 +1,114 @@
+"""Weights are handed over between two turns: what samples at a time, and what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.batching import BatchingBackend
+from skill_ttrl.llm.hand_over import AbandonedError, HandOver
+from tests.scripted_backend import ScriptedBackend
+
+
+class Gated(ScriptedBackend):
+    """Answers once `open` is set, and counts who asks at the same time."""
+
+    def __init__(self, blocking: bool) -> None:
+        super().__init__(["1"])
+        self.blocking = blocking
+        self.open = threading.Event()
+        self.asking = self.most = 0
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        self.asking += 1
+        self.most = max(self.most, self.asking)
+        while not self.open.is_set():
+            await asyncio.sleep(0.001)
+        found = await super().generate(requests, sampling, seed=seed)
+        self.asking -= 1
+        return found
+
+    def update_weights(self, policy_version: int) -> None:
+        assert not self.asking, "weights change during a turn"
+        self.policy_version = policy_version
+
+
+def version(backend: HandOver) -> int:
+    (made,) = wait_for(backend.generate([Request()], Sampling(), seed=0))
+    return made.completions[0].policy_version
+
+
+def until(condition: object) -> None:
+    end = time.monotonic() + 10
+    while not condition() and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.001)
+    assert condition()  # type: ignore[operator]
+
+
+def test_a_hand_over_waits_for_turns_that_have_begun_and_goes_before_those_that_come_later() -> None:
+    source = Gated(blocking=False)
+    backend = HandOver(source)
+    backend.update_weights(1)
+    with ThreadPoolExecutor(4) as pool:
+        begun = [pool.submit(version, backend) for _ in range(2)]
+        until(lambda: source.asking == 2)
+        handing = pool.submit(backend.sync, 2)
+        until(lambda: backend._handing_over)
+        later = pool.submit(version, backend)
+        time.sleep(0.02)
+        assert source.asking == 2 and not handing.done(), "the later turn waits for the weights, these for the turns"
+        source.open.set()
+        assert [each.result(10) for each in begun] == [1, 1] and later.result(10) == 2
+    assert source.most == 2
+
+
+def test_a_sampler_that_computes_where_it_is_called_takes_one_turn_at_a_time() -> None:
+    source = Gated(blocking=True)
+    backend = HandOver(source)
+    with ThreadPoolExecutor(3) as pool:
+        turns = [pool.submit(version, backend) for _ in range(3)]
+        until(lambda: source.asking == 1)
+        source.open.set()
+        assert {each.result(10) for each in turns} == {-1}
+    assert source.most == 1
+
+
+def test_who_leaves_ends_rollouts_at_their_next_turn() -> None:
+    source = Gated(blocking=False)
+    source.open.set()
+    backend = HandOver(source)
+    with backend.leaving(), pytest.raises(AbandonedError):
+        version(backend)
+    assert version(backend) == -1, "the sampler itself is as it was"
+
+
+def test_leaving_is_silent_also_where_turns_are_batched(caplog: pytest.LogCaptureFixture) -> None:
+    source = Gated(blocking=True)
+    source.open.set()
+    backend = HandOver(source)
+
+    async def ask() -> None:
+        batching = BatchingBackend(backend, lambda: 2)
+        await asyncio.gather(*(batching.generate([Request()], Sampling(), seed=0) for _ in range(2)))
+
+    with backend.leaving(), pytest.raises(AbandonedError):
+        wait_for(ask())
+    gc.collect()
+    assert not caplog.records, "asyncio reports exceptions that nobody took"
+
+
+def test_a_hand_over_that_fails_holds_nobody_up() -> None:
+    source = Gated(blocking=False)
+    source.open.set()
+    backend = HandOver(source)
+    source.update_weights = lambda policy_version: 1 / 0  # type: ignore[assignment]
+    with pytest.raises(ZeroDivisionError):
+        backend.update_weights(1)
+    assert version(backend) == -1
