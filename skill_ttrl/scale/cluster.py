@@ -67,7 +67,7 @@ def _connect(address: str) -> None:
                 f"{' '.join(str(error).split())} Install the same Ray and Python on every node and here."
             ) from None
         raise ScaleError(
-            f"Cannot use the Ray cluster at scale.address={address}: {_first_line(error)} {START}"
+            f"Cannot use the Ray cluster at scale.address={address}: {_first_line(error)}. {START}"
         ) from None
 
 
@@ -94,4 +94,4 @@ def _own_sigterm() -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return next((line.strip().rstrip(".") for line in str(error).splitlines() if line.strip()), type(error).__name__)

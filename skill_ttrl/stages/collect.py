@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.cores import cores
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import MOVES, Exploration, play_episode
@@ -256,27 +256,31 @@ class _Playing:
             warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
             return self._make_env(), self._make_player()
 
-    def check(self, task: Task) -> None:
-        """See that the environment can be made, and play this task, where this is called.
+    def check(self, tasks: Sequence[Task]) -> None:
+        """See that agent and environment can be made where this is called, and that one of these tasks can be played.
 
         Raises:
-            EnvError: it cannot, or its data are not there.
+            EnvError: they cannot, or its data are not there.
         """
-        env, _ = self._made = self._make()
-        check_text_env(env, task)
-        close_env(env)
-        self._made = None
+        env, _ = self._make()
+        try:
+            for task in tasks:
+                with suppress(EnvError):  # a task that fails is data
+                    return check_text_env(env, task)
+            check_text_env(env, tasks[0])
+        finally:
+            close_env(env)
 
 
 def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scale: ScaleConfig) -> int:
     """Play what is left, in order; what was played is kept however it ends."""
     left = writer.units[len(writer.outcomes) :]
-    writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
     with ExitStack() as stack:
         if scale.engine == LOCAL:
             results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
         else:
             results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
+        writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
         stop = stack.enter_context(StopSignal())
         stack.enter_context(closing(results))
         try:
@@ -298,13 +302,14 @@ def _on_workers(
     """Yield what `_Playing` gives for each unit, played by the workers of a cluster. What it gives depends on the unit alone."""
     size = max(1, min(_MOST_A_BATCH, len(units) // _BATCHES))
     batches = [units[start : start + size] for start in range(0, len(units), size)]
-    check = partial(_check_node, make, units[0][0])
+    tried = [units[place][0] for place in dict.fromkeys((0, len(units) // 2, len(units) - 1))]
+    check = partial(_check_node, make, tried)
     with open_pool(partial(_set_up, make), check, scale, most=len(batches), progress=progress) as pool:
         yield (each for batch in pool.map(batches) for each in batch)
 
 
-def _check_node(make: partial[_Playing], task: Task) -> None:
-    make().check(task)
+def _check_node(make: partial[_Playing], tasks: Sequence[Task]) -> None:
+    make().check(tasks)
 
 
 def _set_up(make: partial[_Playing]) -> tuple[Callable[[Sequence[Unit]], list[tuple[str, EpisodeResult]]], None]:
