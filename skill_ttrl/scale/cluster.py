@@ -19,7 +19,7 @@ CONNECT_S = 10.0
 """Seconds in which a cluster's head must accept a connection."""
 START = (
     "Start one with `ray start --head` on one machine and `ray start --address=HEAD:6379` on the others, or use this machine alone: "
-    "--set scale.address=local."
+    "--set scale.address=local. A cluster that was started with RAY_AUTH_MODE=token needs it here too, and its token (~/.ray/auth_token)."
 )
 
 
@@ -72,7 +72,7 @@ def _connect(address: str) -> None:
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where nothing listens: Ray itself tries for minutes."""
+    """Refuse an address where nothing listens: Ray itself goes on for minutes."""
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()

@@ -26,7 +26,7 @@ class Ready:
 
     worker: str
     facts: Any = None
-    """What its setup says of it; the same of every worker."""
+    """Facts that its setup gives; the same for every worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Pool:
         self._failed_starts = 0
 
     def facts(self) -> Any:
-        """What the setup says of a worker, as soon as one is ready.
+        """Facts that the setup gives, as soon as one worker is ready.
 
         Raises:
             ScaleError: workers die before they are ready.

@@ -20,7 +20,7 @@ Check = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a node says of itself."""
+    """Facts that a node gives of itself."""
 
     name: str
     python: str

@@ -23,7 +23,7 @@ MOST_LINES = 20
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a call gave or raised, and the lines that were printed meanwhile."""
+    """Result or exception of a call, and the lines that were printed meanwhile."""
 
     result: Any = None
     error: Exception | None = None

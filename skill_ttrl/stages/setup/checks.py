@@ -41,6 +41,7 @@ from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.check_players import check_collected, check_dagger
+from skill_ttrl.stages.setup.check_scale import check_scale
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import starting_file
@@ -187,6 +188,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_collected,
     check_dagger,
     check_ranks,
+    check_scale,
     lambda config: check_tracker(config.run.report_to),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""

@@ -180,8 +180,8 @@ def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter:
         return not there and chunk.lines == len(chunk.tasks) * chunk.draw.tries
 
     def sample(left: Sequence[tuple[Chunk, int]]) -> Generator[list[Group]]:
-        told = [on_episode if reported(*each) else meter.add for each in left]
-        return sampler.sample([chunk for chunk, _ in left], told)
+        listeners = [on_episode if reported(*each) else meter.add for each in left]
+        return sampler.sample([chunk for chunk, _ in left], listeners)
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
         played = [trajectory for group in groups for trajectory in group.trajectories]

@@ -9,18 +9,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.progress import Progress
 from skill_ttrl.scale.pool import Pool
 from skill_ttrl.scale.run import open_pool
-from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.collecting.chunks import Chunk
 from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
+from skill_ttrl.stages.setup.check_scale import check_shared_policy
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, ignore
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
@@ -44,8 +42,8 @@ class Sampler(Protocol):
         """The policy's; None where it is not known."""
         ...
 
-    def sample(self, chunks: Sequence[Chunk], told: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
-        """Yield the groups of each chunk, in order; `told` holds for each chunk what is called with each rollout that has ended."""
+    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+        """Yield the groups of each chunk, in order; `listeners` holds for each chunk what is called with each rollout that has ended."""
         ...
 
     def controls(self) -> Controls:
@@ -84,7 +82,7 @@ def open_sampler(
         with setup.open(progress) as here:
             yield here
         return
-    check_scalable(config)
+    check_shared_policy(config)
     setup = setup.on_workers()
     most = sum(map(len, problems.values())) if chunks is None else chunks
     with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
@@ -92,17 +90,6 @@ def open_sampler(
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
         yield RemoteSampler(pool, facts.kept, facts.tokenizer)
-
-
-def check_scalable(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where workers on other machines would send requests that no ledger here records and no budget bounds."""
-    remote = backend_facts(config).remote
-    if remote or (config.skills is not None and config.skills.embedder == OPENAI):
-        what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
-        raise ConfigError(
-            f"scale.engine=ray shares out policies that workers load. {what} asks a model elsewhere, whose cost is recorded and bounded by one "
-            "process: leave out scale.engine."
-        )
 
 
 @dataclass(frozen=True)
@@ -118,9 +105,9 @@ class LocalSampler:
         """See `Sampler`."""
         return getattr(self.worker.backend, "tokenizer", None)
 
-    def sample(self, chunks: Sequence[Chunk], told: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
         """See `Sampler`; each chunk is sampled when its groups are asked for."""
-        for chunk, tell in zip(chunks, told or [ignore] * len(chunks), strict=True):
+        for chunk, tell in zip(chunks, listeners or [ignore] * len(chunks), strict=True):
             yield self.sample_chunk(chunk, tell)
 
     def sample_chunk(self, chunk: Chunk, tell: OnRolloutEnd = ignore) -> list[Group]:
@@ -151,11 +138,11 @@ class RemoteSampler:
     kept: Problems
     tokenizer: Any
 
-    def sample(self, chunks: Sequence[Chunk], told: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
-        """See `Sampler`; rollouts are told chunk by chunk, as soon as any worker has finished one."""
+    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+        """See `Sampler`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
 
         def on_done(number: int, groups: list[Group]) -> None:
-            tell = ignore if told is None else told[number]
+            tell = ignore if listeners is None else listeners[number]
             for group in groups:
                 for trajectory in group.trajectories:
                     tell(trajectory)
@@ -181,7 +168,7 @@ class _Notices(Progress):
 
 @dataclass(frozen=True)
 class _Facts:
-    """What a worker says of the policy that it has loaded."""
+    """Facts that a worker gives of the policy that it has loaded."""
 
     kept: Problems
     tokenizer: Any

@@ -14,7 +14,7 @@ from skill_ttrl.scale.cluster import connected
 from skill_ttrl.scale.crew import cause_of, places
 from skill_ttrl.scale.preflight import NodeFacts, problems
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
-from skill_ttrl.stages.targets.sampler import check_scalable
+from skill_ttrl.stages.setup.check_scale import check_scale, check_shared_policy
 from skill_ttrl.trust import powers
 
 
@@ -125,8 +125,17 @@ def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is
 def test_models_elsewhere_are_not_shared_out() -> None:
     remote = ["rollout.backend=openai", "endpoints.policy.model=m", "endpoints.policy.base_url=http://127.0.0.1:1"]
     with pytest.raises(ConfigError, match=r"rollout\.backend=openai asks a model elsewhere"):
-        check_scalable(load_config({}, remote))
-    check_scalable(load_config({}))
+        check_shared_policy(load_config({}, remote))
+    check_shared_policy(load_config({}))
+    with pytest.raises(ConfigError, match=r"rollout\.backend=openai"):
+        check_scale(load_config({}, [*remote, "scale.engine=ray", "phases=[collect,rl]", "collect.agent=openai:m"]))
+
+
+def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"shares out the phase collect, .* phases is \['rl'\]"):
+        check_scale(load_config({}, ["scale.engine=ray"]))
+    check_scale(load_config({}))
+    check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
