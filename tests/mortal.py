@@ -46,7 +46,7 @@ class Mortal(Doors):
 
     def __init__(self, pause: float = 0.0, needs: str | None = None, dies: bool = False) -> None:
         super().__init__(pause)
-        if needs is not None and needs not in os.environ:
+        if needs is not None and not os.environ.get(needs):
             raise EnvError(f"The doors need data. Set {needs} to their folder.")
         self._dies = dies
 

@@ -49,7 +49,7 @@ class RayCrew:
             max_task_retries=0,
         )
         self._actors: dict[str, Any] = {}
-        self._started = 0
+        self._started = self._left_out = 0
         self._later: set[str] = set()  # workers that did not come with the first ones
         self._events: queue.SimpleQueue[tuple[str, bool, Future[Any]]] = queue.SimpleQueue()
         self._printed: set[str] = set()
@@ -87,7 +87,9 @@ class RayCrew:
         later, wanted = self._started > 0, self._settings.workers
         if wanted == AUTO:  # a number is asked for whatever room there is: a cluster that scales adds nodes for it
             wanted = places(self._ray.nodes(), self._settings)
-        for _ in range(min(self._most, int(wanted)) - len(self._actors)):
+        if not self._actors:
+            self._left_out = 0
+        for _ in range(min(self._most, int(wanted)) - self._left_out - len(self._actors)):
             self._started += 1
             name = f"Worker {self._started}"
             if later:
@@ -111,6 +113,8 @@ class RayCrew:
         try:
             found = call.result()
         except RayTaskError as error:  # it could not even be unpacked there
+            if starts:
+                self._leave_out(worker)
             return refused(ScaleError(f"{worker}: {type(error.cause).__name__}: {error.cause}"))
         except RayError as error:
             self._ray.kill(self._actors.pop(worker))  # where it can only not be reached, it must not go on
@@ -118,6 +122,8 @@ class RayCrew:
             return Lost(worker, cause_of(error))
         host, answer = found if starts else ("", found)
         self._hand_on(worker, answer)
+        if answer.error is not None and starts:
+            self._leave_out(worker)
         if answer.error is not None:
             return refused(answer.error)
         if not starts:
@@ -126,6 +132,11 @@ class RayCrew:
         if worker in self._later:
             self._notice(f"{worker} joins, on {host}.")
         return Ready(worker, answer.result)
+
+    def _leave_out(self, worker: str) -> None:
+        """End a worker that cannot start, and start no other in its place."""
+        self._ray.kill(self._actors.pop(worker))
+        self._left_out += 1
 
     def _hand_on(self, worker: str, answer: Answer) -> None:
         """Report each line that workers print, once."""

@@ -31,7 +31,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The setup raised in a worker, as it would in every other one."""
+    """The setup raised in a worker, which ends."""
 
     worker: str
     error: Exception
@@ -153,7 +153,7 @@ class Pool:
                     self._at[event.worker], self._failed_starts = None, 0
                     self._facts.append(event.facts)
                 case Refused():
-                    raise event.error
+                    self._refuse(event)
                 case Done():
                     number, self._at[event.worker] = self._at[event.worker], None
                     assert number is not None  # a worker does nothing that it was not given
@@ -162,6 +162,13 @@ class Pool:
                         on_done(number, event.result)
                 case Lost():
                     self._lose(event, work)
+
+    def _refuse(self, refused: Refused) -> None:
+        """Raise what the first setup raised, which every other one would; where workers are ready, one that cannot be is left out."""
+        self._failed_starts += 1
+        if not self._facts or (not self._at and self._failed_starts > self._retries):
+            raise refused.error
+        self._notice(f"{refused.worker} cannot start, and is left out: {refused.error}")
 
     def _lose(self, lost: Lost, work: _Work) -> None:
         if lost.worker not in self._at:

@@ -32,7 +32,7 @@ class NodeFacts:
 
 
 def check_nodes(check: Check, settings: ScaleConfig) -> None:
-    """Run the check on every node of the cluster that this process is connected to.
+    """Run the check on every node that has room for a worker, in the cluster that this process is connected to.
 
     Raises:
         ScaleError: a node has other versions or lacks something, or none has room for a worker; it lists all that is wrong.
@@ -40,14 +40,15 @@ def check_nodes(check: Check, settings: ScaleConfig) -> None:
     import ray
 
     nodes = [node for node in ray.nodes() if node["Alive"]]
-    if not places(nodes, settings):
+    fitting = [node for node in nodes if places([node], settings)]
+    if not fitting:
         most = {name: max((node["Resources"].get(name, 0.0) for node in nodes), default=0.0) for name in ("CPU", "GPU")}
         raise ScaleError(
             f"No node has room for a worker of scale.cpus_per_worker={settings.cpus_per_worker:g} and scale.gpus_per_worker="
             f"{settings.gpus_per_worker:g}: the largest of {len(nodes)} has {most['CPU']:g} CPUs, and {most['GPU']:g} GPUs is the most."
         )
     here = NodeFacts("this process", platform.python_version(), ray.__version__, skill_ttrl.__version__)
-    if wrong := list(problems(here, _ask(nodes, check))):
+    if wrong := list(problems(here, _ask(fitting, check))):
         lines = "\n".join(f"  {line}" for line in wrong)
         raise ScaleError(f"Nothing was run, for the nodes of the Ray cluster are not ready:\n{lines}")
 

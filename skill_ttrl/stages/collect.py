@@ -8,8 +8,8 @@ model, which loads nothing of what a model takes; a policy plays in `collect_pol
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import MOVES, Exploration, play_episode
-from skill_ttrl.scale.run import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -38,13 +37,13 @@ from skill_ttrl.stages.collecting.collection import (
     training_selection,
     written,
 )
+from skill_ttrl.stages.collecting.on_workers import on_workers
 from skill_ttrl.stages.collecting.watch import find_player
 from skill_ttrl.types import Task
 from skill_ttrl.workers import work
 
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
-_MOST_A_BATCH, _BATCHES = 16, 64  # episodes that travel together to a worker, and batches that there are at least
 
 
 def run(
@@ -279,7 +278,7 @@ def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scal
         if scale.engine == LOCAL:
             results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
         else:
-            results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
+            results = stack.enter_context(on_workers(make, left, scale, writer.progress))
         writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
         stop = stack.enter_context(StopSignal())
         stack.enter_context(closing(results))
@@ -293,26 +292,3 @@ def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scal
             writer.write()
     writer.progress.finish(PHASE)
     return 0
-
-
-@contextmanager
-def _on_workers(
-    make: partial[_Playing], units: Sequence[Unit], scale: ScaleConfig, progress: Progress
-) -> Iterator[Generator[tuple[str, EpisodeResult]]]:
-    """Yield what `_Playing` gives for each unit, played by the workers of a cluster. What it gives depends on the unit alone."""
-    size = max(1, min(_MOST_A_BATCH, len(units) // _BATCHES))
-    batches = [units[start : start + size] for start in range(0, len(units), size)]
-    tried = [units[place][0] for place in dict.fromkeys((0, len(units) // 2, len(units) - 1))]
-    check = partial(_check_node, make, tried)
-    with open_pool(partial(_set_up, make), check, scale, most=len(batches), progress=progress) as pool:
-        yield (each for batch in pool.map(batches) for each in batch)
-
-
-def _check_node(make: partial[_Playing], tasks: Sequence[Task]) -> None:
-    make().check(tasks)
-
-
-def _set_up(make: partial[_Playing]) -> tuple[Callable[[Sequence[Unit]], list[tuple[str, EpisodeResult]]], None]:
-    """`scale.worker.Setup`: plays batches of units."""
-    playing = make()
-    return lambda units: [playing(unit) for unit in units], None

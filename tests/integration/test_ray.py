@@ -178,12 +178,30 @@ def test_an_evaluation_and_a_vote_of_a_run_with_skills_have_the_same_samples(
 SAMPLED = ("samples.jsonl", "evaluation.json", "votes.jsonl")
 
 
-def test_a_node_without_the_data_and_nodes_without_room_are_named_before_anything_runs(
-    tmp_path: Path, scale: ScaleConfig, monkeypatch: pytest.MonkeyPatch
+def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_where_it_joins_later(
+    tmp_path: Path, cluster: Any, scale: ScaleConfig
 ) -> None:
-    monkeypatch.setenv("DOORS_DATA", "here")
-    with pytest.raises(ScaleError, match=r"(?s)Nothing was run.*node \w+\), .*: The doors need data\. Set DOORS_DATA"):
-        collected(tmp_path / "out.jsonl", MORTAL, agent="random", scale=scale, kwargs={"needs": "DOORS_DATA"})
+    bare: list[Any] = []
+
+    def join() -> None:
+        bare.append(cluster.add_node(num_cpus=1, env_vars={MARKS: ""}))
+
+    kwargs = {"pause": 0.2, "needs": MARKS}
+    here = collected(tmp_path / "here.jsonl", MORTAL, agent="random", jobs=2, kwargs=kwargs)
+    heard = Heard(6, join)
+    there = collected(tmp_path / "there.jsonl", MORTAL, agent="random", scale=scale, progress=heard, kwargs=kwargs)
+    assert there == here
+    assert any("cannot start, and is left out: The doors need data" in text for text in heard.notices), heard.notices
+    with pytest.raises(
+        ScaleError,
+        match=r"(?s)Nothing was run[^:]*:\n  \S+ \([^)]*\): The doors need data\. Set \w+ to their folder\.$",
+    ):
+        collected(tmp_path / "out.jsonl", MORTAL, agent="random", scale=scale, kwargs=kwargs)
+    cluster.remove_node(bare[0])
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_nodes_without_room_are_named_before_anything_runs(tmp_path: Path, scale: ScaleConfig) -> None:
     with pytest.raises(ScaleError, match=r"No node has room .*cpus_per_worker=8.*: the largest of 3 has 1 CPUs"):
         collected(tmp_path / "out.jsonl", agent="random", scale=scale.model_copy(update={"cpus_per_worker": 8}))
     assert not (tmp_path / "out.jsonl").exists()

@@ -42,7 +42,9 @@ class Sampler(Protocol):
         """The policy's; None where it is not known."""
         ...
 
-    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
         """Yield the groups of each chunk, in order; `listeners` holds for each chunk what is called with each rollout that has ended."""
         ...
 
@@ -105,7 +107,9 @@ class LocalSampler:
         """See `Sampler`."""
         return getattr(self.worker.backend, "tokenizer", None)
 
-    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
         """See `Sampler`; each chunk is sampled when its groups are asked for."""
         for chunk, tell in zip(chunks, listeners or [ignore] * len(chunks), strict=True):
             yield self.sample_chunk(chunk, tell)
@@ -138,7 +142,9 @@ class RemoteSampler:
     kept: Problems
     tokenizer: Any
 
-    def sample(self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None) -> Generator[list[Group]]:
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
         """See `Sampler`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
 
         def on_done(number: int, groups: list[Group]) -> None:

@@ -134,3 +134,16 @@ def test_a_setup_that_raises_is_raised_and_one_that_dies_is_tried_again() -> Non
     crew.events = [Lost("w1", "memory ran out")]
     with pytest.raises(ScaleError, match=r"No worker starts: 4 in a row .* because memory ran out"):
         next(Pool(crew, 3, lambda text: None).map([1]))
+
+
+def test_a_worker_that_cannot_start_is_left_out_where_others_can() -> None:
+    class Late(Scripted):
+        late: Sequence[Event] = [Refused("w9", EnvError("no games there"))]
+
+        def wait(self) -> Sequence[Event]:
+            late, self.late = (self.late, []) if self.begun else ([], self.late)
+            return [*super().wait(), *late]
+
+    notices: list[str] = []
+    assert list(Pool(Late(2), 0, notices.append).map(range(5))) == [0, 2, 4, 6, 8]
+    assert notices == ["w9 cannot start, and is left out: no games there"]
