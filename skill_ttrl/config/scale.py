@@ -9,7 +9,8 @@ from pydantic import Field, field_validator
 
 from skill_ttrl.config.section import Section
 
-LOCAL, AUTO = "local", "auto"
+LOCAL: Literal["local"] = "local"
+AUTO: Literal["auto"] = "auto"
 _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 

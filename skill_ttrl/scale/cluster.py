@@ -39,12 +39,12 @@ def connected(settings: ScaleConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    with _own_sigterm():
-        _connect(settings.address)
     try:
+        with _own_sigterm():
+            _connect(settings.address)
         yield
     finally:
-        ray.shutdown()
+        ray.shutdown()  # what it has begun too, where it could not connect
 
 
 def _connect(address: str) -> None:
