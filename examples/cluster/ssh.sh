@@ -18,7 +18,7 @@ address=$(hostname --ip-address | cut -d' ' -f1):${PORT:-6379}
 
 # Without a token anybody who reaches the port runs code here. The nodes get it over ssh, in no command line.
 export RAY_AUTH_MODE=token RAY_USAGE_STATS_ENABLED=0
-[ -f ~/.ray/auth_token ] || "$venv/bin/ray" get-auth-token --generate >/dev/null
+[ -f ~/.ray/auth_token ] || (umask 077 && "$venv/bin/ray" get-auth-token --generate >/dev/null)
 stop() {
     for host in $hosts; do ssh "$host" "$venv/bin/ray" stop >/dev/null 2>&1 || true; done
     "$venv/bin/ray" stop >/dev/null 2>&1 || true

@@ -60,8 +60,8 @@ def open_sampler(
     progress: Progress,
     *,
     use_bank: bool,
+    chunks: int,
     both_wordings: bool = False,
-    chunks: int | None = None,
 ) -> Iterator[Sampler]:
     """Load a policy where `scale.engine` says; it is closed at the end.
 
@@ -70,8 +70,8 @@ def open_sampler(
         problems: what it is to sample.
         progress: reports what was left out, and what workers print.
         use_bank: False leaves its skill bank out.
+        chunks: number of chunks that will be sampled: more workers than that do not start.
         both_wordings: half of the samples answer a paraphrase of the question.
-        chunks: number of chunks that will be sampled, where it is known: more workers than that do not start.
 
     Raises:
         ConfigError: such a policy is not sampled by workers.
@@ -86,8 +86,7 @@ def open_sampler(
         return
     check_shared_policy(config)
     setup = setup.on_workers()
-    most = sum(map(len, problems.values())) if chunks is None else chunks
-    with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
+    with open_pool(setup, setup.check, config.scale, most=chunks, progress=progress) as pool:
         facts: _Facts = pool.facts()
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
