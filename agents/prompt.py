@@ -151,7 +151,7 @@ class PromptFormatter:
     def render_retrieved(self, skills: Sequence[Skill]) -> str:
         """Render the text inserted after a query: the retrieved skills, or a notice that there are none."""
         if not skills:
-            return self.templates.render("nothing_found")
+            return self.templates.render("no_results")
         return self.templates.render("retrieved", skills=self._joined(skills))
 
     def _with_skills(
@@ -170,7 +170,7 @@ class PromptFormatter:
             found = view.select_for_prompts([asked], self._max_skills)[0]
             skills, bank_empty = self.fit(found), not len(self._bank)
         if bank_empty or (bank_empty is None and not skills):
-            return self.templates.render("skills_cold", question=text)
+            return self.templates.render("skills_empty", question=text)
         return self.templates.render("skills", skills=self._joined(skills), question=text)
 
     def _joined(self, skills: Sequence[Skill]) -> str:

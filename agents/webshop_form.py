@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
 from skill_ttrl.agents.observations import OBSERVATIONS
-from skill_ttrl.agents.players.webshop_reading import (
+from skill_ttrl.agents.scripted.webshop_reading import (
     BACK,
     BUTTONS,
     BUY,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from skill_ttrl.agents.players.webshop_reading import read_ceiling, stem
+from skill_ttrl.agents.scripted.webshop_reading import read_ceiling, stem
 
 POINTERS = 64
 """Different words of an instruction that have a pointer; the others are left out."""

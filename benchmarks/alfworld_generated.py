@@ -1,6 +1,6 @@
 """Generated games beside the official training games: how large, how cluttered, how long to solve.
 
-ALFWORLD_DATA=... python benchmarks/alfworld_generated.py               # the table of docs/alfworld-results.md
+ALFWORLD_DATA=... python benchmarks/alfworld_generated.py               # a table of benchmarks/results/alfworld.md
 ALFWORLD_DATA=... python benchmarks/alfworld_generated.py --games 120   # fewer generated ones, of 1,200
 """
 

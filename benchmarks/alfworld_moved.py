@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs import make_env
 from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.types import Task
@@ -59,8 +59,8 @@ def versions(data: str, split: str, count: int) -> list[Task]:
 def expert(tasks: Sequence[Task], data: str) -> dict[str, Any]:
     """How the demonstrator does."""
     env = make_env("alfworld", data=data)
-    player = make_player("expert", env.unwrapped.spec.id if env.unwrapped.spec else "SkillTTRL/ALFWorld-v0")
-    played = [play_episode(env, task, player, seed=0) for task in tasks]
+    player = make_scripted_agent("expert", env.unwrapped.spec.id if env.unwrapped.spec else "SkillTTRL/ALFWorld-v0")
+    played = [run_scripted_episode(env, task, player, seed=0) for task in tasks]
     return counted([each.is_success for each in played], sum(len(each.steps) for each in played))
 
 

@@ -1,4 +1,4 @@
-"""Reward after imitation on ALFWorld's official games, with controls: the tables of docs/alfworld-results.md, "Reward after imitation".
+"""Reward after imitation on ALFWorld's official games, with controls: the tables of benchmarks/results/alfworld.md.
 
     python benchmarks/alfworld_rl.py --arms grpo --seeds 0 --demonstrations -o runs/alfworld-rl  # a cold start and an arm: 5 CPU minutes
     python benchmarks/alfworld_rl.py -o runs/alfworld-rl                                         # all arms and sizes, three seeds
@@ -65,6 +65,7 @@ REINFORCEMENT = (
 ARMS: dict[str, tuple[str, ...]] = {
     "grpo": (),
     "graphgpo": ("rl.algorithm=graphgpo",),
+    "grpo-steps": ("rl.algorithm={type: grpo, level: step}",),
     "coin": ("rl.reward=random",),
 }
 """Settings of an arm, by name, in addition to `REINFORCEMENT`."""

@@ -1,4 +1,4 @@
-"""Learning a type of ALFWorld task that training never had, from a line of text in the prompt: the tables of docs/alfworld-skills.md.
+"""Learning a type of ALFWorld task that training never had, from a line of text in the prompt: the tables of benchmarks/results/alfworld-skills.md.
 
     python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills      # one policy: about 5 CPU minutes
     python benchmarks/alfworld_skills.py -o runs/alfworld-skills                              # clean, cool and heat, three seeds

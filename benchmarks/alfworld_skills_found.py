@@ -1,4 +1,4 @@
-"""Which skill of a bank the words of a task find, without a policy: a table of docs/alfworld-skills.md, in seconds.
+"""Which skill of a bank the words of a task find, without a policy: a table of benchmarks/results/alfworld-skills.md, in seconds.
 
     python benchmarks/alfworld_skills_found.py -o runs/alfworld-skills       # after alfworld_skills.py, which makes the banks
 

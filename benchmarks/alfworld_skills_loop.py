@@ -1,4 +1,4 @@
-"""From a type of task that the policy loses to a skill that wins it, with frozen weights: the second half of docs/alfworld-skills.md.
+"""From a type of task that the policy loses to a skill that wins it, with frozen weights: benchmarks/results/alfworld-skills.md.
 
     python benchmarks/alfworld_skills.py --types heat --seeds 0 -o runs/alfworld-skills         # the policy, which never had the type
     python benchmarks/alfworld_skills_loop.py --types heat --seeds 0 -o runs/alfworld-skills    # about 2 CPU minutes
@@ -27,13 +27,13 @@ from typing import Any
 
 from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_worker, play
 
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, receptacle_kinds
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.gating.paired_gate import GateOutcome
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.skills.admit import AdmissionRules, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.querying import LLMEndpoints
@@ -183,7 +183,7 @@ def demonstrations(bench: Bench) -> Iterator[tuple[str, int, list[Trajectory]]]:
 
 def expert(task: Task) -> Trajectory:
     """The expert's episode, without noise."""
-    return play_episode(make_env("alfworld"), task, ALFWorldExpert(), seed=0)
+    return run_scripted_episode(make_env("alfworld"), task, ALFWorldExpert(), seed=0)
 
 
 def teach(bench: Bench, episodes: Sequence[Trajectory]) -> dict[str, Any]:

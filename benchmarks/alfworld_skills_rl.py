@@ -1,4 +1,4 @@
-"""GRPO on a type of task that the cold start never had, with a skill, without one, and with one that evolves: docs/alfworld-skills.md.
+"""GRPO on a type of task that the cold start never had, with a skill, without one, and with one that evolves: benchmarks/results/alfworld-skills.md.
 
     python benchmarks/alfworld_skills_rl.py --types clean --seeds 0 -o runs/alfworld-skills       # after alfworld_skills.py and its loop
 

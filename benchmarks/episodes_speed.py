@@ -18,8 +18,8 @@ from typing import Any, get_args
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
-from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.envs import TextEnv, make_env
@@ -30,7 +30,7 @@ from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.scripted import Exploration, play_episode
+from skill_ttrl.rollout.scripted import Exploration, run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.types import Message, Skill, Step, Task
 
@@ -114,8 +114,8 @@ def prompts() -> None:
 
 def memories() -> None:
     """CPU time of the prompt of a later turn, made anew and continued, with the expert's episodes of 60 generated games."""
-    env, expert = ALFWorldEnv(data="generated"), make_player("expert", ALFWORLD_ENV_ID)
-    played = [play_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
+    env, expert = ALFWorldEnv(data="generated"), make_scripted_agent("expert", ALFWORLD_ENV_ID)
+    played = [run_scripted_episode(env, task, expert, seed=1, explore=Exploration((0.1,))) for task in env.tasks()[:60]]
     scenes = [
         (step, AgentInput(step.observation, each.steps[:place], each.goal, step.admissible_actions))
         for each in played

@@ -2,7 +2,7 @@
 
     python benchmarks/webshop_agents.py scores         # scripted agents on the test goals, with intervals
     python benchmarks/webshop_agents.py ceiling        # over all goals: how many can be fulfilled, and why the others cannot
-    python benchmarks/webshop_agents.py weights        # the weights of agents/players/webshop_weighing.py, fitted on `train` by product
+    python benchmarks/webshop_agents.py weights        # the weights of agents/scripted/webshop_weighing.py, fitted on `train` by product
     python benchmarks/webshop_agents.py worth          # the expert on `dev` without one or another part of what it does
 
 The official 1,000 products are looked for in $WEBSHOP_DATA, or --data; the generated catalogue needs nothing.
@@ -22,17 +22,17 @@ from unittest.mock import patch
 
 import numpy as np
 
-from skill_ttrl.agents.players import webshop_expert, webshop_weighing
-from skill_ttrl.agents.players.scripted_agent import make_player
-from skill_ttrl.agents.players.webshop_expert import STEPS, query
-from skill_ttrl.agents.players.webshop_reading import Offer, read_wish
-from skill_ttrl.agents.players.webshop_weighing import Signs, signs
+from skill_ttrl.agents.scripted import webshop_expert, webshop_weighing
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted.webshop_expert import STEPS, query
+from skill_ttrl.agents.scripted.webshop_reading import Offer, read_wish
+from skill_ttrl.agents.scripted.webshop_weighing import Signs, signs
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
 from skill_ttrl.intervals import mean_interval, wilson_interval
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
 AGENTS = {
@@ -51,8 +51,8 @@ EACH = 4
 
 def play(env: WebShopEnv, agent: str, split: str) -> list[Trajectory]:
     """Every goal of a split once."""
-    player = make_player(agent, WEBSHOP_ENV_ID)
-    played = [play_episode(env, task, player, seed=0) for task in env.tasks(split)]
+    player = make_scripted_agent(agent, WEBSHOP_ENV_ID)
+    played = [run_scripted_episode(env, task, player, seed=0) for task in env.tasks(split)]
     errors = [episode.error for episode in played if episode.error]
     if errors:
         raise SystemExit(f"{len(errors)} episodes of {agent} failed, the first: {errors[0]}")

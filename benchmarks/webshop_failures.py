@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from skill_ttrl.agents.players.webshop_reading import BUTTONS, BUY, click
+from skill_ttrl.agents.scripted.webshop_reading import BUTTONS, BUY, click
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal, price_of

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.players.webshop_expert import STEPS
-from skill_ttrl.agents.players.webshop_reading import read_task
-from skill_ttrl.agents.players.webshop_weighing import WEIGHTS
+from skill_ttrl.agents.scripted.webshop_expert import STEPS
+from skill_ttrl.agents.scripted.webshop_reading import read_task
+from skill_ttrl.agents.scripted.webshop_weighing import WEIGHTS
 from skill_ttrl.agents.webshop_form import WEBSHOP
 from skill_ttrl.types import Step
 
@@ -135,7 +135,7 @@ class FormRule:
     """Shops by the form's texts alone, the same with every seed."""
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         self._steps: list[Step] = []
         self._wish: Wish | None = None
         self._results: list[Result] = []
@@ -143,7 +143,7 @@ class FormRule:
         self._plan: list[str] = []
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         admissible = tuple(info["admissible_commands"])
         scene = AgentInput(observation, tuple(self._steps), read_task(info), admissible)
         possible = WEBSHOP.actions(scene) if WEBSHOP.actions is not None else None

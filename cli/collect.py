@@ -146,11 +146,11 @@ def collect(
     from skill_ttrl.runs.episode_logs import lines_of
     from skill_ttrl.stages.collect import run
     from skill_ttrl.stages.collecting.collection import TaskSelection
-    from skill_ttrl.stages.collecting.watch import find_player
+    from skill_ttrl.stages.collecting.watch import find_scripted_agent
 
     check_resume(resume, output, lines_of(output))
     data = generated_data(env_data, mock)
-    scripted = find_player(policy, resolve_env(env)) is not None
+    scripted = find_scripted_agent(policy, resolve_env(env)) is not None
     of_model = {"--config": config, "--batch-size": batch_size, "--no-skills": no_skills, "--greedy": greedy}
     noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
     _refuse_foreign(policy, scripted, of_model, {**noise, "--num-workers": num_workers})

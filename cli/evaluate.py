@@ -181,9 +181,9 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         return True
     from skill_ttrl.config import load_config
     from skill_ttrl.envs import resolve_env
-    from skill_ttrl.stages.collecting.watch import find_player
+    from skill_ttrl.stages.collecting.watch import find_scripted_agent
 
-    return find_player(policy, resolve_env(env or load_config(str(config)).env.id)) is not None
+    return find_scripted_agent(policy, resolve_env(env or load_config(str(config)).env.id)) is not None
 
 
 def _play(place: Place, who: Mapping[str, Any]) -> Collected:

@@ -12,12 +12,12 @@ from skill_ttrl.voting import Ballot
 def careful(ballot: Ballot, *, lead: int = 2) -> VoteResult:
     """Reward the most common answer if it is `lead` votes ahead of the second; else skip the prompt.
 
-    A strategy that reads log-probs says so: `careful.needs = ("logprobs",)`. Fields of a `Ballot` and of a `VoteResult`
+    A strategy that reads log-probs says so: `careful.requires = ("logprobs",)`. Fields of a `Ballot` and of a `VoteResult`
     say what a vote may look at and decide.
     """
     tally = ballot.tally()
     first, second = [*tally.votes.values(), 0, 0][:2]
-    return tally.result() if first - second >= lead else tally.nobody(skipped=True, flags=("close",))
+    return tally.result() if first - second >= lead else tally.no_winner(skipped=True, flags=("close",))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.errors import EnvError, MissingDependencyError
 
 ENV_ID = "SkillTTRL/ALFWorld-v0"
@@ -30,7 +30,7 @@ def main(task: str | None) -> None:
     print(env.render())
 
     # A player is shown what an agent is shown: the observation and the commands, not the walkthrough.
-    expert = make_player("expert", ENV_ID)
+    expert = make_scripted_agent("expert", ENV_ID)
     seen = {"admissible_commands": info["admissible_commands"]}
     expert.start(observation, seen, seed=0)
     over, earned, steps = False, 0.0, 0

@@ -12,7 +12,7 @@ import sys
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.errors import EnvError
 
 ENV_ID = "SkillTTRL/WebShop-v0"
@@ -26,7 +26,7 @@ def main(goal: int) -> None:
     print(f"{info['source']}\n{info['task']}")
     print(f"Who knows the goal takes {len(info.pop('walkthrough'))} steps.\n")
 
-    expert = make_player("expert", ENV_ID)
+    expert = make_scripted_agent("expert", ENV_ID)
     expert.start(observation, info, seed=0)
     over = False
     while not over:

@@ -19,8 +19,8 @@ class ScriptedBackend:
     def __init__(self, texts: Sequence[str]) -> None:
         self._texts = itertools.cycle(texts)
         self.policy_version = SCRIPTED_VERSION
-        self.context: int | None = None
-        self.constrains = False
+        self.max_model_len: int | None = None
+        self.supports_structured_outputs = False
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """UTF-8 bytes of the messages."""
@@ -42,10 +42,10 @@ class ScriptedBackend:
         """UTF-8 bytes."""
         return len(self.encode_text(text))
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """A script has no weights."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """A script has no memory to give back."""
 
     def close(self) -> None:

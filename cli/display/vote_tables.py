@@ -32,13 +32,13 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     """The best strategies, with the difference from the majority and its verdict; with `full` every metric, also by problem type."""
     from skill_ttrl.stages.evaluation.vote_lab import describe_samples
 
-    judged = [each for each in lab.strategies if each.needs is None]
+    judged = [each for each in lab.strategies if each.requires is None]
     parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {describe_samples(lab)}"), "bold"), Text()]
     parts += [*_full(lab, judged)] if full else [*_main(lab, judged)]
     missing = [
-        Text(escape_terminal(f"{_name(each.strategy)} needs {each.needs}"), "yellow")
+        Text(escape_terminal(f"{_name(each.strategy)} needs {each.requires}"), "yellow")
         for each in lab.strategies
-        if each.needs
+        if each.requires
     ]
     parts += [Text(), *missing] if missing else []
     if lab.undecided_answers.count:

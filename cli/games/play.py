@@ -116,7 +116,7 @@ def play(
     keyboard, screen = _seat(env, console, by_hand=name is None, delay=delay)
     with _leaving(screen):
         env_id, given = resolve_env(env), list(overrides or [])
-        player = keyboard or stage.find_player(name or "", env_id)
+        player = keyboard or stage.find_scripted_agent(name or "", env_id)
         model = None
         if player is None:
             from skill_ttrl.stages.targets.play import find_policy, play_policy

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Keyboard:
-    """The person at the terminal, or the lines of a pipe: a `Player`.
+    """The person at the terminal, or the lines of a pipe: a `ScriptedAgent`.
 
     Args:
         console: where the prompt is shown.
@@ -45,7 +45,7 @@ class Keyboard:
         """The actions that are possible now, by how they are shown."""
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         if self.at_terminal:
             lists = "? lists what can be done, a number picks from the list, " if _listed(info) else ""
             said = self.greeting or f"Type an action. {lists}quit leaves."

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.text import Text
 
-from skill_ttrl.agents.players.webshop_reading import BUTTONS, SEARCH_SLOT
+from skill_ttrl.agents.scripted.webshop_reading import BUTTONS, SEARCH_SLOT
 from skill_ttrl.cli.games.screen import Keyboard, Screen
 from skill_ttrl.sanitize import escape_terminal
 

@@ -30,7 +30,7 @@ from skill_ttrl.types import Task, derive_seed
 ALFWORLD_ENV_ID = "SkillTTRL/ALFWorld-v0"
 ENGINES = ("fast", "official")
 RULES = ("real", "varied")
-_OPTIONS = ("task", "walkthrough", "reference", "rule", "skill", "moved")
+_OPTIONS = ("task", "walkthrough", "ground_truth", "rule", "skill", "moved")
 
 
 class ALFWorldEnv(TextEnv):
@@ -163,7 +163,7 @@ class ALFWorldEnv(TextEnv):
             options: `task`, the id of a game of any split of the same data (`env.unwrapped.games[3].id`; a number is refused, it
                 would mean another game with other data); `walkthrough`, whether `info` has one; `rule`, another rule of its
                 treatment (`STATE VERB TOOL`), which `info` then names; `moved`, the number of a version of the game in which what the
-                task needs lies elsewhere, which `info` then has. `reference` and `skill` mean nothing here.
+                task needs lies elsewhere, which `info` then has. `ground_truth` and `skill` mean nothing here.
 
         Raises:
             EnvError: an option is not known, there is no such game, or it cannot be read.

@@ -10,21 +10,22 @@ import gymnasium
 from skill_ttrl.answers import correct
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID, load_tasks
+from skill_ttrl.envs.arguments import reset_options
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.errors import EnvError, did_you_mean
+from skill_ttrl.errors import EnvError
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.types import Task
 
-_OPTIONS = ("question", "then", "reference")
+_OPTIONS = ("question", "then", "ground_truth")
 
 
 class MathEnv(TextEnv):
     """Math problems, one answer each, or short series of problems.
 
-    `reset(options={"question": text, "reference": answer or None})` plays one problem; without a question the seed draws
+    `reset(options={"question": text, "ground_truth": answer or None})` plays one problem; without a question the seed draws
     one from the environment's own. `"then": [text, ...]` makes it a series: each step shows the next problem, and the
     answer to the last one is what counts. The reward is 1 when the answer found in the action is graded right (`answers.correct`), else 0; with
-    no reference nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
+    no ground truth nothing is graded and the reward is 0. `info` has `answer` (what was found, or None), `answer_rule` (where: see `answers.find_answer`)
     and `graded`.
 
     Args:
@@ -57,7 +58,7 @@ class MathEnv(TextEnv):
         self._source = _source_config(f"synthetic:{family}" if source is None else source)
         self._tasks: Sequence[Task] = ()
         self._question: str | None = None
-        self._reference: str | None = None
+        self._ground_truth: str | None = None
         self._answer: str | None = None
         self._then: list[str] = []
 
@@ -68,25 +69,22 @@ class MathEnv(TextEnv):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Show a problem: the one in `options`, or one of its own drawn with `seed`."""
         super().reset(seed=seed)
-        options = options or {}
-        for name in options:
-            if name not in _OPTIONS:
-                raise EnvError(f"{MATH_ENV_ID} has no reset option {name!r}.{did_you_mean(name, _OPTIONS)}")
+        options = reset_options(MATH_ENV_ID, options, _OPTIONS)
         if "question" in options:
-            question, reference = options["question"], options.get("reference")
+            question, truth = options["question"], options.get("ground_truth")
         else:
             self._tasks = self._tasks or self.tasks()
             task = self._tasks[int(self.np_random.integers(len(self._tasks)))]
-            question, reference = task.options["question"], task.ground_truth
-        if not isinstance(question, str) or not isinstance(reference, str | None):
+            question, truth = task.options["question"], task.ground_truth
+        if not isinstance(question, str) or not isinstance(truth, str | None):
             raise EnvError(
-                f"{MATH_ENV_ID} needs a str as question and a str or None as reference, found "
-                f"{type(question).__name__} and {type(reference).__name__}."
+                f"{MATH_ENV_ID} needs a str as question and a str or None as ground_truth, found "
+                f"{type(question).__name__} and {type(truth).__name__}."
             )
         then = options.get("then", [])
         if not isinstance(then, list) or not all(isinstance(text, str) for text in then):
             raise EnvError(f"{MATH_ENV_ID} needs a list of str as then, found {then!r}.")
-        self._question, self._reference, self._answer = question, reference, None
+        self._question, self._ground_truth, self._answer = question, truth, None
         self._then = list(then)
         return question, {}
 
@@ -96,11 +94,11 @@ class MathEnv(TextEnv):
             raise gymnasium.error.ResetNeeded("Cannot call MathEnv.step before MathEnv.reset.")
         found = self._parser.parse(action)
         self._answer = found.answer
-        info = {"answer": found.answer, "answer_rule": found.answer_rule, "graded": self._reference is not None}
+        info = {"answer": found.answer, "answer_rule": found.answer_rule, "graded": self._ground_truth is not None}
         if self._then:
             self._question = self._then.pop(0)
             return self._question, 0.0, False, False, info
-        right = correct([(self._answer, self._reference)])[0]
+        right = correct([(self._answer, self._ground_truth)])[0]
         return "", float(right), True, False, info
 
     def render(self) -> str | None:

@@ -19,7 +19,7 @@ from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import DataError, EnvError
 from skill_ttrl.types import Task
 
-OPTIONS = ("question", "answers", "context", "reference")
+OPTIONS = ("question", "answers", "context", "ground_truth")
 MATCHES = ("contains", "exact")
 MARKED = ("tag", "boxed")
 """Rules of `find_answer` by which an answer is set apart from the text around it."""
@@ -117,9 +117,9 @@ class QAEnv(TextEnv):
 
 
 def _accepted(options: Mapping[str, Any]) -> list[str] | None:
-    """The accepted phrasings: `answers`, else `reference` alone; None where there are none."""
-    answers, reference = options.get("answers"), options.get("reference")
-    listed = [reference] if answers is None and reference is not None else answers
+    """The accepted phrasings: `answers`, else `ground_truth` alone; None where there are none."""
+    answers, truth = options.get("answers"), options.get("ground_truth")
+    listed = [truth] if answers is None and truth is not None else answers
     if isinstance(listed, str):
         listed = [listed]
     if listed is not None and not (isinstance(listed, list | tuple) and all(isinstance(each, str) for each in listed)):

@@ -31,7 +31,7 @@ WEBSHOP_ENV_ID = "SkillTTRL/WebShop-v0"
 MAX_STEPS = 15
 """Steps of an episode, as in SkillRL and verl-agent; the paper's agents had 100."""
 _FLAGS = ("query_codes", "show_attributes")
-_OPTIONS = ("task", "goal", "walkthrough", "reference")
+_OPTIONS = ("task", "goal", "walkthrough", "ground_truth")
 
 
 class WebShopEnv(TextEnv):
@@ -197,7 +197,7 @@ class WebShopEnv(TextEnv):
         Args:
             seed: draws a goal where none is given.
             options: `task`, the id of a goal of any split; or `goal`, its number in the fixed order; `walkthrough`, whether
-                `info` has one. `reference` means nothing here.
+                `info` has one. `ground_truth` means nothing here.
 
         Raises:
             EnvError: an option is not known, there is no such goal, or a running server does not answer.

@@ -130,6 +130,6 @@ class EvalConfig(Section):
     greedy: bool = True
     controls: list[str] = Field(default_factory=lambda: ["random", "first"])
     """Scripted agents that play the same tasks for comparison, in environments that judge and list actions: `random`, `first` (the
-    first action that a prompt lists), `constant:TEXT`, or another player. `[]`: none."""
+    first action that a prompt lists), `constant:TEXT`, or another scripted agent. `[]`: none."""
     confidence: float = Field(default=0.95, gt=0, lt=1)
     """Level of the intervals."""

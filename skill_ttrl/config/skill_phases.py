@@ -17,7 +17,7 @@ class CollectConfig(Section):
     """The phase collect: episodes to distill skills from and to imitate."""
 
     agent: str = "expert"
-    """A player (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
+    """A scripted agent (`expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, `rule`, `careful`, `brief`, `module:attribute`), or a policy: a run, a model, `openai`."""
     data: list[str] | None = Field(default=None, min_length=1)
     """Data whose training tasks are played one after another, each in the place of `env.kwargs.data`, such as `[official, "generated:10000"]`:
     so many `episodes` and `rollouts_per_task` of each. None: those of `env.kwargs`. The run learns and is measured on its own data, whatever stands here."""
@@ -26,7 +26,7 @@ class CollectConfig(Section):
     rollouts_per_task: int = Field(default=1, ge=1)
     """Episodes of each task."""
     epsilon: Share | Annotated[list[Share], Field(min_length=1)] = 0.0
-    """Share of a player's steps in which any possible action is taken instead of its own, which stays in the step's info as
+    """Share of a scripted agent's steps in which any possible action is taken instead of its own, which stays in the step's info as
     `expert_action`: what it would have done there. A list: one for each rollout of a task in turn, such as `[0, 0.1, 0.2, 0.3]` with `rollouts_per_task: 4`; the
     advice is then kept even where all are 0."""
     explore_moves: float = Field(default=0.0, ge=0, le=1)
@@ -36,9 +36,9 @@ class CollectConfig(Section):
     """Actions that only move: a text, or its beginning with `*` behind it."""
     explore_never: list[str] = Field(default_factory=list)
     """Actions that are never taken at random, such as the one that ends an episode: a text, or its beginning with `*` behind it. Where no other
-    is possible, the player's own is taken."""
+    is possible, the agent's own is taken."""
     max_steps: int | None = Field(default=None, ge=1)
-    """Longest episode of a player, in steps; None: the environment alone bounds it."""
+    """Longest episode of a scripted agent, in steps; None: the environment alone bounds it."""
 
 
 class DistillConfig(Section):
@@ -71,7 +71,7 @@ class DemonstrationsConfig(Section):
     examples: int | None = Field(default=7500, ge=1)
     """Most steps that are imitated (SkillRL: 7,500 of ALFWorld, 2,400 of WebShop), spread over episodes; None: all."""
     label: Literal["success", "expert"] = "success"
-    """Actions to imitate: `success`, those of won episodes; `expert`, the ones that the player would have taken at each step of every
+    """Actions to imitate: `success`, those of won episodes; `expert`, the ones that the agent would have taken at each step of every
     episode (see `collect.epsilon`)."""
     rationale: Literal["none", "skill", "next_subgoal", "openai"] = "none"
     """Content of `<think>`. `none`: nothing, and no tag. `skill`: the title of the skill that the step follows. `next_subgoal`: the next

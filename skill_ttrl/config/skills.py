@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,7 +17,10 @@ class SkillsConfig(Section):
 
     bank: Annotated[str | None, present("skills.bank")] = None
     """Skills to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or
-    `synthetic:operators`; None: an empty bank. The run stores a copy of its own in its folder."""
+    `synthetic:operators`; None: an empty bank. The run stores a copy of its own in its folder, unless the bank is `shared`."""
+    shared: bool = False
+    """True: `bank` is a folder that several runs read and write at the same time; the first of them makes it. Each step begins with the newest
+    version. Vectors then need `chroma_server`, or `index: memory`. See [scale.md](scale.md#shared-bank)."""
     enabled: bool = True
     """False: the bank is not used. No skills are put into prompts, no queries are answered. A control."""
     type_names: dict[str, str] = Field(default_factory=dict)
@@ -100,6 +104,22 @@ class SkillsConfig(Section):
     def embeds(self) -> bool:
         """True if skills are found by vectors, so that an embedder is needed."""
         return self.retrieval in ("embedding", "hybrid")
+
+    def sharing_problems(self) -> Iterator[str]:
+        """Settings that a shared bank cannot have, one sentence each; none where it is not shared."""
+        if not self.shared:
+            return
+        if self.bank is None or self.bank.startswith(("synthetic:", "document:")):
+            yield f"skills.shared needs skills.bank to name the folder that the runs share; it is {self.bank}"
+        if self.embeds and self.index == "chroma" and self.chroma_server is None:
+            yield (
+                "skills.shared needs skills.chroma_server (chroma run --path FOLDER --port PORT) or skills.index=memory: one process owns "
+                "an embedded Chroma"
+            )
+        if self.stale_after_steps is not None:
+            yield "skills.stale_after_steps counts the steps of one run, and skills.shared is for several: leave it out"
+        if self.gate is not None:
+            yield "skills.gate tests a bank that one run changes, and skills.shared is for several: leave one of them out"
 
     @model_validator(mode="after")
     def _notes_need_vectors(self) -> SkillsConfig:

@@ -40,17 +40,17 @@ class Request:
     messages: tuple[Message, ...] = ()
     n: int = 1
     token_ids: tuple[int, ...] | None = None
-    """Exact prompt tokens. If given, a backend that works on tokens ignores `messages` and `begun`."""
-    begun: str = ""
+    """Exact prompt tokens. If given, a backend that works on tokens ignores `messages` and `assistant_prefix`."""
+    assistant_prefix: str = ""
     """Text of the answer so far, which the completion continues; for backends that work on text only."""
-    choices: tuple[str, ...] = ()
-    """The completion is exactly one of these texts; empty: anything. Only for backends that say `constrains`. A text with a place for the
+    choice: tuple[str, ...] = ()
+    """The completion is exactly one of these texts; empty: anything. Only for backends that say `supports_structured_outputs`. A text with a place for the
     model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
     slot_words: tuple[str, ...] = ()
     """The only texts that may stand in such a place, any number of them but at least one, with a space between two; the place is then
     the end of its choice. Empty: any words. Only for backends that say `limits_slots`."""
     whole_choices: bool = False
-    """Draw one of `choices` by the probability of all of its tokens, not token by token. Only for backends that say `weighs_choices`."""
+    """Draw one of `choice` by the probability of all of its tokens, not token by token. Only for backends that say `weighs_choices`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 
@@ -90,7 +90,7 @@ class BackendFacts:
 class Backend(Protocol):
     """A rollout backend.
 
-    One that has something to start before it can sample has `ready()`: a rollout calls it before the time of its episodes counts.
+    One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
     """
@@ -102,11 +102,11 @@ class Backend(Protocol):
     blocking: bool
     """False where it is left out."""
     policy_version: int
-    """Stamped on every completion; raised by `sync`."""
-    context: int | None
+    """Stamped on every completion; raised by `update_weights`."""
+    max_model_len: int | None
     """Most tokens of a prompt and its completion together; None: not known."""
-    constrains: bool
-    """True if completions are limited to `Request.choices`. One that can limit slots to `Request.slot_words` too says `limits_slots`."""
+    supports_structured_outputs: bool
+    """True if completions are limited to `Request.choice`. One that can limit slots to `Request.slot_words` too says `limits_slots`."""
 
     def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Prompt tokens of a conversation that the assistant is to continue; None for a backend that knows texts alone."""
@@ -143,7 +143,7 @@ class Backend(Protocol):
         """
         ...
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Take over the learner's present weights under this version number.
 
         Raises:
@@ -151,8 +151,8 @@ class Backend(Protocol):
         """
         ...
 
-    def rest(self) -> None:
-        """Give back the memory that the learner could use. The next `sync` ends it."""
+    def sleep(self) -> None:
+        """Give back the memory that the learner could use. The next `update_weights` ends it."""
         ...
 
     def close(self) -> None:

@@ -24,6 +24,8 @@ FACTS = {
     REMOTE: BackendFacts(trainable=False, remote=True),
     COMMAND: BackendFacts(trainable=False, remote=True),
 }
+FORMER = {"sync": "update_weights", "rest": "sleep"}
+"""Former member of a backend → present one."""
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
 
@@ -83,11 +85,16 @@ def make_backend(context: BackendContext) -> Backend:
     """
     name = context.settings.rollout.backend
     backend = BACKENDS.get(name)(context)
-    missing = [each for each in ("generate", "encode", "count", "sync", "rest", "close") if not hasattr(backend, each)]
+    missing = [
+        each
+        for each in ("generate", "encode", "count", "update_weights", "sleep", "close")
+        if not hasattr(backend, each)
+    ]
     if missing:
+        renamed = [f"; {old} is now {new}" for old, new in FORMER.items() if new in missing and hasattr(backend, old)]
         raise ConfigError(
             f"{name!r} gave a {type(backend).__name__} without {', '.join(missing)}. A backend has "
-            "the members of skill_ttrl.llm.backend.Backend."
+            f"the members of skill_ttrl.llm.backend.Backend{''.join(renamed)}."
         )
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()

@@ -83,7 +83,7 @@ class _Draft:
         return self.longest - (sum(self.mask) if self.mask else len(self.logprobs))
 
     def may_pause(self, limit: int) -> bool:
-        if self.request.choices:  # it is one of them as a whole, whatever it spells
+        if self.request.choice:  # it is one of them as a whole, whatever it spells
             return False
         return self.asked < limit and self.idle < MAX_IDLE
 
@@ -99,7 +99,7 @@ class _Draft:
     def continuation(self) -> Request:
         """The request that continues it: by its tokens, and for a backend that knows none by its text so far."""
         ids = (*self.prompt, *self.ids)
-        return replace(self.request, token_ids=ids or None, begun=self.text, max_new_tokens=self.room)
+        return replace(self.request, token_ids=ids or None, assistant_prefix=self.text, max_new_tokens=self.room)
 
     def completion(self) -> Completion:
         assert self.last is not None

@@ -136,6 +136,14 @@ SKILLS = Section(
         ),
         Metric("bank_version", *COUNT, "version of the bank after the step", BANK),
         Metric(
+            "skills_conflicts",
+            *COUNT,
+            "changes of the step that did not fit the newest version of a shared bank: another run had changed or evicted the skill, or added the same",
+            "`skills.shared`",
+            trouble="most changes of each step",
+            change="fewer runs on one bank, or a larger `skills.max_skills`; the reasons: `skillttrl skills history BANK`",
+        ),
+        Metric(
             "bank_versions/present_reward",
             *REWARD,
             "mean reward of the rollouts that saw the present version of the bank",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.agents.players.scripted_agent import Player, advice_of, on_action_override
+from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, advice_of, on_action_override
 from skill_ttrl.rollout.info import text_of
 from skill_ttrl.types import Task, derive_seed
 
@@ -17,12 +17,12 @@ class Adviser:
     """Watches one rollout; its `advice` is for the present state.
 
     Args:
-        player: gives the advice. It learns of each action that was not its own (`Player`).
+        player: gives the advice. It learns of each action that was not its own (`ScriptedAgent`).
         seed: of the player's choices.
         attempt: number of the rollout of its task.
     """
 
-    def __init__(self, player: Player, seed: int, attempt: int = 0) -> None:
+    def __init__(self, player: ScriptedAgent, seed: int, attempt: int = 0) -> None:
         self._player, self._seed, self._attempt = player, seed, attempt
         self._said = ""
         self.advice: str | None = None

@@ -35,7 +35,7 @@ def make_step(
 
 def reset_options(task: Task) -> dict[str, Any]:
     """The `options` of an environment's `reset`; the true answer is among them only where the task still carries it."""
-    return {**task.options, **({} if task.ground_truth is None else {"reference": task.ground_truth})}
+    return {**task.options, **({} if task.ground_truth is None else {"ground_truth": task.ground_truth})}
 
 
 def failure(raised: BaseException) -> str:

@@ -53,7 +53,7 @@ async def rollout(
     if settings.adviser is not None:
         for place, episode in enumerate(episodes):
             episode.adviser = Adviser(settings.adviser(), settings.seed, place % group_size)
-    getattr(backend, "ready", lambda: None)()  # an engine that starts only now takes nobody's time
+    getattr(backend, "start", lambda: None)()  # an engine that starts only now takes nobody's time
     run = RolloutContext(agent, backend, settings, on_episode)
     starts = range(0, len(episodes), group_size)
     extends = agent.prompts_extend and settings.max_turns > 1
@@ -196,7 +196,9 @@ def refuse_failure(groups: Sequence[Group]) -> list[str]:
     tries = [trajectory for group in groups for trajectory in group.trajectories]
     errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
     if tries and all_unanswered(groups):
-        raise EndpointError(f"The model gave no answer in any of {len(tries)} tries. The first: {errors[0]}", "failed")
+        raise EndpointError(
+            f"The model gave no answer in any of {len(tries)} rollouts. The first: {errors[0]}", "failed"
+        )
     if errors and len(errors) == len(tries):
-        raise EnvError(f"Every one of {len(tries)} tries failed in {groups[0].task.env_id}. The first: {errors[0]}")
+        raise EnvError(f"Every one of {len(tries)} rollouts failed in {groups[0].task.env_id}. The first: {errors[0]}")
     return errors

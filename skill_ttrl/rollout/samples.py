@@ -23,7 +23,7 @@ class SamplingPass:
     """One way of sampling every problem."""
 
     name: str
-    tries: int
+    rollouts_per_task: int
     """Samples of each problem."""
     sampling: Sampling
     seed: int

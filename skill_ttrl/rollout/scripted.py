@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import Player, advice_of, any_action, on_action_override
+from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, advice_of, any_action, on_action_override
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.rollout.info import (
@@ -96,10 +96,10 @@ def fits(action: str, patterns: Sequence[str]) -> bool:
     return any(action.startswith(each[:-1]) if each.endswith("*") else action == each for each in patterns)
 
 
-def play_episode(
+def run_scripted_episode(
     env: gymnasium.Env[str, str],
     task: Task,
-    player: Player,
+    player: ScriptedAgent,
     *,
     seed: int,
     attempt: int = 0,
@@ -158,7 +158,7 @@ def play_episode(
     )
 
 
-def _reset(env: gymnasium.Env[str, str], task: Task, player: Player, seed: int) -> tuple[str, dict[str, Any]]:
+def _reset(env: gymnasium.Env[str, str], task: Task, player: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:
     """First observation and `info` of a task, with what the player needs to know of it."""
     options = {**reset_options(task), **getattr(player, "needs", {})}
     own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed

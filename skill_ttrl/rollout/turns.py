@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from skill_ttrl.agents.agent import Agent, RetrievalQuery
-from skill_ttrl.agents.players.scripted_agent import Player
+from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 from skill_ttrl.llm.batching import BatchingBackend
@@ -42,7 +42,7 @@ class RolloutSettings:
     """The model can write nothing but an action that the environment lists, where it lists any."""
     structured_by: Literal["tokens", "actions"] = "tokens"
     """The way in which one of them is drawn (`agent.structured_by`)."""
-    adviser: Callable[[], Player] | None = None
+    adviser: Callable[[], ScriptedAgent] | None = None
     """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
     schedule: Schedule = "sync"
     """`sync` calls environments here and in order, `async` in threads."""
@@ -116,7 +116,7 @@ class RolloutContext:
                 "that can keep to these words, and the one of rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
         whole = self.settings.structured_by == "actions"
-        return replace(request, choices=choices, slot_words=slot_words, whole_choices=whole)
+        return replace(request, choice=choices, slot_words=slot_words, whole_choices=whole)
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""

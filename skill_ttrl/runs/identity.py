@@ -6,6 +6,7 @@ import datetime
 import importlib.metadata
 import json
 import platform
+import uuid
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +33,8 @@ NO_EFFECT_ON_RESULTS = (
     "rl.micro_batch_size",
     "rl.micro_batch_tokens",
     "rollout.max_batch_size",
+    "skills.chroma_server",
+    "skills.index",
     "model.gradient_checkpointing",
     "model.packing",
     "runtime.nproc",
@@ -53,9 +56,13 @@ processes train, where episodes run, where a server is or how long it is waited 
 
 
 def describe_environment() -> dict[str, Any]:
-    """Return the content of `run.json`: schema, versions and platform. Excludes the user, the host name and the command."""
+    """Return the content of `run.json`: schema, an id drawn for this run, versions and platform.
+
+    Excludes the user, the host name and the command.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
+        "id": uuid.uuid4().hex[:12],
         "skill_ttrl": _version("skill-ttrl") or "not installed",
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "python": platform.python_version(),

@@ -172,7 +172,7 @@ def difference(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
 
 def content_changes(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
     """`difference` without the skills whose statistics alone differ: what a prompt could show otherwise."""
-    return tuple(change for change in difference(a, b) if _without_stats(change.before) != _without_stats(change.after))
+    return tuple(change for change in difference(a, b) if without_stats(change.before) != without_stats(change.after))
 
 
 def usage_changes(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
@@ -185,7 +185,8 @@ def usage_changes(a: Snapshot, b: Snapshot) -> tuple[Change, ...]:
     )
 
 
-def _without_stats(skill: Skill | None) -> Skill | None:
+def without_stats(skill: Skill | None) -> Skill | None:
+    """The skill without its statistics and flags: equal ones say the same."""
     return None if skill is None else replace(skill, stats=SkillStats(), flags=())
 
 

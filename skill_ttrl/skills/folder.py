@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,10 @@ from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powe
 SCHEMA = 1
 BANK_FILE = "bank.json"
 LOG_FILE = "log.jsonl"
+LOCK_SECONDS = 30.0
+"""Longest wait for the lock of a shared bank: an update holds it for milliseconds."""
+LOCK_PAUSE = (0.0005, 0.003)
+"""Seconds between two attempts, drawn anew each time so that nobody is always late."""
 
 
 def is_bank(path: Path) -> bool:
@@ -75,29 +81,80 @@ def write_settings(path: Path, settings: dict[str, Any]) -> None:
     write_atomic(file, content.encode())
 
 
-def take(path: Path) -> int:
-    """Lock the folder, made where it is not there."""
+def settle_settings(path: Path, settings: dict[str, Any]) -> None:
+    """Write the settings that a bank is opened with. Those of a shared bank stay: they are what all its writers agreed on.
+
+    Raises:
+        SkillBankError: the bank is shared and is opened for one process alone, or with another capacity.
+    """
+    found = read_settings(path)
+    if not found.get("shared"):
+        if settings != found:
+            write_settings(path, settings)
+        return
+    if not settings.get("shared"):
+        raise SkillBankError(
+            f"The bank at {path} is shared: other processes write it too, so it cannot be opened for one alone. Open it with "
+            "shared=True (a run: skills.shared=true), or work on a copy: skillttrl skills export, then import."
+        )
+    if settings["max_skills"] != found["max_skills"]:
+        raise SkillBankError(
+            f"The shared bank at {path} holds at most {found['max_skills']} skills, and here max_skills is "
+            f"{settings['max_skills']}: each writer would evict what the others add. Set skills.max_skills={found['max_skills']}."
+        )
+
+
+def check_new(path: Path) -> None:
+    """Refuse to make a bank where other things are.
+
+    Raises:
+        SkillBankError: the path is a file, or a folder that holds something and is no bank.
+    """
     if path.exists() and not path.is_dir():
         raise SkillBankError(
             f"{path} is a file. A skill bank is a folder: name another path, or import the file into one."
         )
-    path.mkdir(parents=True, exist_ok=True)
-    check_links(path)
     own = (LOCK_FILE, f".{BANK_FILE}", f"{BANK_FILE}{SUFFIX}")
-    foreign = [entry for entry in path.iterdir() if not (entry.name.startswith(own) or _is_empty_log(entry))]
+    entries = path.iterdir() if path.is_dir() else ()
+    foreign = [entry for entry in entries if not (entry.name.startswith(own) or _is_empty_log(entry))]
     if foreign and not is_bank(path):
         raise SkillBankError(
             f"{path} is no skill bank and holds other things ({quote(foreign[0].name)}). Name a new or an empty folder."
         )
-    try:
-        return acquire_lock(path)
-    except RunFolderError as error:
-        if isinstance(error.__cause__, OSError):
-            raise refusal("lock", path, error.__cause__) from error
-        # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees all
-        # locks that a process has on a file when it closes any descriptor of it.
-        only_looking = f"or only look at it: skillttrl inspect {path}"
-        raise SkillBankError(str(error).replace("or choose another --output.", only_looking)) from None
+
+
+def take(path: Path, seconds: float = 0.0) -> int:
+    """Lock the folder, made where it is not there; see `lock`."""
+    check_new(path)
+    path.mkdir(parents=True, exist_ok=True)
+    check_links(path)
+    return lock(path, seconds)
+
+
+def lock(path: Path, seconds: float = 0.0) -> int:
+    """Lock a bank's folder; the descriptor that holds the lock (`release_lock`).
+
+    Args:
+        path: the folder.
+        seconds: how long to wait for another process.
+
+    Raises:
+        SkillBankError: another process has it all that time, or it cannot be locked.
+    """
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            return acquire_lock(path)
+        except RunFolderError as error:
+            if isinstance(error.__cause__, OSError):
+                raise refusal("lock", path, error.__cause__) from error
+            if time.monotonic() >= until:
+                # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees
+                # all locks that a process has on a file when it closes any descriptor of it.
+                only_looking = f"or only look at it: skillttrl inspect {path}"
+                waited = f" It was waited for {seconds:g} s." if seconds else ""
+                raise SkillBankError(str(error).replace("or choose another --output.", only_looking) + waited) from None
+        time.sleep(random.uniform(*LOCK_PAUSE))
 
 
 def _is_empty_log(entry: Path) -> bool:

@@ -30,6 +30,7 @@ REMEMBERED = (
     "searched",
     "fallback",
     "stale_after_steps",
+    "shared",
 )
 """Settings that a bank's folder keeps from its last write."""
 IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
@@ -67,6 +68,8 @@ class BankSettings:
     """Where vectors are kept; a bank in memory, or read only, keeps them in memory."""
     chroma_server: str | None = None
     """`host:port` of a Chroma server, in place of one in the bank's folder."""
+    shared: bool = False
+    """Several processes may have the bank open for writing: each update takes the lock for itself. A bank that was shared once stays so."""
 
     def __post_init__(self) -> None:
         if self.max_skills < 1:

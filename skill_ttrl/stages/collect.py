@@ -1,7 +1,7 @@
 """`skillttrl collect`: the tasks of an environment are played, and every episode is kept.
 
 One line an episode (`types.Trajectory` as JSON), in the order of the tasks, whatever the number of processes; stopped at any
-point and called again, it goes on and ends with the same bytes as one that was never stopped. Here plays a player that needs no
+point and called again, it goes on and ends with the same bytes as one that was never stopped. Here plays a scripted agent, which needs no
 model, which loads nothing of what a model takes; a policy plays in `collect_policy`.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import FIRST, Player, check_adviser, make_player
+from skill_ttrl.agents.scripted.scripted_agent import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
 from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.cores import cores
@@ -25,7 +25,7 @@ from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
-from skill_ttrl.rollout.scripted import MOVES, Exploration, play_episode
+from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -38,7 +38,7 @@ from skill_ttrl.stages.collecting.collection import (
     written,
 )
 from skill_ttrl.stages.collecting.on_workers import on_workers
-from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.types import Task
 from skill_ttrl.workers import work
 
@@ -61,17 +61,17 @@ def run(
 ) -> Collected:
     """Run a scripted agent on tasks, in order, and store every episode.
 
-    An episode in which the environment or the player fails is data: its line has `error`, and it counts as no success.
+    An episode in which the environment or the agent fails is data: its line has `error`, and it counts as no success.
 
     Args:
         selection: which tasks; the environment is made with its `kwargs`.
         agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, or `module:attribute`, called without arguments
-            (`agents.players.scripted_agent.Player`). Each process has one, so `start` must forget earlier episodes.
+            (`agents.scripted.scripted_agent.ScriptedAgent`). Each process has one, so `start` must forget earlier episodes.
         prompts: how a policy's prompts list the actions and how many turns it has: `first` then takes the action that such a
             prompt lists first. None: as the environment lists them.
-        explore: probability, in [0, 1], that a step takes a random admissible action in place of the player's own, which stays in
+        explore: probability, in [0, 1], that a step takes a random admissible action in place of the agent's own, which stays in
             the step's `info` as `expert_action`; a sequence: one for each rollout of a task in turn. See `Exploration`.
-        seed: of the environment, where a task has none, and of the player, whose choices differ between rollouts of a task.
+        seed: of the environment, where a task has none, and of the scripted agent, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
         scale: where the agent plays; None: on this machine.
@@ -115,7 +115,7 @@ def run_as_configured(
     output: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Collected:
-    """Have a player play what a run of `config` is measured on, so that both can be compared: same tasks, same turns.
+    """Have a scripted agent play what a run of `config` is measured on, so that both can be compared: same tasks, same turns.
 
     `first` takes the action that the config's prompts list first, `constant:TEXT` is read as the config reads a model's text.
 
@@ -167,7 +167,7 @@ def run_as_configured(
 def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
     if explore.advises:  # refused before anything is played
-        check_adviser(make_player(agent, resolve_env(selection.env), prompts))
+        check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
     units = selection.units(collection.progress)
     make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
     depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
@@ -198,7 +198,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         SkillTTRLError: as for `run` and `targets.collect.run_policy`.
         Interrupted: a signal came; finished episodes are stored.
     """
-    if find_player(config.collect.agent, resolve_env(config.env.id)) is None:
+    if find_scripted_agent(config.collect.agent, resolve_env(config.env.id)) is None:
         from skill_ttrl.stages.targets.collect import collect_for_run
 
         return collect_for_run(path, config, progress)
@@ -219,7 +219,7 @@ def exploration(asked: CollectConfig) -> Exploration:
 
 
 class _Playing:
-    """Plays one unit after another in its process, with one environment and one player.
+    """Plays one unit after another in its process, with one environment and one scripted agent.
 
     Both are made anew after an episode that failed: what comes next must not depend on what a failure left behind.
     """
@@ -234,11 +234,11 @@ class _Playing:
         explore: Exploration,
     ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
-        self._make_player = partial(make_player, agent, resolve_env(env), prompts)
-        self._play = partial(play_episode, seed=seed, explore=explore)
+        self._make_player = partial(make_scripted_agent, agent, resolve_env(env), prompts)
+        self._play = partial(run_scripted_episode, seed=seed, explore=explore)
         if prompts is not None:
             self._play = partial(self._play, max_steps=prompts.max_turns)
-        self._made: tuple[gymnasium.Env[Any, Any], Player] | None = None
+        self._made: tuple[gymnasium.Env[Any, Any], ScriptedAgent] | None = None
 
     def __call__(self, unit: Unit) -> tuple[str, EpisodeResult]:
         """The line of the episode, and what is counted of it."""
@@ -250,7 +250,7 @@ class _Playing:
             self._made = None
         return line, outcome
 
-    def _make(self) -> tuple[gymnasium.Env[Any, Any], Player]:
+    def _make(self) -> tuple[gymnasium.Env[Any, Any], ScriptedAgent]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
             return self._make_env(), self._make_player()

@@ -18,7 +18,7 @@ from statistics import fmean
 import numpy as np
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.players.scripted_agent import Player, make_player
+from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent, make_scripted_agent
 from skill_ttrl.config import SFTConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs import resolve_env
@@ -58,7 +58,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             if buffer is None:
                 buffer = encode(run, played(run))
             buffer += encode(run, play_round(run, number, before))
-            parts.backend.rest()
+            parts.backend.sleep()
             own = round_config(run.config, steps)
             if not buffer:
                 raise DataError(
@@ -79,7 +79,7 @@ def measure(run: Run, rounds: int, done: int) -> None:
     """Evaluate after so many rounds, where that is due; `done` updates. A resumed run makes up for one that was interrupted."""
     every = run.config.dagger.eval_rounds
     if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
-        run.components.backend.sync(done)
+        run.components.backend.update_weights(done)
         first = rounds == 0 and run.config.phases[-1] == PHASE  # its table then says what the rounds have changed
         run.evaluate("before" if first else f"dagger {rounds}")
 
@@ -187,10 +187,10 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     if not left:
         return []
     shown, state = f"DAgger round {number + 1}: play", PhaseState(PHASE, before)
-    parts.backend.sync(before)
+    parts.backend.update_weights(before)
     worker, adviser = (
         worker_of(run),
-        partial(make_player, config.collect.agent, resolve_env(config.env.id), config.agent),
+        partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent),
     )
     run.progress.start(shown, config.dagger.episodes, "episode", max(0, there - number * config.dagger.episodes))
     began, found = time.perf_counter(), list[Trajectory]()
@@ -215,27 +215,27 @@ def worker_of(run: Run) -> RolloutWorker:
     agent = config.agent.model_copy(
         update={
             "max_turns": own.max_turns or config.agent.max_turns,
-            "structured_actions": constrains(config),
+            "structured_actions": supports_structured_outputs(config),
         }
     )
     worker = run.components.worker.with_bank(run.components.bank.view())
     return replace(worker, config=config.model_copy(update={"agent": agent}))
 
 
-def constrains(config: SkillTTRLConfig) -> bool:
+def supports_structured_outputs(config: SkillTTRLConfig) -> bool:
     """True where the policy may write nothing but possible actions."""
     found = config.dagger.structured_actions
     return config.agent.structured_actions if found is None else found
 
 
-def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[Player]) -> list[Trajectory]:
+def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[ScriptedAgent]) -> list[Trajectory]:
     """Play a chunk, and append its episodes to the buffer's file."""
     rollout = run.config.rollout
     sampling = Sampling(chunk.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
     seed = derive_seed(run.config.seed, PHASE, "rollout", chunk.first)
     groups = worker.generate_rollouts(chunk.tasks, 1, sampling, seed, adviser=adviser)
     if refuse_failure(groups):
-        run.warn(f"Some tries fail in {chunk.tasks[0].env_id}: each error is in {EPISODES}.")
+        run.warn(f"Some rollouts fail in {chunk.tasks[0].env_id}: each error is in {EPISODES}.")
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     run.folder.append_jsonl(EPISODES, [to_json(each) for each in episodes])
     return episodes

@@ -103,7 +103,7 @@ def distill_into(
     result = teacher.distill(collector.cases(), config.distill)
     if not isinstance(result, TeacherResult):
         raise ConfigError(f"The teacher {name!r} gave a {type(result).__name__} in place of a Lesson (skills.teacher).")
-    admitted = admit(result.drafts, bank.snapshot(), _rules(bank, config), step=round)
+    admitted = admit(result.drafts, bank.refresh(), _rules(bank, config), step=round)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]

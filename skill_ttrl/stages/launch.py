@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from skill_ttrl.agents.players.scripted_agent import player_names
+from skill_ttrl.agents.scripted.scripted_agent import scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config, recipe_names
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.envs.lookup import SHORT_NAMES
@@ -191,7 +191,11 @@ def _weights_of(policy: Path) -> list[str]:
         RunFolderError, CheckpointError: see `find_trained`.
     """
     name = str(policy)
-    if is_remote(name) or is_command(name) or (name.partition(":")[0] in player_names() and not policy.exists()):
+    if (
+        is_remote(name)
+        or is_command(name)
+        or (name.partition(":")[0] in scripted_agent_names() and not policy.exists())
+    ):
         raise ConfigError(
             f"--policy {name} has no weights to train. Name a run, a checkpoint, a model folder or a hub model (OWNER/NAME)."
         )

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from skill_ttrl.errors import SkillTTRLError, TrainingError
+from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -42,7 +42,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank = parts.backend, parts.bank
-    backend.sync(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
+    backend.update_weights(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     state = RLState.restore(run, evolution, text)
     prepare_first_step(run, state)
@@ -50,14 +50,14 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     for step in remaining_steps(run, state):
         clock = StepTimer(run.progress, shown(config), parts.accelerator)
         # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
-        with checkpoint_on_error(run, state, TrainingError):
+        with checkpoint_on_error(run, state, TrainingError, SkillBankError):
             found = sample_step(run, state, rewards, clock, step)
         groups, votes, chosen = found.groups, found.votes, found.chosen
         if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests
             with clock("skills"):
                 found.metrics |= change_bank(run, state, text, groups, step)
         with clock("update"):
-            backend.rest()  # gives its memory to the learner, until `sync`
+            backend.sleep()  # gives its memory to the learner, until `sync`
             # Rewards become advantages within each group, and the weights follow (`rl.learn`).
             rollouts, cast = [group for group, _ in chosen], [vote for _, vote in chosen]
             how: dict[str, Any] = {"step": step, "seed": config.seed, "temperature": parts.worker.sampling.temperature}
@@ -75,7 +75,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
         state.step, state.task_batches = step + 1, found.task_batches
         # The step counts even where its weights cannot be handed to the sampler: it is saved, and a resumed run hands them over.
         with clock("sync"), checkpoint_on_error(run, state, SkillTTRLError):
-            backend.sync(state.step)
+            backend.update_weights(state.step)
         times = clock.stop()
         place = (parts.accelerator.device, parts.driver.ranks.size)
         run.log.time(RL, step, times | step_rates([*groups, *found.greedy], metrics, times, *place))
@@ -93,7 +93,7 @@ def change_bank(
     """Let a step change the bank, and return the metrics of it.
 
     Each change is an update of the bank, a line in its log: winners are merged, stale skills evicted, failures evolved, texts edited. With a gate
-    they are collected, and applied once it accepts them.
+    they are collected, and applied once it accepts them. A shared bank takes what still fits its newest version.
     """
     bank = run.components.bank
     if not bank:
@@ -102,7 +102,8 @@ def change_bank(
     metrics |= bank.learn(groups, step, run.warn, evolves=state.evolution is not None)
     metrics |= evolve(run, state.evolution, groups, step, metrics)
     metrics |= edit_text(run, text, groups, step)
-    return metrics | decide_changes(run, state.gate, state.evolution, step)
+    metrics |= decide_changes(run, state.gate, state.evolution, step)
+    return metrics | bank.take_conflicts()
 
 
 def step_metrics(

@@ -34,7 +34,7 @@ from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.check_players import check_dagger, check_dagger_backend
+from skill_ttrl.stages.setup.check_scripted_agents import check_dagger, check_dagger_backend
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
@@ -94,7 +94,7 @@ def run(
         with explaining_memory(config, run.folder.path):
             _train(run, prepared.phases)
         if phases[-1] in IMITATING:  # the other phases measure themselves
-            run.components.backend.sync(0)
+            run.components.backend.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
         write_summary(run.folder, summary, baseline_lines(run.folder.path))

@@ -74,8 +74,8 @@ def run(
     *,
     strategies: Sequence[str] = ("majority",),
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    threshold: float = 0.5,
-    splits: int = 10,
+    false_consensus_threshold: float = 0.5,
+    num_resamples: int = 10,
     output: str | Path | None = None,
     plot: str | Path | None = None,
     overrides: Sequence[str] = (),
@@ -89,8 +89,8 @@ def run(
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
             included for comparison.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
-        threshold: a wrong winner with at least this share of the samples is a false consensus.
-        splits: random halvings behind the flip rate.
+        false_consensus_threshold: a wrong winner with at least this share of the samples is a false consensus.
+        num_resamples: random halvings behind the flip rate.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
         plot: HTML file to write the charts to.
         overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
@@ -102,7 +102,7 @@ def run(
         SkillTTRLError: samples cannot be read or drawn, or the output not be written.
         Interrupted: a signal came while samples were drawn.
     """
-    asked = _asked(strategies, options or {}, threshold, splits)
+    asked = _asked(strategies, options or {}, false_consensus_threshold, num_resamples)
     progress = progress or SilentProgress()
     with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
         if is_stored(source):
@@ -111,7 +111,7 @@ def run(
         else:
             found = _drawn(source, drawing, output, overrides, progress)
         level = found.config.eval
-        judged = Settings(threshold, splits, found.config.seed, level.confidence)
+        judged = Settings(false_consensus_threshold, num_resamples, found.config.seed, level.confidence)
         lab, votes = _lab(str(source), found, asked, judged)
     if output is not None:
         _write(Path(output), lab, votes)
@@ -153,7 +153,7 @@ class _Found:
 
 
 def _asked(
-    strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]], threshold: float, splits: int
+    strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]], threshold: float, num_resamples: int
 ) -> dict[str, Mapping[str, Any]]:
     """Options by strategy, each checked on a small made-up vote before anything is read or drawn."""
     names = list(dict.fromkeys(each for name in strategies for each in (STRATEGIES if name == ALL else [name])))
@@ -166,8 +166,8 @@ def _asked(
         check_strategy(name, options.get(name))
     if not 0 <= threshold <= 1:
         raise ConfigError(f"The threshold of a false consensus lies between 0 and 1, found {threshold}.")
-    if splits < 1:
-        raise ConfigError(f"The flip rate needs at least one split, found {splits}.")
+    if num_resamples < 1:
+        raise ConfigError(f"The flip rate needs at least one split, found {num_resamples}.")
     return {name: options.get(name, {}) for name in names}
 
 

@@ -41,11 +41,11 @@ SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
 def imitate_majority(run: Run) -> None:
     """Run the whole phase, from where a resumed run stopped, measured before and after as RL training is."""
     backend = run.components.backend
-    backend.sync(0)  # a cold start or a checkpoint may have changed the weights
+    backend.update_weights(0)  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     sample_and_vote(run)
-    backend.rest()
-    backend.sync(learn(run))
+    backend.sleep()
+    backend.update_weights(learn(run))
     run.evaluate("after")
     if run.components.bank:
         run.evaluate(NO_SKILLS, use_bank=False)
@@ -65,7 +65,7 @@ def sample_and_vote(run: Run) -> None:
         with clock("sample"):
             groups = roll_out(tasks, parts.bank.view(), derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
-            run.warn(f"Some tries fail in {tasks[0].env_id}: each error is in trajectories.jsonl.")
+            run.warn(f"Some rollouts fail in {tasks[0].env_id}: each error is in trajectories.jsonl.")
         with clock("vote"):
             votes = batch_majority_vote(group.answers for group in groups)
         seed = derive_seed(config.seed, "reward", step)

@@ -24,6 +24,7 @@ from skill_ttrl.storage.files import (
     write_atomic,
 )
 from skill_ttrl.types import first_problem, from_json
+from skill_ttrl.types.old_names import with_current_names
 
 T = TypeVar("T")
 
@@ -184,7 +185,8 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
         raise RunFolderError(
             f"{holds} of schema {version!r}; this version reads schema {SCHEMA_VERSION}. Choose another --output."
         )
-    return found
+    current: dict[str, Any] = with_current_names("Identity", found)
+    return current
 
 
 def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:

@@ -99,7 +99,7 @@ class Completion:
     error: str | None = None
     """Reason why a request returned nothing usable, if `finish_reason` is "error"."""
     allowed: tuple[tuple[int, ...], ...] | None = None
-    """Token ids that each token was drawn from, ascending, where `Request.choices` limited it; a forced token's is itself alone, with log-prob
+    """Token ids that each token was drawn from, ascending, where `Request.choice` limited it; a forced token's is itself alone, with log-prob
     0. None: any token of the vocabulary. Log-probs are those of the distribution over these ids alone. Not written to files."""
 
     @property

@@ -31,6 +31,7 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
         "inserted_tokens": "retrieved_tokens",
     },
     "VoteResult": {"agreement": "majority_ratio", "membership": "class_ids"},
+    "Identity": {"tries": "rollouts_per_task"},
     "Skill": _STATS,
     "BankUpdate": {**_STATS, "round": "step"},
     "BankSettings": {"stale_after": "stale_after_steps"},
@@ -56,7 +57,7 @@ FILES: Mapping[str, str] = {
     "eval_samples.jsonl": "TaskSamples",
 }
 """File of a run → type of its lines."""
-_FREE = ("options", "extra", "rewards")
+_FREE = ("options", "extra", "rewards", "kwargs", "config")
 """Fields whose content is the user's."""
 INFO = {"advice": "expert_action"}
 """Former entry of a step's `info` → present one; the others are the environment's."""

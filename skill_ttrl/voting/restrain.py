@@ -59,7 +59,7 @@ def restrain(
     )
     counted = ballot.tally()
     if counted.share < kappa:
-        return counted.nobody(weight=weight, penalty=float(delta), flags=("weak",))
+        return counted.no_winner(weight=weight, penalty=float(delta), flags=("weak",))
     logs = {key: log_shaped(count / len(counted.keys)) for key, count in counted.votes.items()}
     top = max(logs.values(), default=0.0)  # taken off: with a small sigma every g would be rounded to 0
     shaped = {key: math.exp(value - top) for key, value in logs.items()}

@@ -2,7 +2,7 @@
 
 A strategy is one function from a `Ballot`, with options as keyword arguments, to a `VoteResult`. To add one, write it in a file
 next to `majority.py`, put `@strategy("name")` above it, naming what it needs of the ballot, and import it in the package's
-`__init__.py`. One of your own is `module:function`; what it needs is in its attribute `needs`. It is imported and called, so its
+`__init__.py`. One of your own is `module:function`; what it requires is in its attribute `requires`. It is imported and called, so its
 name comes from the command line, a config or a program and never out of data.
 """
 
@@ -29,7 +29,7 @@ Strategy = Callable[..., VoteResult]
 S = TypeVar("S", bound=Strategy)
 
 STRATEGIES: Registry[Strategy] = Registry("voting strategy")
-_NEEDS: dict[str, dict[str, str]] = {}
+_REQUIRES: dict[str, dict[str, str]] = {}
 _SHAPING: set[Strategy] = set()
 
 INPUT_SOURCES: Mapping[str, str] = {
@@ -43,18 +43,18 @@ INPUT_SOURCES: Mapping[str, str] = {
 """Fields that a ballot may lack, and where each comes from."""
 
 
-def strategy(name: str, *needs: str, **unless: str) -> Callable[[S], S]:
+def strategy(name: str, *requires: str, **unless: str) -> Callable[[S], S]:
     """Decorator: file a strategy under `name`.
 
     Args:
         name: What `vote.strategy` calls it.
-        *needs: Fields of the ballot that it cannot do without.
+        *requires: Fields of the ballot that it cannot do without.
         **unless: Fields that it needs unless the option of this name is false.
     """
 
     def add(function: S) -> S:
         STRATEGIES.register(name)(function)
-        _NEEDS[name] = {**dict.fromkeys(needs, ""), **unless}
+        _REQUIRES[name] = {**dict.fromkeys(requires, ""), **unless}
         return function
 
     return add
@@ -71,14 +71,16 @@ def shapes_advantages(name: str) -> bool:
     return name in STRATEGIES and STRATEGIES.get(name) in _SHAPING
 
 
-def needs(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
+def requires(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, ...]:
     """Fields of the ballot that a strategy cannot do without under these options.
 
     Raises:
-        ConfigError: no strategy has this name.
+        ConfigError: no strategy has this name, or one of the user's own has the former attribute `needs`.
     """
     function = _function(name)
-    wanted = _NEEDS[name] if name in _NEEDS else dict.fromkeys(getattr(function, "needs", ()), "")
+    if hasattr(function, "needs"):
+        raise ConfigError(f"The voting strategy {name!r} has an attribute needs, which is now requires. Rename it.")
+    wanted = _REQUIRES[name] if name in _REQUIRES else dict.fromkeys(getattr(function, "requires", ()), "")
     return tuple(field for field, switch in wanted.items() if not switch or (options or {}).get(switch, True))
 
 
@@ -87,12 +89,12 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
 
     Raises:
         ConfigError: no strategy has this name, what has it is none, an option is not one of its own or out of its range, the
-            ballot lacks what it needs, or a strategy of one's own gives no sound result.
+            ballot lacks what it requires, or a strategy of one's own gives no sound result.
         ValueError: the ballot has not one entry of a kind for each answer.
     """
     function = _function(name)
     _check_options(name, function, options or {})
-    missing = [field for field in needs(name, options) if getattr(ballot, field) is None]
+    missing = [field for field in requires(name, options) if getattr(ballot, field) is None]
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
         raise ConfigError(f"The voting strategy {name!r} needs what this ballot does not have. {asked}.")

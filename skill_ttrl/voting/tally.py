@@ -21,8 +21,8 @@ class Tally:
     """Class of each sample; None for one without an answer."""
     votes: Mapping[str, int]
     """Votes of each class, most first, ties in order of first appearance."""
-    words: Mapping[str, str]
-    """Each class in the words of its first voter."""
+    representatives: Mapping[str, str]
+    """The answer of each class's first voter."""
 
     @property
     def share(self) -> float:
@@ -44,19 +44,19 @@ class Tally:
         ranking: Mapping[str, Score] = self.votes if scores is None else scores
         best = max(ranking.values(), default=0)
         leading = {key for key in self.votes if ranking[key] == best > 0}
-        winner = next((key for key in self.words if key in leading), None)
+        winner = next((key for key in self.representatives if key in leading), None)
         return VoteResult(
-            answer=None if winner is None else self.words[winner],
+            answer=None if winner is None else self.representatives[winner],
             majority_ratio=self.share if winner is None else self.votes[winner] / len(self.keys),
             matches=tuple(key is not None and key == winner for key in self.keys),
-            classes=tuple((self.words[key], count) for key, count in self.votes.items()),
+            classes=tuple((self.representatives[key], count) for key, count in self.votes.items()),
             abstained=sum(key is None for key in self.keys),
             tie=len(leading) > 1,
             scores=() if scores is None else tuple(float(scores[key]) for key in self.votes),
             **fields,
         )
 
-    def nobody(self, **fields: Any) -> VoteResult:
+    def no_winner(self, **fields: Any) -> VoteResult:
         """The vote that nobody wins."""
         return replace(self.result(dict.fromkeys(self.votes, 0.0)), scores=(), **fields)
 

@@ -83,7 +83,7 @@ def gated(ballot: Ballot, *, threshold: float = 0.5) -> VoteResult:
     check_range(threshold, "threshold", 0, 1)
     counted = ballot.tally()
     if counted.share < threshold:
-        return counted.nobody(skipped=True, flags=("gated",))
+        return counted.no_winner(skipped=True, flags=("gated",))
     return counted.result()
 
 

@@ -10,15 +10,15 @@ import pytest
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.observations import alfworld
-from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_tokenizer
-from skill_ttrl.rollout.scripted import Exploration, play_episode
+from skill_ttrl.rollout.scripted import Exploration, run_scripted_episode
 from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.types import Trajectory, to_json
 
@@ -36,8 +36,10 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[Trajectory]:
         if importlib.util.find_spec("alfworld"):
             raise
         pytest.skip(f"needs the files of the package alfworld: {error}")
-    env, expert = ALFWorldEnv(data=folder), make_player("expert", ALFWORLD_ENV_ID)
-    return [play_episode(env, task, expert, seed=3, explore=Exploration((0.2,), 0.5, 40)) for task in env.tasks()]
+    env, expert = ALFWorldEnv(data=folder), make_scripted_agent("expert", ALFWORLD_ENV_ID)
+    return [
+        run_scripted_episode(env, task, expert, seed=3, explore=Exploration((0.2,), 0.5, 40)) for task in env.tasks()
+    ]
 
 
 def expected(episode: Trajectory) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert, read_goal
-from skill_ttrl.agents.players.alfworld_places import TABLE
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert, read_goal
+from skill_ttrl.agents.scripted.alfworld_places import TABLE
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
 from skill_ttrl.envs.alfworld.frame import MAX_STEPS
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
@@ -22,7 +22,7 @@ from skill_ttrl.envs.alfworld.games import open_games
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "alfworld_expert.py"
@@ -40,7 +40,7 @@ class Blindfolded(ALFWorldExpert):
 
 def episodes(data: Path, split: str, player: ALFWorldExpert, every: int = 1) -> list[Trajectory]:
     env = ALFWorldEnv(data=data, split=split)
-    played = [play_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
+    played = [run_scripted_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
     assert [episode.error for episode in played if episode.error] == []
     return played
 
@@ -53,7 +53,7 @@ def share_won(played: list[Trajectory]) -> float:
 def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
     official_games: Path, split: str, games: int
 ) -> None:
-    expert = make_player("expert", ALFWORLD_ENV_ID)
+    expert = make_scripted_agent("expert", ALFWORLD_ENV_ID)
     assert isinstance(expert, ALFWorldExpert)
     played = episodes(official_games, split, expert)
     assert len(played) == games
@@ -69,7 +69,7 @@ def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
 def test_it_wins_as_well_where_it_knows_nothing_about_where_things_are(
     official_games: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.agents.players.alfworld_expert.chance", lambda thing, place: 1.0)
+    monkeypatch.setattr("skill_ttrl.agents.scripted.alfworld_expert.chance", lambda thing, place: 1.0)
     assert share_won(episodes(official_games, "valid_unseen", ALFWorldExpert())) >= 0.95
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import skill_ttrl.skills.retrieval.chroma as chroma
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
@@ -127,6 +128,30 @@ def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
     assert retriever.search(Snapshot.of(2, snapshot), QUERIES) == expected
     assert admin.list_collections()[0].count() == len({skill.text for skill in snapshot})
     retriever.close()
+
+
+def test_a_request_that_fails_inside_the_server_is_repeated_and_not_for_ever(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a client which reads while another one writes a collection's first rows: "Nothing found on disk"."""
+    monkeypatch.setattr(chroma, "SERVER_PAUSES", (0.0, 0.0))
+    index = ChromaIndex("hash:v1:384", server=server)
+    index.add(["a"], HashEmbedder().embed(["a"]))
+    get, failures = index._collection.get, 2
+
+    def failing(**asked: object) -> object:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise index._chromadb.errors.InternalError("Nothing found on disk")
+        return get(**asked)
+
+    monkeypatch.setattr(index._collection, "get", failing)
+    assert set(index.fetch(["a", "b"])) == {"a"}
+    failures = 3
+    with pytest.raises(SkillBankError, match=r"The Chroma server .* Nothing found on disk"):
+        index.fetch(["a"])
+    index.close()
 
 
 def test_no_server_and_a_server_that_dies(tmp_path: Path) -> None:

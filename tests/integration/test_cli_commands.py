@@ -354,7 +354,7 @@ def test_an_environment_that_always_fails_stops_the_run(
     changes = ["data.train=null", "data.eval=null", "phases=[rl]", "rl.steps=1", "rl.prompts_per_step=8"]
     run = ("train", tiny_yaml, "--env", "broken_game:Game-v0", *[w for c in changes for w in ("--set", c)], "-o")
     some = skillttrl(*run, tmp_path / "some", "--json")
-    assert some.code == 0 and sum("Some tries fail" in text for text in some.json["warnings"]) == 1
+    assert some.code == 0 and sum("Some rollouts fail" in text for text in some.json["warnings"]) == 1
     assert "RuntimeError: the board fell over" in (tmp_path / "some" / "trajectories.jsonl").read_text()
     assert 0 < some.json["accuracy_after"] < 1  # a failed try is a wrong one
     import broken_game  # type: ignore[import-not-found]

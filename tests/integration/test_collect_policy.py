@@ -129,7 +129,7 @@ def test_of_one_episode_a_task_the_interval_is_wilsons_and_progress_is_told_as_e
 
 
 def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) -> None:
-    selection = TaskSelection(DOORS, episodes=17, tries=3)
+    selection = TaskSelection(DOORS, episodes=17, rollouts_per_task=3)
 
     def collect(path: Path, **more: Any) -> int:
         found = run_policy("builtin", selection, config=str(recipe), chunk=6, output=path, **more)

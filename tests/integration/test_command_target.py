@@ -87,6 +87,6 @@ def test_a_program_that_always_fails_ends_the_command_with_its_words(tmp_path: P
     file = tmp_path / "config.json"
     file.write_text(json.dumps(config([sys.executable, "-c", "import sys; sys.exit('no licence')"])), encoding="utf-8")
     with pytest.raises(
-        EndpointError, match=r"no answer in any of \d+ tries\. .*exit code 1\. Its stderr ends: no licence"
+        EndpointError, match=r"no answer in any of \d+ rollouts\. .*exit code 1\. Its stderr ends: no licence"
     ):
         run_all("command", config=str(file))

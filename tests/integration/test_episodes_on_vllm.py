@@ -223,7 +223,7 @@ def by_hf(policy: Policy) -> list[tuple[str, list[str]]]:
 def test_episodes_that_ask_for_themselves_do_what_the_learner_would(
     bench: Bench, by_hf: list[tuple[str, list[str]]]
 ) -> None:
-    bench.bench.backend.sync(3)
+    bench.bench.backend.update_weights(3)
     assert done(bench.play(GREEDY)) == by_hf and len({str(each) for each in by_hf}) > 3
     played = bench.play(Sampling(max_new_tokens=8), tries=4)
     assert bench.most > 8, "they ask side by side"
@@ -346,7 +346,7 @@ def test_a_server_that_is_killed_under_episodes_loses_none(
 ) -> None:
     """Last: the server is started again."""
     made = policy.bench(*served.settings).bench
-    made.backend.sync(7)
+    made.backend.update_weights(7)
     before, ended = served.pid, list[Trajectory]()
 
     def kill(trajectory: Trajectory) -> None:

@@ -167,7 +167,10 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
     into = ("-o", kept)
     something = "holds samples of something else"
     refused(
-        skillttrl("evaluate", run, "--set", "eval.samples=3", *into), 4, something, "draws.sample.tries 2 there, 3 here"
+        skillttrl("evaluate", run, "--set", "eval.samples=3", *into),
+        4,
+        something,
+        "draws.sample.rollouts_per_task 2 there, 3 here",
     )
     refused(skillttrl("evaluate", run, "--set", "seed=1", *into), 4, something, "config.seed 0 there, 1 here")
     refused(skillttrl("evaluate", run, "--set", "agent.template=boxed", *into), 4, something, "config.agent.template")

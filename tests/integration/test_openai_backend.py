@@ -183,7 +183,7 @@ def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
             refused(skillttrl(*words, *limits), 6, "no answer in any of", "tiny")
         out = tmp_path / "kept"
         words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1]
-        refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 tries")
+        refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 rollouts")
         assert not (out / "samples.jsonl").exists()
 
 
@@ -261,7 +261,7 @@ def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp
 
 
 def test_a_begun_answer_is_gone_on_with_as_the_server_can() -> None:
-    begun = Request((Message("user", "Q"),), begun="<answer>1")
+    begun = Request((Message("user", "Q"),), assistant_prefix="<answer>1")
     with FaultyServer([]) as server:
         complete(server, begun)
         complete(server, begun, "endpoints.policy.server_type=vllm")
@@ -329,20 +329,23 @@ def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: 
 
 
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
-    choose = Request((Message("user", "Q"),), choices=("go north", "go south"))
+    choose = Request((Message("user", "Q"),), choice=("go north", "go south"))
     with FaultyServer([], answer=lambda body, draw: "go north") as server:
         (done,) = complete(server, choose, "endpoints.policy.server_type=vllm", top_k=5, stop=("</x>",))
         body = server.asked[0]["body"]
         with pytest.raises(ConfigError, match="top_k=5"):
             complete(server, choose, top_k=5)
-        assert not backend(server).constrains and backend(server, "endpoints.policy.server_type=vllm").constrains
+        assert (
+            not backend(server).supports_structured_outputs
+            and backend(server, "endpoints.policy.server_type=vllm").supports_structured_outputs
+        )
     assert done.text == "go north"
     assert body["structured_outputs"] == {"choice": ["go north", "go south"]}
     assert body["top_k"] == 5 and body["include_stop_str_in_output"] is True
 
 
 def test_an_action_that_was_not_offered_is_an_error_and_no_action() -> None:
-    choose = Request((Message("user", "Q"),), choices=("go north",))
+    choose = Request((Message("user", "Q"),), choice=("go north",))
     with FaultyServer([], answer=lambda body, draw: "fly") as server:
         (done,) = complete(server, choose, "endpoints.policy.server_type=vllm")
     assert done.finish_reason == "error" and "structured_outputs" in (done.error or "")

@@ -151,7 +151,7 @@ def test_an_answer_that_was_begun_is_gone_on_with(engine: Engine) -> None:
     messages, begun = (Message("user", QUESTIONS[0]),), "8;12;<answer>12"
     ids = (*engine.here.encode(messages), *engine.here.encode_text(begun))
     made = backend(engine)
-    far = sample(made, [Request(messages, begun=begun)], temperature=0.0)[0].completions[0]
+    far = sample(made, [Request(messages, assistant_prefix=begun)], temperature=0.0)[0].completions[0]
     near = sample(engine.here, [Request(messages, token_ids=ids)], temperature=0.0)[0].completions[0]
     made.close()
     assert far.logprobs == pytest.approx(near.logprobs, abs=1e-4) and not far.text.startswith(begun)
@@ -160,7 +160,7 @@ def test_an_answer_that_was_begun_is_gone_on_with(engine: Engine) -> None:
 def test_the_policy_keeps_to_the_actions_it_is_given(engine: Engine) -> None:
     made = backend(engine)
     choices = ("go north", "take 12")
-    found = sample(made, [Request((Message("user", QUESTIONS[0]),), n=16, choices=choices)], temperature=1.0)
+    found = sample(made, [Request((Message("user", QUESTIONS[0]),), n=16, choice=choices)], temperature=1.0)
     made.close()
     assert {done.text for done in found[0].completions} <= set(choices)
     assert not any(done.error for done in found[0].completions)

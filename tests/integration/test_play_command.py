@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.main import main
 from skill_ttrl.envs import make_env
@@ -255,7 +255,7 @@ def test_a_screen_that_fails_is_no_outcome_of_the_game() -> None:
 
     env = make_env(DOORS)
     with pytest.raises(RuntimeError, match="no screen"):
-        play(env, find_task(env, DOORS), make_player("random", DOORS), seed=0, watch=broken)
+        play(env, find_task(env, DOORS), make_scripted_agent("random", DOORS), seed=0, watch=broken)
 
 
 def test_a_view_that_waits_draws_nothing_before_a_phase_begins() -> None:

@@ -74,16 +74,16 @@ class Heard(SilentProgress):
 
 def collected(path: Path, env: str = DOORS, **words: Any) -> bytes:
     kwargs = words.pop("kwargs", {})
-    run(TaskSelection(env, kwargs=kwargs, tries=words.pop("tries", 1)), output=path, seed=4, **words)
+    run(TaskSelection(env, kwargs=kwargs, rollouts_per_task=words.pop("rollouts", 1)), output=path, seed=4, **words)
     return path.read_bytes()
 
 
 def test_a_scripted_agent_writes_the_same_bytes_and_its_prints_are_shown_once(
     tmp_path: Path, scale: ScaleConfig
 ) -> None:
-    here = collected(tmp_path / "here.jsonl", agent="random", tries=3, jobs=1)
+    here = collected(tmp_path / "here.jsonl", agent="random", rollouts=3, jobs=1)
     heard = Heard()
-    assert collected(tmp_path / "there.jsonl", agent="random", tries=3, scale=scale, progress=heard) == here
+    assert collected(tmp_path / "there.jsonl", agent="random", rollouts=3, scale=scale, progress=heard) == here
     assert heard.done == list(range(1, 91)) and not heard.notices
     run(TaskSelection(DOORS, "test"), agent="tests.doors:Quitter", scale=scale, progress=heard)
     assert [text.partition(": ")[2] for text in heard.notices] == ["hm"]
@@ -91,11 +91,11 @@ def test_a_scripted_agent_writes_the_same_bytes_and_its_prints_are_shown_once(
 
 def test_a_node_that_dies_loses_no_episode_and_doubles_none(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
     kwargs = {"pause": 0.1}
-    here = collected(tmp_path / "here.jsonl", agent="random", tries=2, jobs=2, kwargs=kwargs)
+    here = collected(tmp_path / "here.jsonl", agent="random", rollouts=2, jobs=2, kwargs=kwargs)
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
     heard = Heard(12, lambda: cluster.remove_node(doomed, allow_graceful=False))
-    found = collected(tmp_path / "there.jsonl", agent="random", tries=2, scale=scale, progress=heard, kwargs=kwargs)
+    found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
     assert found == here and found.count(b"\n") == 60 and heard.done == list(range(1, 61))
     assert any("is gone: " in text and "is done again" in text for text in heard.notices), heard.notices
 
@@ -104,7 +104,7 @@ def test_a_node_that_joins_works_too(tmp_path: Path, cluster: Any, scale: ScaleC
     joined: list[Any] = []
     heard = Heard(6, lambda: joined.append(cluster.add_node(num_cpus=1)))
     kwargs = {"pause": 0.3}
-    found = collected(tmp_path / "there.jsonl", agent="random", tries=2, scale=scale, progress=heard, kwargs=kwargs)
+    found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
     assert found.count(b"\n") == 60
     assert any(text.startswith("Worker 4 joins, on ") for text in heard.notices), heard.notices
     cluster.remove_node(joined[0])
@@ -146,7 +146,7 @@ def of_scale(scale: ScaleConfig) -> list[str]:
 
 def test_a_policy_plays_the_same_episodes(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
     """`hf` on a CPU, sampled at temperature 1, in 5 chunks; the second run of it begins within the second chunk."""
-    where, there = TaskSelection(DOORS, episodes=38, tries=2), tmp_path / "there.jsonl"
+    where, there = TaskSelection(DOORS, episodes=38, rollouts_per_task=2), tmp_path / "there.jsonl"
     how: dict[str, Any] = {"config": str(recipe), "chunk": 8, "seed": 1}
     found = run_policy("builtin", where, **how, output=tmp_path / "here.jsonl")
     heard = Heard()

@@ -44,7 +44,7 @@ def walk(env: Any, tasks: list[Any], seed: int = 0, most: int = 60) -> list[Any]
     seen: list[Any] = []
     for task in tasks:
         draw = random.Random(f"{seed} {task.id}")
-        reference = {} if task.ground_truth is None else {"reference": task.ground_truth}
+        reference = {} if task.ground_truth is None else {"ground_truth": task.ground_truth}
         observation, info = env.reset(seed=seed, options={**task.options, **reference})
         seen.append((observation, info))
         for _ in range(most):

@@ -24,10 +24,10 @@ class Refusing(HFBackend):
     def __init__(self, context):
         super().__init__(context.loaded.model, context.loaded.tokenizer)
 
-    def sync(self, policy_version):
+    def update_weights(self, policy_version):
         if policy_version == 3 and Path("refuse").exists():
             raise WeightSyncError("old weights")
-        super().sync(policy_version)
+        super().update_weights(policy_version)
 '''
 
 

@@ -82,7 +82,7 @@ def test_the_limit_of_a_prompt_is_that_of_the_task_without_its_skills(
 ) -> None:
     """The tasks pass `data.max_prompt_tokens` as they are, so their tries must pass it with what the bank adds."""
     (tmp_path / "skills.md").write_text("There is advice.\n$skills\n$question")
-    (tmp_path / "skills_cold.md").write_text("$question")
+    (tmp_path / "skills_empty.md").write_text("$question")
     settings = ["phases=[rl]", "rl.steps=1", f"agent.prompts={tmp_path}", "model.builtin.max_positions=256"]
     settings += ["data.max_prompt_tokens=17", f"skills.prompt_top_k={prompt_top_k}", "skills.prompt_max_tokens=60"]
     train.run(load_config(tiny_skills_yaml, settings), tmp_path / "run")

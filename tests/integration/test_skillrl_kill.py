@@ -41,7 +41,7 @@ for split in ("train", "valid_unseen"):
     env_tasks("alfworld", {"data": "generated", "max_steps": 12}, split, 12)  # listed once, not by every child
 config, folder, settings, stops = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), json.loads(sys.argv[4])
 PLACES = {
-    "collect": (collect, "play_episode"),
+    "collect": (collect, "run_scripted_episode"),
     "kept": (EpisodeWriter, "add"),
     "between": (checks, "make_teacher"),
     "distill": (gather, "distill_into"),

@@ -65,7 +65,7 @@ def backend(loaded: LoadedModel) -> Iterator[Any]:
     context = BackendContext.of(load_config(SETTINGS), lambda: loaded, trains=True)
     made: Any = make_backend(context)
     before = process_state()
-    made.sync(1)
+    made.update_weights(1)
     assert process_state() == before  # the learner shares this process
     yield made
     made.close()
@@ -214,8 +214,8 @@ def test_a_caller_that_leaves_takes_its_requests_along(backend: Any) -> None:
     "choices", [("go to desk 1", "open drawer 2"), ('say "hi"\\d', "a\nb", "ü 日本 | x"), ("a", "a b")]
 )
 def test_a_constrained_completion_is_one_of_its_choices(backend: Any, choices: tuple[str, ...]) -> None:
-    backend.sync(backend.policy_version)
-    request = Request(token_ids=backend.encode_text("Now: "), n=200, choices=choices)
+    backend.update_weights(backend.policy_version)
+    request = Request(token_ids=backend.encode_text("Now: "), n=200, choice=choices)
     (found,) = wait_for(backend.generate([request], Sampling(temperature=2.0, max_new_tokens=60), seed=0))
     assert {done.text for done in found.completions} == set(choices)
     assert {done.finish_reason for done in found.completions} == {"stop"}
@@ -289,9 +289,9 @@ def test_the_engine_follows_the_learner(backend: Any, loaded: LoadedModel) -> No
     move(loaded)
     stale = sample(backend, QUESTIONS)
     assert stale == before and worst_gap(loaded, stale) > 0.05  # the engine has copies of its own
-    backend.sync(7)
+    backend.update_weights(7)
     after = sample(backend, QUESTIONS)
-    assert worst_gap(loaded, after) < 1e-4 and backend.last_gap.largest < 1e-4
+    assert worst_gap(loaded, after) < 1e-4 and backend.last_logprob_diff.largest < 1e-4
     assert {done.policy_version for generation in after for done in generation.completions} == {7}
 
 
@@ -302,10 +302,10 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
         patch.setattr("skill_ttrl.llm.vllm.weight_sync.pack_output_layer", lambda model: None)
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
-            backend.sync(8)
+            backend.update_weights(8)
         assert backend.policy_version != 8
-    backend.sync(8)
-    assert backend.last_gap.mean < 1e-4
+    backend.update_weights(8)
+    assert backend.last_logprob_diff.mean < 1e-4
 
 
 def test_nothing_that_old_weights_computed_is_used_again(
@@ -320,15 +320,15 @@ def test_nothing_that_old_weights_computed_is_used_again(
     move(loaded)
     with monkeypatch.context() as patch:
         patch.setattr(backend.engine()._llm, "reset_prefix_cache", lambda: True)
-        backend.sync(9)
+        backend.update_weights(9)
     assert gap() > 1e-2  # without the reset this very prompt meets old blocks
-    backend.sync(10)
+    backend.update_weights(10)
     assert gap() < 1e-4
     with monkeypatch.context() as patch:
         patch.setattr(backend.engine()._llm, "reset_prefix_cache", lambda: False)
         with pytest.raises(WeightSyncError, match="prefix cache"):
-            backend.sync(11)
-    backend.sync(11)
+            backend.update_weights(11)
+    backend.update_weights(11)
 
 
 def test_an_update_is_refused_while_tokens_are_sampled(backend: Any) -> None:
@@ -338,7 +338,7 @@ def test_an_update_is_refused_while_tokens_are_sampled(backend: Any) -> None:
         )
         await asyncio.sleep(0.05)
         with pytest.raises(WeightSyncError, match="requests that have not ended"):
-            backend.sync(12)
+            backend.update_weights(12)
         await asking
 
     asyncio.run(during())

@@ -174,7 +174,7 @@ def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> Non
     context = BackendContext.of(config_for(served), refuse_to_load, trains=False)
     backend = VLLMServerBackend(context)
     found = sampled(backend, Sampling(max_new_tokens=12))
-    assert backend.context == 512
+    assert backend.max_model_len == 512
     assert largest_difference(learner(served), found) < CLOSE
 
 
@@ -182,8 +182,8 @@ def test_a_model_that_is_only_measured_is_not_loaded_here(served: Served) -> Non
 def test_log_probs_are_the_learners_at_the_sampling_temperature(served: Served, temperature: float) -> None:
     loaded = learner(served, 0.05)
     backend = backend_for(served, loaded)
-    backend.sync(3)
-    assert backend.last_gap is not None and backend.last_gap.mean < 1e-5
+    backend.update_weights(3)
+    assert backend.last_logprob_diff is not None and backend.last_logprob_diff.mean < 1e-5
     sampling = Sampling(temperature=temperature, max_new_tokens=24)
     found = sampled(backend, sampling, n=3)
     assert largest_difference(loaded, found, temperature) < CLOSE
@@ -197,7 +197,7 @@ def test_log_probs_are_the_learners_at_the_sampling_temperature(served: Served, 
 def test_greedy_answers_are_those_of_the_hf_backend(served: Served) -> None:
     loaded = learner(served, 0.05)
     backend = backend_for(served, loaded)
-    backend.sync(1)
+    backend.update_weights(1)
     sampling = Sampling(temperature=0, max_new_tokens=16)
     here = sampled(backend, sampling, n=2)
     there = sampled(HFBackend(loaded.model, loaded.tokenizer), sampling, n=2)
@@ -210,7 +210,7 @@ def test_greedy_answers_are_those_of_the_hf_backend(served: Served) -> None:
 def test_completions_end_as_those_of_the_hf_backend_do(served: Served) -> None:
     loaded = learner(served, 0.05)
     backend = backend_for(served, loaded)
-    backend.sync(1)
+    backend.update_weights(1)
     found = [done for each in sampled(backend, Sampling(max_new_tokens=200), n=4) for done in each.completions]
     ended = [done for done in found if done.finish_reason == "stop"]
     assert ended and all(done.token_ids[-1] in backend.eos_ids for done in ended)
@@ -228,7 +228,7 @@ def test_many_long_prompts_are_read_at_once(served: Served) -> None:
     """More tokens than a step takes, each request with a seed: no prompt may be cut in two."""
     loaded = learner(served, 0.05)
     backend = backend_for(served, loaded)
-    backend.sync(1)
+    backend.update_weights(1)
     (long,) = {backend.encode_text("Compute 12+34. " * 100)[:480]}
     assert long is not None
     requests = [Request(token_ids=(*long[number:], *long[:number]), n=2) for number in range(24)]
@@ -238,7 +238,7 @@ def test_many_long_prompts_are_read_at_once(served: Served) -> None:
 
 def test_actions_are_kept_to(served: Served) -> None:
     backend = backend_for(served, learner(served))
-    found = sampled(backend, Sampling(max_new_tokens=40), n=3, choices=("go to desk 1", "open drawer 2"))
+    found = sampled(backend, Sampling(max_new_tokens=40), n=3, choice=("go to desk 1", "open drawer 2"))
     assert {done.text for each in found for done in each.completions} == {"go to desk 1", "open drawer 2"}
 
 
@@ -248,7 +248,7 @@ def test_each_update_changes_what_is_sampled(served: Served) -> None:
     texts = []
     for version in range(1, 4):
         move(loaded.model, 0.02 * version)
-        backend.sync(version)
+        backend.update_weights(version)
         found = sampled(backend, Sampling(max_new_tokens=16))
         assert largest_difference(loaded, found) < CLOSE
         texts.append([done.text for each in found for done in each.completions])
@@ -260,13 +260,13 @@ def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, m
     """The server is told, as a test may, to leave out the cure; whoever comes next says that it is wanted again."""
     loaded = learner(served)
     backend = backend_for(served, loaded)
-    backend.sync(1)
+    backend.update_weights(1)
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
         patch.setattr("skill_ttrl.llm.vllm.servers.transfer.INIT", {"stale_head": True})
         with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
-            backend.sync(2)
-    backend.sync(2)
+            backend.update_weights(2)
+    backend.update_weights(2)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
@@ -275,11 +275,11 @@ def test_adapters_are_swapped(served: Served) -> None:
     config = config_for(served, weight_sync="lora")
     config.model.lora = LoraConfig(r=4, alpha=8)
     backend = backend_for(served, learner(served))
-    backend.sync(0)  # the server's base is the learner's again
+    backend.update_weights(0)  # the server's base is the learner's again
     backend = backend_for(served, loaded, config=config)
     for version in (1, 2):
         move(loaded.model, 0.1 * version)
-        backend.sync(version)
+        backend.update_weights(version)
         found = sampled(backend, Sampling(max_new_tokens=16))
         assert largest_difference(loaded, found) < CLOSE
         with served.client as client:
@@ -293,15 +293,15 @@ def test_adapters_are_swapped(served: Served) -> None:
 def test_folded_adapters_reach_a_server_as_weights(served: Served) -> None:
     loaded = learner(served, 0.1, lora=True)
     backend = backend_for(served, loaded)
-    backend.sync(1)
+    backend.update_weights(1)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
 def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
     mine, other = learner(served, 0.03), learner(served, 0.06)
     first, second = backend_for(served, mine), backend_for(served, other)
-    first.sync(1)
-    second.sync(1)
+    first.update_weights(1)
+    second.update_weights(1)
     assert largest_difference(mine, sampled(first, Sampling(max_new_tokens=8))) < CLOSE
     assert "again" in served.notices[-1]
 
@@ -309,10 +309,10 @@ def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:
 def test_a_server_that_slept_samples_with_the_new_weights(served: Served) -> None:
     loaded = learner(served, 0.02)
     backend = backend_for(served, loaded, config=config_for(served, enable_sleep_mode=True))
-    backend.sync(1)
-    backend.rest()
+    backend.update_weights(1)
+    backend.sleep()
     move(loaded.model, 0.03)
-    backend.sync(2)
+    backend.update_weights(2)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
@@ -372,7 +372,7 @@ def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
     """Last: the server is started again, once."""
     loaded = learner(served, 0.05)
     backend = backend_for(served, loaded)
-    backend.sync(5)
+    backend.update_weights(5)
     sampling = Sampling(max_new_tokens=128)
     began = time.monotonic()
     undisturbed = sampled(backend, sampling, n=8)
@@ -387,7 +387,7 @@ def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
     assert any("sent again" in text for text in served.notices)
     assert any("is given the weights" in text for text in served.notices)
     move(loaded.model, 0.02)
-    backend.sync(6)
+    backend.update_weights(6)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
@@ -397,4 +397,4 @@ def test_a_model_of_another_shape_is_refused(served: Served) -> None:
     other = build_model(BuiltinConfig(hidden_size=64, layers=2, heads=2, max_positions=512), tokenizer, seed=0)
     backend = backend_for(served, LoadedModel(other, tokenizer))
     with pytest.raises(WeightSyncError, match="could not be handed"):
-        backend.sync(1)
+        backend.update_weights(1)

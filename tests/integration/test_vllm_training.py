@@ -165,8 +165,8 @@ def test_other_models_are_followed_too(family: str, tied: bool, settings: list[s
     backend: Any = make_backend(BackendContext.of(config, lambda: loaded, trains=True))
     try:
         for version in range(3):
-            backend.sync(version)
-            assert backend.last_gap.largest < 1e-3  # else `sync` would have raised, but by the mean alone
+            backend.update_weights(version)
+            assert backend.last_logprob_diff.largest < 1e-3  # else `sync` would have raised, but by the mean alone
             wait_for(backend.generate([Request(token_ids=(5, 6, 7), n=2)], Sampling(max_new_tokens=20), seed=0))
             move(loaded, "lora_" if settings else "")
             assert compare(*scores(backend, loaded)).mean > 1e-2
@@ -206,19 +206,19 @@ def test_adapters_that_were_not_swapped_end_the_run(
     backend, loaded = adapted
     for version in (1, 2):
         move(loaded)
-        backend.sync(version)
-        assert backend.last_gap.mean < 1e-4
-        backend.rest()
+        backend.update_weights(version)
+        assert backend.last_logprob_diff.mean < 1e-4
+        backend.sleep()
         with pytest.raises(RuntimeError, match="rests"):
             wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
-    backend.sync(2)
+    backend.update_weights(2)
     assert wait_for(backend.generate([Request(token_ids=(5,))], Sampling(max_new_tokens=4), seed=0))
     assert len(backend.engine().call(lambda llm: llm.llm_engine.list_loras())) == 1  # the old ones are gone
     assert len(list(Path(backend._folder.name).iterdir())) == 1  # from the disk as well
     move(loaded)
     monkeypatch.setattr(type(backend), "_swap_adapters", lambda *_: None)
     with pytest.raises(WeightSyncError, match=r"vllm\.weight_sync=lora"):
-        backend.sync(3)
+        backend.update_weights(3)
     assert backend.policy_version == 2
 
 

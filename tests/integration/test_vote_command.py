@@ -218,7 +218,9 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
 
 
 def test_from_python(run: Path) -> None:
-    lab = vote.run(run / "trajectories.jsonl", strategies=["all"], options={"gated": {"threshold": 0.9}}, splits=3)
+    lab = vote.run(
+        run / "trajectories.jsonl", strategies=["all"], options={"gated": {"threshold": 0.9}}, num_resamples=3
+    )
     gated = next(each for each in lab.strategies if each.strategy == "gated")
     assert gated.options == {"threshold": 0.9} and gated.figures["abstained"].value > 0
     assert lab.strategies[0].strategy == "majority" and not lab.strategies[0].differences

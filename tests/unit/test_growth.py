@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from skill_ttrl import sanitize as hostile
 from skill_ttrl.agents.action_list import fill_slot
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.players.webshop_reading import read_wish
+from skill_ttrl.agents.scripted.webshop_reading import read_wish
 from skill_ttrl.answers import compute_reward, extract, grade_answer
 from skill_ttrl.data.classify import classify
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse

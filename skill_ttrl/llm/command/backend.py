@@ -65,8 +65,8 @@ class CommandBackend:
         self._pool = ThreadPoolExecutor(self.config.max_concurrency, "command")
         self._stop = threading.Event()
         self.policy_version = 0
-        self.context: int | None = None
-        self.constrains = False
+        self.max_model_len: int | None = None
+        self.supports_structured_outputs = False
 
     def encode(self, messages: Sequence[Message]) -> None:
         """None: this backend knows texts alone."""
@@ -85,10 +85,10 @@ class CommandBackend:
         """As `count`."""
         return tokens_in_text(text)
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """A program takes over no weights."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing to give back."""
 
     def close(self) -> None:
@@ -206,8 +206,8 @@ class _Stop(threading.Event):
 def written_prompt(request: Request) -> str:
     """A conversation as one text: its messages with empty lines between them, named by role where there are several turns."""
     messages = request.messages
-    if request.begun:
-        messages = (*messages, Message("assistant", request.begun), Message("user", GO_ON))
+    if request.assistant_prefix:
+        messages = (*messages, Message("assistant", request.assistant_prefix), Message("user", GO_ON))
     if any(message.role == "assistant" for message in messages):
         return "\n\n".join(f"[{message.role}]\n{message.content}" for message in messages) + "\n"
     return "\n\n".join(message.content for message in messages) + "\n"

@@ -39,7 +39,7 @@ KEPT_BYTES = 2**30
 
 
 _Choices = tuple[tuple[str, ...], tuple[str, ...]]
-"""`Request.choices` and `slot_words`."""
+"""`Request.choice` and `slot_words`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,8 @@ class HFBackend(TokenizerMixin):
         self.max_batch_size = max_batch_size
         self.autocast = autocast
         self.policy_version = 0
-        self.context: int | None = getattr(model.config, "max_position_embeddings", None)
-        self.constrains = True
+        self.max_model_len: int | None = getattr(model.config, "max_position_embeddings", None)
+        self.supports_structured_outputs = True
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
         self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
@@ -90,7 +90,7 @@ class HFBackend(TokenizerMixin):
         self._weights: tuple[int, ...] = ()
         self._said_open = False
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
         self.policy_version = policy_version
         self._kept = None
@@ -109,7 +109,7 @@ class HFBackend(TokenizerMixin):
             if not self._keepers:
                 self._kept = None
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing to give back: the model is the learner's own."""
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class HFBackend(TokenizerMixin):
     ) -> list[Generation]:
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
-        choices = [(request.choices, request.slot_words) for request in requests]
+        choices = [(request.choice, request.slot_words) for request in requests]
         samplers = {"free": self._sample, "tokens": self._sample_choices, "whole": self._sample_whole}
         row_seeds = [seed for of_request in seeds for seed in of_request]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
@@ -243,9 +243,9 @@ class HFBackend(TokenizerMixin):
         ]
 
     def _way(self, request: Request) -> str:
-        if not request.choices:
+        if not request.choice:
             return "free"
-        if request.whole_choices and self._choices.closed(request.choices):
+        if request.whole_choices and self._choices.closed(request.choice):
             return "whole"
         if request.whole_choices and not self._said_open:
             self._said_open = True
@@ -292,8 +292,8 @@ class HFBackend(TokenizerMixin):
 
     def _check_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
         length = max(len(prompt) for prompt in prompts)
-        if self.context is not None and length >= self.context:
-            raise ModelError(f"A prompt of {length} tokens does not fit the model's {self.context} positions.")
+        if self.max_model_len is not None and length >= self.max_model_len:
+            raise ModelError(f"A prompt of {length} tokens does not fit the model's {self.max_model_len} positions.")
         if min(len(prompt) for prompt in prompts) == 0:
             raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
 

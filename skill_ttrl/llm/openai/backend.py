@@ -55,8 +55,8 @@ class OpenAIBackend:
         self.client = make_client(context.settings.endpoints, "policy")
         self.config = self.client.config
         self.policy_version = 0
-        self.context: int | None = None
-        self.constrains = self._vllm = self.config.server_type == "vllm"
+        self.max_model_len: int | None = None
+        self.supports_structured_outputs = self._vllm = self.config.server_type == "vllm"
 
     def encode(self, messages: Sequence[Message]) -> None:
         """Return None: this backend works on text only."""
@@ -77,10 +77,10 @@ class OpenAIBackend:
         """As `count`."""
         return tokens_in_text(text) if self._tokenizer is None else len(encode_plain(self._tokenizer, text))
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Nothing to take over: these weights are nobody's here."""
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Nothing to give back."""
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class OpenAIBackend:
         try:
             if self.config.api == "completions":
                 contents = "\n\n".join(message.content for message in request.messages)
-                reply = await self.client.complete(contents + request.begun, **how)
+                reply = await self.client.complete(contents + request.assistant_prefix, **how)
             else:
                 reply = await self.client.chat(self._messages(request), **how)
         except BudgetError as error:  # the others' answers are paid for: they are waited for
@@ -139,9 +139,9 @@ class OpenAIBackend:
         return Generation((), tuple(self._completion(choice, request, sampling) for choice in reply.choices))
 
     def _messages(self, request: Request) -> tuple[Message, ...]:
-        if not request.begun:
+        if not request.assistant_prefix:
             return request.messages
-        begun = (*request.messages, Message("assistant", request.begun))
+        begun = (*request.messages, Message("assistant", request.assistant_prefix))
         return begun if self._vllm else (*begun, Message("user", GO_ON))
 
     def _extra(self, request: Request, sampling: Sampling) -> dict[str, Any]:
@@ -152,9 +152,9 @@ class OpenAIBackend:
             extra["top_k"] = sampling.top_k
         if sampling.stop:
             extra["include_stop_str_in_output"] = True
-        if request.choices:
-            extra["structured_outputs"] = {"choice": list(request.choices)}
-        if request.begun and self.config.api == "chat":
+        if request.choice:
+            extra["structured_outputs"] = {"choice": list(request.choice)}
+        if request.assistant_prefix and self.config.api == "chat":
             extra |= {"continue_final_message": True, "add_generation_prompt": False}
         return extra
 
@@ -164,7 +164,7 @@ class OpenAIBackend:
             error = "A filter of the server's cut the answer."
         elif choice.outcome == "tool_call":
             error = "The model called a tool, though there are none."
-        elif request.choices and choice.outcome != "length" and choice.text not in request.choices:
+        elif request.choice and choice.outcome != "length" and choice.text not in request.choice:
             error = f"The server did not keep to the actions it was given: it does not know structured_outputs ({choice.text[:60]!r})."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:

@@ -33,7 +33,7 @@ from skill_ttrl.llm.vllm.checks import (
     runs_on_cpu,
 )
 from skill_ttrl.llm.vllm.engine import Engine, Work, reason, set_environment
-from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_logprobs
+from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm.updates import adapted_layers, reload_weights, score
 
@@ -67,11 +67,11 @@ class VLLMBackend(TokenizerMixin):
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
         self._length = length = engine_length(context.settings, positions)
-        self.context: int | None = length
-        self.constrains = True
+        self.max_model_len: int | None = length
+        self.supports_structured_outputs = True
         self.policy_version = 0
         self.dtype = DTYPES[context.autocast] if self._config.dtype == "auto" else self._config.dtype
-        self.last_gap: Gap | None = None
+        self.last_logprob_diff: LogprobDiff | None = None
         """Between engine and learner, after the last update."""
         self.prompt_tokens = self.cached_tokens = 0
         """Tokens of all prompts so far, each prompt once, and those of them that the prefix cache had."""
@@ -116,7 +116,7 @@ class VLLMBackend(TokenizerMixin):
     def probe(self, sequences: list[tuple[int, ...]]) -> None:
         self._probe.sequences = sequences
 
-    def ready(self) -> None:
+    def start(self) -> None:
         """Start the engine where it is not there yet.
 
         Raises:
@@ -148,7 +148,7 @@ class VLLMBackend(TokenizerMixin):
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         ]
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Take over the learner's weights; see `Backend.sync`. Nothing is done where nothing trains."""
         if self._context.model.trains:
             with self._starting:
@@ -156,7 +156,7 @@ class VLLMBackend(TokenizerMixin):
                 self._take_over(self._engine)
         self.policy_version = policy_version
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Let the engine sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes it.
 
         On a GPU its memory becomes the learner's: weights that will be sent again are thrown away (level 2), those under an
@@ -202,7 +202,7 @@ class VLLMBackend(TokenizerMixin):
                 detokenize=bool(sampling.stop),  # only to find stop texts: ours is the tokenizer that makes the text
                 flat_logprobs=True,
                 output_kind=RequestOutputKind.FINAL_ONLY,
-                structured_outputs=StructuredOutputsParams(choice=list(request.choices)) if request.choices else None,
+                structured_outputs=StructuredOutputsParams(choice=list(request.choice)) if request.choice else None,
             )
         except Exception as error:  # vLLM's own class, which was a ValueError in older versions
             raise ConfigError(f"vLLM does not sample like this: {reason(error)}. rollout.backend=hf does.") from None
@@ -270,5 +270,8 @@ class VLLMBackend(TokenizerMixin):
     def _check(self, engine: Engine, model: Any) -> None:
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        theirs, most = score(engine, sequences, self._lora), self._config.max_logprob_diff or MAX_GAP[self.dtype]
-        self.last_gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync}")
+        theirs, most = (
+            score(engine, sequences, self._lora),
+            self._config.max_logprob_diff or MAX_LOGPROB_DIFF[self.dtype],
+        )
+        self.last_logprob_diff = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync}")

@@ -19,13 +19,13 @@ from skill_ttrl.llm.backend import Generation
 
 SEQUENCES, TOKENS = 8, 256
 """Most sequences of a probe, and most tokens of each."""
-MAX_GAP = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
+MAX_LOGPROB_DIFF = {"float32": 1e-3, "bfloat16": 0.1, "float16": 0.1}
 """Largest mean difference (nats a token) that is taken for rounding, by the engine's dtype. Measured on a sharp small model: 1e-5
 in float32, 0.03 in bfloat16."""
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class LogprobDiff:
     """How far two scorers of the same tokens are apart, in nats."""
 
     mean: float
@@ -80,7 +80,7 @@ def learner_logprobs(
     return found
 
 
-def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> Gap:
+def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) -> LogprobDiff:
     """The gap between two lists of log-probs of the same shape.
 
     Raises:
@@ -91,10 +91,12 @@ def compare(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]]) 
         raise ValueError("A probe without tokens compares nothing.")
     differences = [abs(mine - other) for mine, other in pairs]
     worst = max(float("inf") if difference != difference else difference for difference in differences)  # NaN
-    return Gap(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
+    return LogprobDiff(worst if worst == float("inf") else sum(differences) / len(differences), worst, len(pairs))
 
 
-def check_sync(ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str) -> Gap:
+def check_sync(
+    ours: Sequence[Sequence[float]], theirs: Sequence[Sequence[float]], most: float, update: str
+) -> LogprobDiff:
     """The gap between the log-probs of learner and sampler after an update of the kind `update`.
 
     Raises:

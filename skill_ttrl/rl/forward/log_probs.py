@@ -22,8 +22,10 @@ from torch.nn.functional import linear
 from skill_ttrl.rl.forward.allowed import Limits
 from skill_ttrl.rl.forward.gradients import gathered
 
-CPU_BLOCK, GPU_BLOCK = 2_000_000, 16_000_000
-"""Logits of a block: on a CPU few enough to stay in its cache, on a GPU enough to fill it."""
+CPU_BLOCK, GPU_BLOCK = 2_000_000, 2**26
+"""Logits of a block: on a CPU few enough to stay in its cache, on a GPU so many that its kernels take longer than their launch."""
+GPU_ALIGNMENT = 128
+"""A GPU's block is a multiple of so many tokens wide: a bf16 matrix product whose rows are not aligned to 16 bytes takes five times as long."""
 MIN_BLOCK_WIDTH = 64
 """Fewest tokens of the vocabulary in a block."""
 
@@ -216,6 +218,8 @@ class _Head:
         self.hidden_Q_D = hidden_Q_D.to(dtype)
         self._weight, self._bias, self._device = weight_V_D, bias_V, device
         width = max(MIN_BLOCK_WIDTH, (CPU_BLOCK if device == "cpu" else GPU_BLOCK) // max(1, len(hidden_Q_D)))
+        if device != "cpu":
+            width = -(-width // GPU_ALIGNMENT) * GPU_ALIGNMENT
         size = len(weight_V_D)
         self.blocks = [(start, min(start + width, size)) for start in range(0, size, width)]
 

@@ -9,6 +9,7 @@ Suffixes: _N sequences, _T their positions, _F nodes, _B rows of one block, _Q q
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -23,7 +24,7 @@ SMALL_BLOCK = 2048
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class AttentionBlock:
     """Rows whose attention is computed together, padded on the right."""
 
@@ -31,8 +32,15 @@ class AttentionBlock:
     """Node of each query."""
     keys_B_S: Int[Tensor, "B S"]
     """Nodes from the root on; a query at position p sees those at positions 0 to p."""
-    mask_B_Q_S: Bool[Tensor, "B Q S"] | None
-    """Keys that each query sees; None: rows that begin at a root, whose queries are their keys."""
+    positions_B_Q: Int[Tensor, "B Q"] | None
+    """Position of each query; None: rows that begin at a root, whose queries are their keys."""
+
+    @cached_property
+    def mask_B_Q_S(self) -> Bool[Tensor, "B Q S"] | None:
+        """Keys that each query sees, computed once for all layers, on the device that the block is on; None as `positions_B_Q`."""
+        if self.positions_B_Q is None:
+            return None
+        return torch.arange(self.keys_B_S.shape[1], device=self.keys_B_S.device) <= self.positions_B_Q[:, :, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +141,7 @@ def _blocks(
             columns_Q = torch.arange(int(own_N[chosen[0]]))
             positions_B_Q = shared_N[chosen, None] + columns_Q
             queries_B_Q = keys_B_S.gather(1, positions_B_Q.clamp(max=keys_B_S.shape[1] - 1))
-            mask_B_Q_S = None if is_root else torch.arange(keys_B_S.shape[1]) <= positions_B_Q[:, :, None]
-            blocks.append(AttentionBlock(queries_B_Q, keys_B_S, mask_B_Q_S))
+            blocks.append(AttentionBlock(queries_B_Q, keys_B_S, None if is_root else positions_B_Q))
             real_B_Q = columns_Q < own_N[chosen, None]
             nodes.append(queries_B_Q[real_B_Q])
             places.append(start + real_B_Q.flatten().nonzero().squeeze(1))

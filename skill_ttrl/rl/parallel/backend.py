@@ -36,10 +36,10 @@ class RanksBackend(HFBackend):
         """Sample every request on all ranks; see `Backend.generate`."""
         return self._driver.run(sample_share, list(requests), sampling, seed)
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Stamp the samples of all ranks with this version; the weights are the learner's own."""
-        super().sync(policy_version)
-        self._driver.run(call, "backend", "sync", policy_version)
+        super().update_weights(policy_version)
+        self._driver.run(call, "backend", "update_weights", policy_version)
 
 
 def sample_share(objects: Objects, requests: Sequence[Request], sampling: Sampling, seed: int) -> list[Generation]:

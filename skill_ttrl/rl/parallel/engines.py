@@ -29,8 +29,8 @@ class RanksEngines:
 
     def __init__(self, driver: Driver, own: Any) -> None:
         self._driver, self._own = driver, own
-        self.context: int | None = own.context
-        self.constrains: bool = own.constrains
+        self.max_model_len: int | None = own.max_model_len
+        self.supports_structured_outputs: bool = own.supports_structured_outputs
         self.tokenizer: Any = own.tokenizer
         self.policy_version: int = own.policy_version
         driver.objects["backend"] = own
@@ -62,18 +62,18 @@ class RanksEngines:
         """Sample every request on all ranks; see `Backend.generate`."""
         return self._driver.run(sample_on_engine, list(requests), sampling, seed)
 
-    def ready(self) -> None:
+    def start(self) -> None:
         """Start the engines where they are not there yet."""
-        self._driver.run(on_engine, "ready")
+        self._driver.run(on_engine, "start")
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Have every engine take over the learner's weights; see `Backend.sync`."""
-        self._driver.run(on_engine, "sync", policy_version)
+        self._driver.run(on_engine, "update_weights", policy_version)
         self.policy_version = policy_version
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Let the engines sleep, where the config says so."""
-        self._driver.run(on_engine, "rest")
+        self._driver.run(on_engine, "sleep")
 
     def close(self) -> None:
         """End the engines; of ranks that are gone they are too."""
@@ -99,7 +99,7 @@ def sample_on_engine(objects: Objects, requests: Sequence[Request], sampling: Sa
         On the driver one `Generation` for each request, in order.
     """
     ranks, backend = objects.ranks, objects["backend"]
-    on_engine(objects, "ready")
+    on_engine(objects, "start")
     places, own, _ = shares(requests, seed, ranks.size)[ranks.rank]
     own_seed = derive_seed(seed, "rank", ranks.rank)
     found = wait_for(backend.generate(own, sampling, seed=own_seed)) if own else []

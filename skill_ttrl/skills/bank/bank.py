@@ -33,6 +33,7 @@ from skill_ttrl.skills.changes import (
     with_usage,
 )
 from skill_ttrl.skills.folder import check_settings_trusted
+from skill_ttrl.skills.rebase import Rebased, rebase
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
@@ -63,7 +64,9 @@ class SkillBank(VersionedSkills):
         path: the bank's folder, made when it is not there; None: in memory.
         settings: None: the defaults of `BankSettings`, for a bank in memory with `fallback="most_useful"`, as in the first Skill-TTRL.
         read_only: change nothing and take no lock: works while another process writes the bank.
-        writer: see `BankUpdate.writer`.
+        writer: see `BankUpdate.writer`. On a shared bank, changes of a writer that do not fit the newest version are left out with
+            a reason (`BankUpdate.dropped`), and an update that it has made in that `round` for that `reason` is not made twice.
+            Without a writer such changes are refused.
         **changed: fields of `BankSettings` in place of those of `settings`, such as `max_skills=50`.
 
     Raises:
@@ -89,8 +92,11 @@ class SkillBank(VersionedSkills):
         if self.path is None or read_only:
             self.settings = replace(self.settings, index="memory", chroma_server=None)
         if self.path is not None:
-            remembered = None if read_only else self.settings.remembered()
-            self._log = FileLog(self.path, settings=remembered, read_only=read_only)
+            remembered, shared = (
+                None if read_only else self.settings.remembered(),
+                self.settings.shared and not read_only,
+            )
+            self._log = FileLog(self.path, settings=remembered, read_only=read_only, shared=shared)
 
     @classmethod
     def open(cls, path: str | Path, *, read_only: bool = False, **changed: Any) -> SkillBank:
@@ -153,14 +159,22 @@ class SkillBank(VersionedSkills):
         Raises:
             SkillBankError: a change does not fit the present version, or cannot be written. Nothing is changed then.
         """
-        if not isinstance(changes, BankUpdate):
-            return self._write(replace(self.plan(changes, **why), origin=origin, samples=tuple(samples)))
-        if changes.version != self.version + 1:
-            raise SkillBankError(
-                f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
-                "Make it again from the present version."
-            )
-        return self._write(replace(changes, changes=self.plan(changes.changes).changes))
+        with self._log.writing():
+            if isinstance(changes, BankUpdate):
+                if changes.version != self.version + 1:
+                    raise SkillBankError(
+                        f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
+                        "Make it again from the present version."
+                    )
+                return self._write(replace(changes, changes=self.plan(changes.changes).changes))
+            if (made := self._log.made(self.writer, why.get("round"), why.get("reason", ""))) is not None:
+                return made
+            changes = tuple(changes)
+            fitted = rebase(self.snapshot(), changes) if self.settings.shared else Rebased(changes)
+            if fitted.dropped and not self.writer:
+                validate_changes(self.snapshot(), changes)  # raises: it says what does not fit, and what to do
+            update = self.plan(fitted.changes, **why)
+            return self._write(replace(update, origin=origin, samples=tuple(samples), dropped=fitted.dropped))
 
     def add(self, skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.
@@ -280,10 +294,11 @@ class SkillBank(VersionedSkills):
         Whole skills come back, statistics included: they are part of the version, and what was counted since is still in
         the log. Capacity is not looked at.
         """
-        old = self.at(version)
         why = reason or f"rollback to {version}", tuple(evidence)
-        changes = difference(self.snapshot(), old)
-        return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
+        with self._log.writing():
+            old = self.at(version)
+            changes = difference(self.snapshot(), old)
+            return self._write(BankUpdate(self.version + 1, changes, *why, origin=old.origin, back_to=version))
 
     def rewind(self, version: int) -> None:
         """Forget every update after `version`, for good. Only for a run that goes on from an older checkpoint: what

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.log import Log, replay
+from skill_ttrl.skills.bank.log import Log
+from skill_ttrl.skills.bank.log_reader import replay
 from skill_ttrl.skills.changes import difference, missing_error
 from skill_ttrl.skills.snapshot import Snapshot, fits_type
 from skill_ttrl.types import BankUpdate, Change, Skill
@@ -31,8 +32,13 @@ class VersionedSkills:
         return tuple(self._log.notices)
 
     def snapshot(self) -> Snapshot:
-        """The present version, frozen. The same object until the bank changes."""
+        """The present version, frozen. The same object until the bank changes here, or is read anew (`refresh`)."""
         return self._log.current
+
+    def refresh(self) -> Snapshot:
+        """The newest version: of a shared bank with what others have added since the last call or change."""
+        self._log.refresh()
+        return self.snapshot()
 
     def get(self, skill_id: str) -> Skill | None:
         """The skill of this id, or None."""

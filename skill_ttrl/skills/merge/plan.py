@@ -93,7 +93,7 @@ def merge_groups(
     plan.add(fresh)
     generated = sum(len(each.output.skill_ops.generate) for each in won)
     report = MergeReport(
-        tries=len(rollouts),
+        rollouts=len(rollouts),
         winners=len(won),
         generated=generated,
         extracted=len(found),

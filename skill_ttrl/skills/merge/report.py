@@ -12,7 +12,7 @@ TROUBLE = "A language model that merges or extracts gave no usable answer"
 class MergeReport:
     """Counts of a merge."""
 
-    tries: int = 0
+    rollouts: int = 0
     winners: int = 0
     generated: int = 0
     """Skill texts that winners wrote."""

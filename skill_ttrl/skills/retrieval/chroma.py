@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -25,6 +26,9 @@ INDEX_SCHEMA = 1
 CHROMA_FOLDER = "chroma"
 SERVER_SECONDS = 120.0
 """Timeout of a request to the server."""
+SERVER_PAUSES = (0.05, 0.2, 0.8, 2.0)
+"""Seconds before each repetition of a request that failed inside the server: Chroma 1.5.9 fails to read a collection while another client
+writes its first rows ("Nothing found on disk"). Every request here may be repeated."""
 
 
 class _NotOurs(ValueError):
@@ -75,7 +79,12 @@ class ChromaIndex:
             found: dict[str, NDArray[np.float32]] = {}
             for batch in self._batches(keys):
                 rows = self._collection.get(ids=batch, include=["embeddings"])
-                found.update(zip(rows["ids"], np.asarray(rows["embeddings"], dtype=np.float32), strict=True))
+                vectors = np.asarray(rows["embeddings"], dtype=np.float32)
+                if len(vectors) != len(
+                    rows["ids"]
+                ):  # seen while another client writes: which belong together is unknown
+                    raise self._chromadb.errors.InternalError(f"{len(vectors)} vectors for {len(rows['ids'])} keys")
+                found.update(zip(rows["ids"], vectors, strict=True))
             return found
 
         return self._try(read, {})
@@ -179,7 +188,7 @@ class ChromaIndex:
         """Return the result of `action`; if the vectors are damaged or gone, start with none and return `otherwise`."""
         with self._explaining():
             try:
-                return action()
+                return self._repeated(action)
             except self._chromadb.errors.NotFoundError as error:  # the collection was deleted under us
                 reason: Exception = error
             except self._chromadb.errors.InternalError as error:
@@ -190,6 +199,15 @@ class ChromaIndex:
             self._discard(reason)
         self._open()
         return otherwise
+
+    def _repeated(self, action: Callable[[], T]) -> T:
+        """Return the result of `action`; one that fails inside a server is repeated (`SERVER_PAUSES`)."""
+        for seconds in SERVER_PAUSES if self._server is not None else ():
+            try:
+                return action()
+            except self._chromadb.errors.InternalError:
+                time.sleep(seconds)
+        return action()
 
     def _discard(self, reason: Exception) -> None:
         text = " ".join(str(reason).split())[:200]

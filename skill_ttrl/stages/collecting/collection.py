@@ -56,8 +56,8 @@ class TaskSelection:
     types: Sequence[str] = ()
     """Only tasks of these types; empty: all."""
     episodes: int | None = None
-    """So many, of tasks that are spread over the split and its types (`envs.tasks.spread`); None: `tries` of every task."""
-    tries: int = 1
+    """So many, of tasks that are spread over the split and its types (`envs.tasks.spread`); None: `rollouts_per_task` of every task."""
+    rollouts_per_task: int = 1
     """Episodes of each task; they begin alike."""
     subset_size: int | None = None
     """Only of so many tasks, spread over the split: those that a run trains on; None: all."""
@@ -78,10 +78,10 @@ class TaskSelection:
             ConfigError: a number is below 1.
             EnvError: there is no such environment, split or type.
         """
-        for name, value in (("episodes", self.episodes), ("tries", self.tries)):
+        for name, value in (("episodes", self.episodes), ("rollouts_per_task", self.rollouts_per_task)):
             if value is not None and value < 1:
                 raise ConfigError(f"{name} must be at least 1, found {value}.")
-        most = None if self.episodes is None else -(-self.episodes // self.tries)
+        most = None if self.episodes is None else -(-self.episodes // self.rollouts_per_task)
         whole = not self.types and self.subset_size is None
         with telling_warnings(progress):
             counting = Counting(progress, OPENING, prepare_unit(self.env, self.kwargs))
@@ -97,10 +97,10 @@ class TaskSelection:
             tasks = spread([task for task in tasks if not self.types or task.task_type in self.types], most)
         if most is not None and len(tasks) < most:
             progress.notice(
-                f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.tries:,} episodes are played, not "
+                f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.rollouts_per_task:,} episodes are played, not "
                 f"{self.episodes:,}. More rollouts of each play it more often (--rollouts-per-task; collect.rollouts_per_task)."
             )
-        return [(task, attempt) for task in tasks for attempt in range(self.tries)][: self.episodes]
+        return [(task, attempt) for task in tasks for attempt in range(self.rollouts_per_task)][: self.episodes]
 
     def made_with(self, units: Sequence[Unit], agent: str, seed: int) -> dict[str, Any]:
         """All that decides which lines a collection has, except what matters of the agent apart from its name."""
@@ -113,7 +113,7 @@ class TaskSelection:
             "agent": agent,
             "split": self.split,
             "types": sorted(self.types),
-            "tries": self.tries,
+            "rollouts_per_task": self.rollouts_per_task,
             "seed": seed,
             "episodes": len(units),
             "tasks": digest.hexdigest(),
@@ -146,7 +146,7 @@ class Collected:
     tokens: int = 0
     """Tokens that a policy wrote in this call."""
     explore: float | Sequence[float] = 0.0
-    """Share of a player's steps that take a random action, or one for each rollout of a task in turn; see `Exploration`."""
+    """Share of a scripted agent's steps that take a random action, or one for each rollout of a task in turn; see `Exploration`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,11 @@ def training_selection(config: SkillTTRLConfig) -> TaskSelection:
             "one of the two out."
         )
     selection = TaskSelection(
-        env.id, env.train_split, episodes=asked.episodes, tries=asked.rollouts_per_task, subset_size=env.train_tasks
+        env.id,
+        env.train_split,
+        episodes=asked.episodes,
+        rollouts_per_task=asked.rollouts_per_task,
+        subset_size=env.train_tasks,
     )
     return selection.made(env.kwargs)
 

@@ -1,6 +1,6 @@
 """One episode to watch: a person or a scripted agent plays, and every step is reported as it happens.
 
-The result is the same `Trajectory` as that of a collection: `play_episode` runs on a wrapped environment that reports its steps.
+The result is the same `Trajectory` as that of a collection: `run_scripted_episode` runs on a wrapped environment that reports its steps.
 Policies are in `play_policy`, whose imports take seconds.
 """
 
@@ -14,7 +14,12 @@ from typing import Any
 
 import gymnasium
 
-from skill_ttrl.agents.players.scripted_agent import Player, WalkthroughPlayer, make_player, player_names
+from skill_ttrl.agents.scripted.scripted_agent import (
+    ScriptedAgent,
+    WalkthroughAgent,
+    make_scripted_agent,
+    scripted_agent_names,
+)
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
 from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
@@ -22,10 +27,10 @@ from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, 
 from skill_ttrl.llm.backends import REMOTE, is_command
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.info import admissible_actions, make_step, serializable_info, stated, text_of
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Step, Task, Trajectory
 
-PLAYER_NAMES = player_names()
+SCRIPTED_AGENT_NAMES = scripted_agent_names()
 
 TextEnvironment = gymnasium.Env[str, str]
 
@@ -112,33 +117,33 @@ def step_limit(env: TextEnvironment) -> int | None:
     return env.spec.max_episode_steps if env.spec is not None else None
 
 
-def play(env: TextEnvironment, task: Task, player: Player, *, seed: int, watch: Watch) -> Trajectory:
-    """Let a player play `task`.
+def play(env: TextEnvironment, task: Task, player: ScriptedAgent, *, seed: int, watch: Watch) -> Trajectory:
+    """Let a scripted agent play `task`.
 
     Args:
         env: is reset; stays open.
         task: what is played.
         player: who plays. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
-        seed: see `play_episode`.
-        watch: called with every scene, before the player is asked what to do in it.
+        seed: see `run_scripted_episode`.
+        watch: called with every scene, before the agent acts on it.
 
     Raises:
         EnvError: the walkthrough is to be played, and the environment has none.
     """
     watched = WatchedEnv(env, task, watch)
     try:
-        played = play_episode(watched, task, player, seed=seed)
+        played = run_scripted_episode(watched, task, player, seed=seed)
     except Stopped as stopped:
         return ended(watched, stopped)
-    if isinstance(player, WalkthroughPlayer) and not played.steps:
+    if isinstance(player, WalkthroughAgent) and not played.steps:
         raise EnvError(
             f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
         )
     return played
 
 
-def find_player(name: str, env_id: str) -> Player | None:
-    """The player called `name`; None where a policy is meant.
+def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
+    """Return the scripted agent called `name`; None where a policy is meant.
 
     Raises:
         ConfigError: nothing has this name.
@@ -147,11 +152,11 @@ def find_player(name: str, env_id: str) -> Player | None:
     if is_command(name):
         return None
     exists = Path(name).exists()
-    if name in PLAYER_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
-        return make_player(name, env_id)
+    if name in SCRIPTED_AGENT_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):
+        return make_scripted_agent(name, env_id)
     if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
-            f"There is no policy {name!r}.{did_you_mean(name, PLAYER_NAMES)} A model is a run folder, a checkpoint, a model folder, "
+            f"There is no policy {name!r}.{did_you_mean(name, SCRIPTED_AGENT_NAMES)} A model is a run folder, a checkpoint, a model folder, "
             "owner/name, openai:MODEL or command:PROGRAM; a scripted agent of your own is module:attribute."
         )
     return None

@@ -283,6 +283,20 @@ def _listing(endpoint: EndpointConfig, address: Address) -> tuple[str, dict[str,
     return f"{base}/models", {} if address.is_open else {"Authorization": f"Bearer {address.key}"}
 
 
+def chroma_checks(config: SkillTTRLConfig) -> list[Check]:
+    """Check that the Chroma server answers; empty where no vectors go to one."""
+    skills = config.skills
+    if skills is None or not skills.embeds or skills.index != "chroma" or skills.chroma_server is None:
+        return []
+    answer = ask(f"http://{skills.chroma_server}/api/v2/heartbeat")
+    if answer.status == 200 and isinstance(answer.body, dict) and "nanosecond heartbeat" in answer.body:
+        return [Check("chroma server", "ok", f"{skills.chroma_server} answers")]
+    port = skills.chroma_server.rpartition(":")[2]
+    said = answer.problem or f"HTTP {answer.status}, which is no Chroma's answer: another program has the port {port}"
+    advice = f"Start it: chroma run --path FOLDER --host HOST --port {port}. Or correct skills.chroma_server; skills.index=memory needs none."
+    return [Check("chroma server", "fail", f"{skills.chroma_server} does not answer: {said}", advice)]
+
+
 def memory_checks(estimate: Any, place: str) -> list[Check]:
     """Check how many sequences fit into the engine's share of the memory; empty without an engine in this process.
 

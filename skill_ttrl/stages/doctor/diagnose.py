@@ -13,7 +13,7 @@ from skill_ttrl.config import BUILTIN, SkillTTRLConfig, SourceConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.stages.doctor import version_sets
-from skill_ttrl.stages.doctor.backends import context_checks, endpoint_checks, memory_checks, vllm_checks
+from skill_ttrl.stages.doctor.backends import chroma_checks, context_checks, endpoint_checks, memory_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
         *_data(config),
         *_tracker(config),
         *tried("skills", lambda: _skills(config)),
+        *tried("chroma server", lambda: chroma_checks(config)),
         *tried("endpoints", lambda: endpoint_checks(config)),
     ]
     if backend_facts(config).remote:
@@ -123,13 +124,13 @@ def _tracker(config: SkillTTRLConfig) -> list[Check]:
 
 def _skills(config: SkillTTRLConfig) -> list[Check]:
     from skill_ttrl.skills.retrieval.make import check_packages, make_embedder
-    from skill_ttrl.stages.setup.open_bank import starting_file
+    from skill_ttrl.stages.setup.open_bank import check_start
 
     skills = config.skills
     if skills is None:
         return []
     began = skills.bank or "an empty bank"
-    checks = tried("skill bank", lambda: f"{began}: {len(starting_file(skills).skills)} skills")
+    checks = tried("skill bank", lambda: f"{began}: {check_start(skills)} skills")
     if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
         model, revision = skills.embedder_model, skills.embedder_revision
         checks += tried("embedder", lambda: make_embedder(skills.embedder, model, revision).name)

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.agents.players.scripted_agent import player_names
+from skill_ttrl.agents.scripted.scripted_agent import scripted_agent_names
 from skill_ttrl.config import BUILTIN, EndpointConfig, SkillTTRLConfig, verified_note
 from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
 from skill_ttrl.llm.backends import REMOTE, backend_facts, is_command
@@ -277,7 +277,7 @@ def _greedy_rollouts(config: SkillTTRLConfig) -> int:
 
 def _is_player(agent: str) -> bool:
     """True for a scripted agent; any other is a policy, which samples."""
-    return agent in player_names() or (":" in agent and not agent.startswith(REMOTE) and not is_command(agent))
+    return agent in scripted_agent_names() or (":" in agent and not agent.startswith(REMOTE) and not is_command(agent))
 
 
 def _sampled(found: PhasePlan, episodes: int, batches: int, config: SkillTTRLConfig) -> PhasePlan:

@@ -6,12 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.players.scripted_agent import FIRST, ConstantPlayer, FirstPlayer, Player, make_player
+from skill_ttrl.agents.scripted.scripted_agent import (
+    FIRST,
+    ConstantAgent,
+    FirstAgent,
+    ScriptedAgent,
+    make_scripted_agent,
+)
 from skill_ttrl.config import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
 from skill_ttrl.rollout.samples import TaskSamples, drawn
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Group, Skill, Task
 
 
@@ -55,7 +61,7 @@ def check_controls(config: SkillTTRLConfig) -> None:
         ConfigError, EnvError: `eval.controls` names an agent that does not exist, or not for this environment.
     """
     for name in config.eval.controls:
-        make_player(name, resolve_env(config.env.id), config.agent)
+        make_scripted_agent(name, resolve_env(config.env.id), config.agent)
 
 
 def play_controls(
@@ -90,25 +96,25 @@ def play_controls(
     for name in asked:
         for task in tasks:
             player = _player(name, config, agent, task)
-            played = play_episode(env, task, player, seed=config.seed, max_steps=config.agent.max_turns)
+            played = run_scripted_episode(env, task, player, seed=config.seed, max_steps=config.agent.max_turns)
             rows.append(drawn(Group(task, (played,)), source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
 
 
-def _player(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> Player:
+def _player(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
     if name != FIRST or agent.skills is None or not agent.listing.by_words:
-        return make_player(name, resolve_env(config.env.id), config.agent)
+        return make_scripted_agent(name, resolve_env(config.env.id), config.agent)
 
     def shown(said: str) -> tuple[Skill, ...]:
         return agent.select_skills([task], [said])[0].skills
 
-    return FirstPlayer(agent.listing, shown)
+    return FirstAgent(agent.listing, shown)
 
 
 def lists_actions(env: TextEnvironment, tasks: Sequence[Task], seed: int) -> bool:
     """Tell whether the environment lists actions, by one step of the first task that can be played."""
     for task in tasks:
-        played = play_episode(env, task, ConstantPlayer("look"), seed=seed, max_steps=1)
+        played = run_scripted_episode(env, task, ConstantAgent("look"), seed=seed, max_steps=1)
         if played.steps:
             return bool(played.steps[0].admissible_actions)
     return False

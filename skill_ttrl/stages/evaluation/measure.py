@@ -82,7 +82,7 @@ def measure(
     """
     rows: list[TaskSamples] = []
     for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
-        groups = sample(draw.tries, draw.sampling, draw.seed)
+        groups = sample(draw.rollouts_per_task, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
             refuse_failure(groups)
         rows += [drawn(group, draw=draw.name) for group in groups]
@@ -199,7 +199,7 @@ def failures(rows: Sequence[TaskSamples]) -> list[str]:
     errors = [sample.error for row in rows for sample in row.samples if sample.error is not None]
     tries = sum(len(row.samples) for row in rows)
     if errors and len(errors) == tries:
-        raise EnvError(f"Every one of {tries} tries failed in {rows[0].task.env_id}. The first: {errors[0]}")
+        raise EnvError(f"Every one of {tries} rollouts failed in {rows[0].task.env_id}. The first: {errors[0]}")
     return errors
 
 

@@ -31,7 +31,7 @@ from skill_ttrl.stages.evaluation.vote_figures import (
     values_by_problem,
 )
 from skill_ttrl.types import VoteResult, derive_seed
-from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, needs, vote
+from skill_ttrl.voting import Ballot, VoteHistory, batch_vote, majority_vote, requires, vote
 from skill_ttrl.voting.strategies import INPUT_SOURCES
 
 Visits = Sequence[Sequence[TaskSamples]]
@@ -44,7 +44,7 @@ class Replayed:
 
     strategy: str
     options: Mapping[str, Any]
-    needs: str | None = None
+    requires: str | None = None
     """Missing inputs; then it has no figures."""
     figures: Mapping[str, Figure] = field(default_factory=dict)
     """Values of `FIGURES` where available; without true answers none of `LABELLED`."""
@@ -81,13 +81,13 @@ def replay(
     for name, options in asked.items():
         lacking = _lacking(name, options, ballots)
         if lacking is not None:
-            found.append(Replayed(name, options, needs=lacking))
+            found.append(Replayed(name, options, requires=lacking))
             continue
         votes[name] = hold(visits, ballots, name, options)
         flips = (
             visit_flips(votes[name]) if len(visits) > 1 else half_flips(ballots[0], visits[0], name, options, settings)
         )
-        values[name] = values_by_problem(votes[name], settings.threshold) | {"flip_rate": flips}
+        values[name] = values_by_problem(votes[name], settings.false_consensus_threshold) | {"flip_rate": flips}
         replayed = _replayed(name, options, votes[name], values[name], settings)
         compared = name != BASELINE
         differences = differences_from(values[BASELINE], values[name], settings) if compared else {}
@@ -172,7 +172,7 @@ def half_flips(
     flips: dict[Problem, list[bool]] = defaultdict(list)
     pairs = [(row, ballot) for row, ballot in zip(rows, ballots, strict=True) if _halves(ballot, 0)[0]]
     rows, ballots = [row for row, _ in pairs], [ballot for _, ballot in pairs]
-    for split in range(settings.splits):
+    for split in range(settings.num_resamples):
         halves = [_halves(ballot, derive_seed(settings.seed, "halves", ballot.prompt, split)) for ballot in ballots]
         one, other = (
             [vote(name, _part(ballot, places[side]), options) for ballot, places in zip(ballots, halves, strict=True)]
@@ -210,7 +210,7 @@ def _lacking(name: str, options: Mapping[str, Any], ballots: Sequence[Sequence[B
     given = {"history": len(ballots) > 1}
     missing = [
         wanted
-        for wanted in needs(name, options)
+        for wanted in requires(name, options)
         if not given.get(wanted, all(getattr(ballot, wanted) is not None for visit in ballots for ballot in visit))
     ]
     return "; ".join(f"{wanted}: {INPUT_SOURCES.get(wanted, wanted)}" for wanted in missing) or None

@@ -24,9 +24,9 @@ FIGURES = (*LABELLED, "majority_ratio", "abstained", "flip_rate")
 class Settings:
     """Settings of the comparison."""
 
-    threshold: float = 0.5
+    false_consensus_threshold: float = 0.5
     """A wrong winner with at least this share of the samples is a false consensus."""
-    splits: int = 10
+    num_resamples: int = 10
     """Random halvings of a problem's samples behind its flip rate, where it was visited once."""
     seed: int = 0
     confidence: float = 0.95

@@ -1,4 +1,4 @@
-"""Demonstrations from episodes: what a good player did at each step, under the prompts that the policy will see, skills included.
+"""Demonstrations from episodes: what a good agent did at each step, under the prompts that the policy will see, skills included.
 
 The skills in them vary: those that are found for the task, none at all, or others of the bank (`demonstrations` in the config), so
 that following them is worth learning and doing without them is learnt as well.
@@ -115,9 +115,9 @@ def chosen_steps(
         won = sum(trajectory.is_success for trajectory in trajectories)
         raise DataError(
             f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
-            + (" and none says what its player advised" if config.label == "expert" else "")
+            + (" and none says what its agent advised" if config.label == "expert" else "")
             + (f", and agent.observations writes none of their {not_written} steps" if not_written else "")
-            + ". Collect with a better player, or more episodes. "
+            + ". Collect with a better agent, or more episodes. "
             + (
                 "Advice is in episodes that were collected with --epsilon; demonstrations.label=success imitates what was done in won ones."
                 if config.label == "expert"
@@ -152,7 +152,7 @@ def _label(step: Step, config: DemonstrationsConfig) -> str | None:
     advice = step.info.get(ADVICE)
     if config.label == "expert":
         return advice if isinstance(advice, str) else None
-    # An episode that was won in spite of a step that its player did not want shows nothing good at that step.
+    # An episode that was won in spite of a step that its agent did not want shows nothing good at that step.
     return None if isinstance(advice, str) and advice != step.action else step.action
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from skill_ttrl.agents.players.scripted_agent import make_player, player_names
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.envs import env_defaults, resolve_env
@@ -92,7 +92,7 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
 
     Raises:
         ConfigError: demonstrations or a bank are of that one.
-        EnvError: this one lacks the player that collects.
+        EnvError: this one lacks the scripted agent that collects.
     """
     own = load_config(source)
     if resolve_env(own.env.id) == resolve_env(config.env.id):
@@ -109,5 +109,5 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
             f"environment: in {config.env.id} they teach nothing. Give others with --set {foreign[0]}=..., leave the phase out "
             "(--set 'phases=[rl]'), or take a recipe of this environment: skillttrl configs list."
         )
-    if "collect" in config.phases and config.collect.agent in player_names():
-        make_player(config.collect.agent, resolve_env(config.env.id))
+    if "collect" in config.phases and config.collect.agent in scripted_agent_names():
+        make_scripted_agent(config.collect.agent, resolve_env(config.env.id))

@@ -15,7 +15,7 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.types import Skill, derive_seed
 
 _PLACE = re.compile(r"\$\w+")
-_OF_SKILLS = ("skill", "skills", "skills_cold", "retrieved", "nothing_found")
+_OF_SKILLS = ("skill", "skills", "skills_empty", "retrieved", "no_results")
 
 
 def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set[str]:

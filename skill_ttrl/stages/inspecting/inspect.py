@@ -227,7 +227,8 @@ def _kept(path: Path) -> Inspection:
     if asked := _asked(path):
         facts["LLM calls"] = asked
     rows = [
-        (name, draw["tries"], draw["temperature"], draw["max_new_tokens"]) for name, draw in made_with["draws"].items()
+        (name, draw["rollouts_per_task"], draw["temperature"], draw["max_new_tokens"])
+        for name, draw in made_with["draws"].items()
     ]
     columns: tuple[str, ...] = ("way of sampling", "samples of each", "temperature", "longest")
     notes = [f"vote on them: skillttrl vote {path} --strategies all"]

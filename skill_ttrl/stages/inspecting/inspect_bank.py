@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.errors import SkillBankError
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import SkillBankError, SkillTTRLError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -19,14 +20,16 @@ from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.stages.inspecting.inspection import Inspection
-from skill_ttrl.stages.setup.open_bank import BANK
+from skill_ttrl.stages.setup.open_bank import BANK, bank_path
 from skill_ttrl.types import BankUpdate, Skill
 
 MAX_CELL = 80
 """Longest text of a cell in characters."""
 BANK_COLUMNS = ("id", "tier", "title", "successes/uses", "size", "version", "parents", "flags")
 """`size` in characters; `version` is the skill's own."""
-HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence")
+MOST_DROPPED = 5
+"""Changes that did not fit a shared bank, named with their reasons."""
+HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence", "writer")
 HIT_COLUMNS = ("score", "id", "tier", "title", "when to apply", "text")
 
 
@@ -36,7 +39,9 @@ FALLBACK = "no skill shares a word with the query: these hits are the fallback, 
 def bank_folder(path: str | Path) -> Path:
     """The bank's folder, also where a run that has one is named."""
     path = Path(path)
-    return path / BANK if RunFolder.exists(path) and is_bank(path / BANK) else path
+    if not RunFolder.exists(path):
+        return path
+    return path / BANK if is_bank(path / BANK) else _shared_bank(path) or path
 
 
 def look(path: str | Path) -> SkillBank:
@@ -59,6 +64,7 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
         facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.settings.max_skills}
+        facts |= {"shared": "yes, by several runs"} if bank.settings.shared else {}
         facts |= {"retrieval": _retrieval(bank), "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
         return _listed("bank", folder, facts, list(now), limit, bank.notices)
 
@@ -103,13 +109,24 @@ def bank_facts(now: Sequence[Skill]) -> dict[str, Any]:
 
 def run_bank(run: Path) -> str | None:
     """A run's bank in one line; None where it has none. One that cannot be read says why and hides nothing else."""
-    if not is_bank(run / BANK):
+    folder = bank_folder(run)
+    if folder == run:
         return None
+    shared = f"shared, at {folder}: " if folder != run / BANK else ""
     try:
-        with look(run / BANK) as bank:
-            return f"{len(bank)} skills, version {bank.version}; see skillttrl inspect {run / BANK}"
+        with look(folder) as bank:
+            return f"{shared}{len(bank)} skills, version {bank.version}; see skillttrl inspect {folder}"
     except SkillBankError as error:
         return str(error)
+
+
+def _shared_bank(run: Path) -> Path | None:
+    """The folder of the bank that a run shares with others; None where it shares none, or its config cannot be read."""
+    try:
+        skills = load_config(run / "config.yaml", trust=True).skills
+    except SkillTTRLError:
+        return None
+    return bank_path(skills, run) if skills is not None and skills.shared else None
 
 
 def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
@@ -120,6 +137,8 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
         if len(updates) < bank.version:
             notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
+    dropped = [f"version {update.version}: {_cell(each)}" for update in reversed(updates) for each in update.dropped]
+    notes += [f"did not fit any more, {each}" for each in dropped[:MOST_DROPPED]]
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
 
@@ -162,11 +181,20 @@ def _bank_row(skill: Skill) -> tuple[Any, ...]:
 
 
 def _history_row(update: BankUpdate) -> tuple[Any, ...]:
-    kinds = Counter(change.kind for change in update.changes)
+    kinds = Counter[str](change.kind for change in update.changes)
     ids = dict.fromkeys(skill.id for change in update.changes if (skill := change.after or change.before))
+    kinds.update(["did not fit"] * len(update.dropped))
     what = ", ".join(f"{kind} {count}" for kind, count in kinds.items()) or "nothing"
     evidence = _cell(", ".join(update.evidence)) or None
-    return (update.version, update.step, _cell(update.reason), what, _cell(", ".join(ids)), evidence)
+    return (
+        update.version,
+        update.step,
+        _cell(update.reason),
+        what,
+        _cell(", ".join(ids)),
+        evidence,
+        _cell(update.writer) or None,
+    )
 
 
 def _retrieval(bank: SkillBank) -> str:

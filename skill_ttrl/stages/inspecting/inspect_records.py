@@ -87,7 +87,7 @@ def _collected(path: Path, count: int) -> dict[str, Any]:
         return {}
     made = read_identity(path)["made_with"]
     whole = "yes" if count == made["episodes"] else f"no, of {made['episodes']}; go on with the command that began it"
-    return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "tries")}}
+    return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}}
 
 
 def _record(where: str, line: bytes) -> dict[str, Any]:

@@ -147,7 +147,7 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
         changes = update.changes
         if changes:
             evidence = tuple(dict.fromkeys(result.id for result in rollouts if not result.hard))
-            bank.target.apply(changes, reason=SOURCE, evidence=evidence, round=step, origin=update.origin)
+            bank.apply(changes, reason=SOURCE, evidence=evidence, round=step, origin=update.origin)
     except BudgetError as error:
         run.warn(f"{UNPAID} {error}", once=UNPAID)
     except SkillBankError as error:

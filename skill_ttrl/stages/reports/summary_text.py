@@ -139,7 +139,7 @@ def vote_line(summary: Summary) -> str | None:
     if summary.mean_majority_ratio is None or summary.majority_ratio is None:
         return None
     steps = f"{summary.vote_steps} step{'s' * (summary.vote_steps != 1)}"
-    text = f"Votes, mean over {steps} (last step): agreement {summary.mean_majority_ratio:.3f} ({summary.majority_ratio:.3f})"
+    text = f"Votes, mean over {steps} (last step): majority ratio {summary.mean_majority_ratio:.3f} ({summary.majority_ratio:.3f})"
     if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
         share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
         use = "true answers are the reward here" if summary.reward == "label" else "measured, never used"
@@ -153,7 +153,7 @@ def skill_lines(summary: Summary) -> list[str]:
     """Lines on the votes without the bank, and on the skills that the rollouts were given."""
     lines, votes = [], summary.bank_votes
     if votes:
-        text = f"Votes with the skill bank (without it): agreement {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
+        text = f"Votes with the skill bank (without it): majority ratio {votes['majority_ratio']:.3f} ({votes['majority_ratio_no_skills']:.3f})"
         if "majority" in votes:
             text += f", maj@{summary.samples} {votes['majority']:.3f} ({votes['majority_no_skills']:.3f})"
         lines.append(f"{text}; another winner in {votes['other_winners']:.0%} of the problems.")

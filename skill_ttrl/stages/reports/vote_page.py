@@ -15,7 +15,7 @@ _TOP, _ROW = 30, 26  # of a chart of dots, in pixels
 
 def vote_html(lab: VoteLab) -> str:
     """The comparison as one HTML document. Names and paths are untrusted: all of them are escaped."""
-    judged = [each for each in lab.strategies if each.needs is None]
+    judged = [each for each in lab.strategies if each.requires is None]
     shown = [name for name in ("label_accuracy", "majority_ratio") if name in judged[0].figures][:1]
     charts = []
     for name in (*shown, "flip_rate"):
@@ -32,7 +32,7 @@ def vote_html(lab: VoteLab) -> str:
         columns=["strategy", *(TITLES[name] for name in names)],
         rows=_figure_rows(judged, names),
         undecided=lab.undecided_answers,
-        lacking=[each for each in lab.strategies if each.needs],
+        lacking=[each for each in lab.strategies if each.requires],
     )
 
 

@@ -14,7 +14,7 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
         _check_whole(config, backend, trains)
     if not config.agent.structured_actions:
         return
-    if not backend.constrains:
+    if not backend.supports_structured_outputs:
         raise ConfigError(
             f"agent.structured_actions needs a backend that can keep a completion to given texts; rollout.backend="
             f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.structured_actions=false."

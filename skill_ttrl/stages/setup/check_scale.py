@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from skill_ttrl.agents.players.scripted_agent import Player
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs.lookup import resolve_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.collecting.watch import find_scripted_agent
 
 
 def check_scale(config: SkillTTRLConfig) -> None:
@@ -21,8 +20,7 @@ def check_scale(config: SkillTTRLConfig) -> None:
             f"scale.engine={config.scale.engine} shares out the phase collect, and the commands collect, evaluate and vote; phases is "
             f"{config.phases}, which runs on this machine. Leave it out. For several GPUs here: --nproc."
         )
-    player: Player | None = find_player(config.collect.agent, resolve_env(config.env.id))
-    if player is None:
+    if find_scripted_agent(config.collect.agent, resolve_env(config.env.id)) is None:
         check_shared_policy(config)
 
 

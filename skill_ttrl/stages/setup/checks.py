@@ -19,8 +19,8 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.observations import find_observations
-from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
@@ -36,15 +36,15 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
-from skill_ttrl.stages.collecting.watch import find_player
+from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
-from skill_ttrl.stages.setup.check_players import check_collected, check_dagger
 from skill_ttrl.stages.setup.check_scale import check_scale
+from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
-from skill_ttrl.stages.setup.open_bank import starting_file
+from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.setup.ranks import check_ranks
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
@@ -163,7 +163,7 @@ def check_episodes(config: SkillTTRLConfig) -> None:
 def check_bank(config: SkillTTRLConfig) -> None:
     """Raise `SkillBankError` or `MissingDependencyError` where the bank to begin with cannot be read or searched."""
     if config.skills is not None:
-        starting_file(config.skills)
+        check_start(config.skills)
         check_packages(config.skills)
 
 
@@ -268,9 +268,9 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
     if env:
         env_id, player = resolve_env(config.env.id), config.collect.agent
         for name in config.eval.controls:
-            found[f"control {name}"] = partial(_known, name, make_player, env_id, config.agent)
+            found[f"control {name}"] = partial(_known, name, make_scripted_agent, env_id, config.agent)
         if {"collect", "dagger"} & {*config.phases}:
-            found["player"] = partial(_known, player, find_player, env_id)
+            found["player"] = partial(_known, player, find_scripted_agent, env_id)
     if "distill" in config.phases:
         found["teacher of distill"] = partial(_known, config.distill.teacher, TEACHERS.get)
     if skills is not None and skills.embeds:

@@ -1,7 +1,8 @@
 """Opening the skill bank of a run, and what it starts with.
 
 A run's bank lives in `bank/` of its folder. A checkpoint holds the bank's version; resuming cuts the log back to that version, so
-a resumed run sees and writes what one that was never stopped would.
+a resumed run sees and writes what one that was never stopped would. A shared bank (`skills.shared`) is where the config says, and is never
+cut back: a resumed run goes on with its newest version, and the updates that it made since the checkpoint count.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, is_bank
+from skill_ttrl.skills.folder import BANK_FILE, LOG_FILE, check_new, is_bank
 from skill_ttrl.skills.formats.agentskills_read import holds_skills
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.formats.records import SkillFile
@@ -57,6 +59,8 @@ def open_run_bank(
     if config is None:
         return NoBank()
     version = None if state is None else bank_version(state)
+    if config.shared:
+        return _open_shared(config, folder, version, models, (state or {}).get("exposure"))
     path = folder.path / BANK
     first = starting_file(config) if version is None else SkillFile([])
     if version is not None and not is_bank(path):
@@ -80,6 +84,36 @@ def open_run_bank(
     except BaseException:
         bank.close()
         raise
+
+
+def _open_shared(
+    config: SkillsConfig, folder: RunFolder, version: int | None, models: LLMEndpoints | None, exposure: Any
+) -> RunBank:
+    """Open the bank that several runs write, made where it is not there; see `open_run_bank`."""
+    path = bank_path(config, folder.path)
+    if version and not is_bank(path):
+        raise SkillBankError(
+            f"The shared skill bank is gone: there is none at {path} (skills.bank), and the run goes on from its version {version}. "
+            "Put the folder back, or start a new run."
+        )
+    run_id = read_run_json(folder.path).get("id", "")
+    bank = SkillBank.from_config(config, path, writer=f"{folder.path.resolve().name}:{run_id}")
+    try:
+        if bank.version < (version or 0):
+            raise SkillBankError(
+                f"The shared skill bank at {path} has version {bank.version}, and the run has seen its version {version}: it is another "
+                "bank, or an older copy of it. Put the bank back, or start a new run."
+            )
+        _ = bank.retriever
+        return RunBank(config, bank, models or LLMEndpoints(), Exposure(exposure), list(bank.notices))
+    except BaseException:
+        bank.close()
+        raise
+
+
+def bank_path(config: SkillsConfig | None, run: Path) -> Path:
+    """The folder of a run's bank: in the run's folder, or where `skills.bank` says if it is shared."""
+    return Path(config.bank) if config is not None and config.shared and config.bank else run / BANK
 
 
 def keep_edits(path: Path, version: int) -> list[str]:
@@ -124,7 +158,7 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
     if config is None:
         return NoBank()
-    with SkillBank.open(run / BANK, read_only=True) as kept:
+    with SkillBank.open(bank_path(config, run), read_only=True) as kept:
         snapshot = kept.snapshot() if version is None else kept.at(version)
     return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
 
@@ -134,6 +168,18 @@ def bank_in_memory(config: SkillsConfig) -> RunBank:
     return RunBank(
         config, SkillBank.from_snapshot(Snapshot.of(0, starting_skills(config)), BankSettings.from_config(config))
     )
+
+
+def check_start(config: SkillsConfig) -> int:
+    """Number of skills that a run begins with.
+
+    Raises:
+        SkillBankError: they cannot be read; or a shared bank is to be made where other things are.
+    """
+    if config.shared and config.bank is not None and not is_bank(Path(config.bank)):
+        check_new(Path(config.bank))
+        return 0
+    return len(starting_skills(config))
 
 
 def starting_skills(config: SkillsConfig) -> list[Skill]:

@@ -13,7 +13,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences, summarize_names
 from skill_ttrl.stages.inputs.pin import pin_revisions, take_revisions
 from skill_ttrl.stages.training.run import ResumePoint
-from skill_ttrl.voting import needs
+from skill_ttrl.voting import requires
 
 Resume = Literal["auto", "last-good"]
 
@@ -70,7 +70,7 @@ def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
             f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.lr_scheduler={config.rl.lr_scheduler} has brought "
             f"its learning rate down over {done}. {way}"
         )
-    if "base_majority_ratio" in needs(config.vote.strategy, config.vote.options):
+    if "base_majority_ratio" in requires(config.vote.strategy, config.vote.options):
         raise RunFolderError(
             f"{folder.path} was made for {done} steps and cannot go on to {asked}: vote.strategy={config.vote.strategy} asked the "
             f"policy of its start about the prompts of {done} steps. {way}"

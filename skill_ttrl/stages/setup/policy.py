@@ -172,7 +172,7 @@ def load_policy(
 
 def check_context(config: SkillTTRLConfig, made: PolicyBundle) -> None:
     """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
-    positions = made.backend.context
+    positions = made.backend.max_model_len
     parts = context_parts(config)
     if config.skills is not None:
         parts["the templates around skills"] = _around_skills(config.skills, made)

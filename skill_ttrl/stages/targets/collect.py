@@ -1,4 +1,4 @@
-"""`skillttrl collect --policy POLICY`: a policy plays the tasks of an environment, and every episode is kept as a player's is.
+"""`skillttrl collect --policy POLICY`: a policy plays the tasks of an environment, and every episode is stored as a scripted agent's is.
 
 Episodes are played together in chunks, each from a seed of its own, and kept chunk by chunk in the order of the tasks: a collection
 that was stopped goes on with the chunk it was at. With the backend `hf` it ends with the same bytes as one that was never stopped.
@@ -102,7 +102,7 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     selection, source = training_selection(config), config.collect.agent
     if config.collect.epsilon:
         raise ConfigError(
-            f"collect.epsilon is for a player, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
+            f"collect.epsilon is for a scripted agent, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
             "rollout.temperature to see more of the tasks."
         )
     own = None if is_trained(source) else config.model_dump(mode="json")
@@ -130,7 +130,7 @@ def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
 def _collect(
     found: EvalTarget, collection: Collection, sampling: Sampling, chunk: int | None, *, use_bank: bool
 ) -> Collected:
-    config, tries = found.config, collection.selection.tries
+    config, tries = found.config, collection.selection.rollouts_per_task
     if chunk is not None and chunk < 1:
         raise ConfigError(f"chunk must be at least 1, found {chunk}.")
     size = chunk or min(CHUNK, config.rollout.max_batch_size)
@@ -163,8 +163,8 @@ def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[
         size: episodes of a chunk, of one task at least.
     """
     tasks = [task for task, attempt in units if attempt == 0]
-    count = max(1, size // draw.tries)
-    return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.tries, lines=len(units)))
+    count = max(1, size // draw.rollouts_per_task)
+    return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.rollouts_per_task, lines=len(units)))
 
 
 def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
@@ -177,7 +177,7 @@ def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter:
 
     def reported(chunk: Chunk, there: int) -> bool:
         """True if each episode is reported as it ends: all of them are new and will be kept."""
-        return not there and chunk.lines == len(chunk.tasks) * chunk.draw.tries
+        return not there and chunk.lines == len(chunk.tasks) * chunk.draw.rollouts_per_task
 
     def sample(left: Sequence[tuple[Chunk, int]]) -> Generator[list[Group]]:
         listeners = [on_episode if reported(*each) else meter.add for each in left]

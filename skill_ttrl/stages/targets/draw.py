@@ -146,7 +146,10 @@ def plan_samples(
         for source, tasks in problems.items()
         for draw in draws
         for chunk in split_into_chunks(
-            tasks, draw, max(1, rows // draw.tries) if size is None else size or max(1, len(tasks)), source=source
+            tasks,
+            draw,
+            max(1, rows // draw.rollouts_per_task) if size is None else size or max(1, len(tasks)),
+            source=source,
         )
     ]
 
@@ -216,7 +219,10 @@ def open_samples(
             | ({} if each.limit is None else {"tasks": each.limit})
             for each in problems
         ],
-        "draws": {draw.name: {"tries": draw.tries, "seed": draw.seed, **asdict(draw.sampling)} for draw in draws},
+        "draws": {
+            draw.name: {"rollouts_per_task": draw.rollouts_per_task, "seed": draw.seed, **asdict(draw.sampling)}
+            for draw in draws
+        },
         "chunk": "as many as the backend takes at once" if chunk is None else chunk or "all",
         "skill_bank": use_bank and subject.config.skills is not None,
         "paraphrase": subject.config.vote.paraphrase if both_wordings else None,

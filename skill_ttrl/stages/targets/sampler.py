@@ -117,12 +117,12 @@ class LocalSampler:
         """The groups of one chunk."""
         draw, paraphrase = chunk.draw, self.paraphrase
 
-        def roll_out(tasks: Sequence[Task], tries: int, sampling: Sampling) -> list[Group]:
-            return self.worker.generate_rollouts(tasks, tries, sampling, chunk.seed, on_rollout_end=tell)
+        def roll_out(tasks: Sequence[Task], rollouts: int, sampling: Sampling) -> list[Group]:
+            return self.worker.generate_rollouts(tasks, rollouts, sampling, chunk.seed, on_rollout_end=tell)
 
         if paraphrase is None:
-            return roll_out(chunk.tasks, draw.tries, draw.sampling)
-        half = partial(roll_out, tries=draw.tries // 2, sampling=draw.sampling)
+            return roll_out(chunk.tasks, draw.rollouts_per_task, draw.sampling)
+        half = partial(roll_out, rollouts=draw.rollouts_per_task // 2, sampling=draw.sampling)
         return sample_both_variants(half, paraphrase, chunk.tasks)
 
     def controls(self) -> Controls:

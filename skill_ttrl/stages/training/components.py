@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.players.scripted_agent import Player
+from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DocumentError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
@@ -98,7 +98,7 @@ class RolloutWorker:
         seed: int,
         *,
         on_rollout_end: OnRolloutEnd = ignore,
-        adviser: Callable[[], Player] | None = None,
+        adviser: Callable[[], ScriptedAgent] | None = None,
     ) -> list[Group]:
         """Roll out each task `n` times with the policy as it is now; one group a task, in order. See `RolloutFn`.
 

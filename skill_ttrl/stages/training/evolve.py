@@ -115,7 +115,7 @@ def evolve(
             error.kind,
         ) from None
     if found.changes:
-        bank.target.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
+        bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
     run.folder.append_jsonl(EVOLVE_LOG, [_line(step, selection, found, result)])
     _tell(run, step, selection, found, result)
     return {

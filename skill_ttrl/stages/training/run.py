@@ -117,7 +117,9 @@ class Run:
             done[label] = found
             self.progress.finish(f"evaluate {label}")
             if found.failed:
-                self.warn(f"In the evaluation {label!r} {found.failed:.1%} of the tries failed; they count as wrong.")
+                self.warn(
+                    f"In the evaluation {label!r} {found.failed:.1%} of the rollouts failed; they count as wrong."
+                )
         return done[label]
 
     def _keep(self, label: str, rows: Sequence[TaskSamples]) -> None:

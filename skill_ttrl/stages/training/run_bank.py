@@ -25,7 +25,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.metrics import completions_of, trajectories_of
-from skill_ttrl.types import BankUpdate, Group, Skill, Task, to_json
+from skill_ttrl.types import BankUpdate, Change, Group, Skill, Task, to_json
 
 REPORTED = {
     "generated": "generated",
@@ -53,6 +53,8 @@ class RunBank:
     """Which skills the training's rollouts were given."""
     notices: list[str] = field(default_factory=list)
     """Findings from opening the bank that the user should read."""
+    conflicts: int = 0
+    """Changes since `take_conflicts` that did not fit a shared bank any more."""
     draft: SkillBank | None = None
     """With a gate: a copy in memory with the changes that it has not decided on yet. Prompts never show it."""
 
@@ -77,8 +79,8 @@ class RunBank:
         return None if embedder is None else embedding_similarity(embedder)
 
     def view(self) -> BankView | None:
-        """The bank as it is now, frozen; None where it is not used."""
-        return self.view_of(self.bank.snapshot()) if self else None
+        """The newest version of the bank, frozen; None where it is not used. A step sees it until it ends."""
+        return self.view_of(self.bank.refresh()) if self else None
 
     def view_of(self, snapshot: Snapshot) -> BankView:
         """Another version, searched as this bank is."""
@@ -136,12 +138,24 @@ class RunBank:
             EndpointError: a language model gave no usable answer, under `skills.on_failure: stop`.
         """
         self.exposure.see(groups, [winning(group) for group in groups])
+        self.bank.refresh()
         figures = self._merge(groups, step, warn) if self.config.update == "merge" else {}
         if self.config.update == "none" and evolves:
             self._count_uses(groups, step)
         if self.config.stale_after_steps is not None:
             figures["skills_evicted"] = float(len(self.target.evict_stale(step)))
         return figures | {"bank_skills": float(len(self.bank)), "bank_version": float(self.bank.version)}
+
+    def apply(self, changes: Iterable[Change], **why: Any) -> BankUpdate:
+        """Change the bank, or its draft, by one update; see `SkillBank.apply`."""
+        update = self.target.apply(changes, **why)
+        self.conflicts += len(update.dropped)
+        return update
+
+    def take_conflicts(self) -> dict[str, float]:
+        """The metric of `conflicts`, counted anew from here on; none where no other run shares the bank."""
+        found, self.conflicts = self.conflicts, 0
+        return {"skills_conflicts": float(found)} if self.config.shared else {}
 
     def _merge(self, groups: Sequence[Group], step: int, warn: Warn) -> dict[str, float]:
         report = MergeReport()
@@ -174,7 +188,7 @@ class RunBank:
         if changes:
             evidence = tuple(dict.fromkeys(group.task.id for group in groups))
             samples = [group_digest(group, step) for group in groups]
-            self.target.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
+            self.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
         trouble = report.trouble()
         if report.error and trouble:
             warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
@@ -250,7 +264,7 @@ class RunBank:
 
     def undecided(self) -> list[BankUpdate]:
         """Updates of the draft, in order."""
-        return [] if self.draft is None else self.draft.history(self.bank.version)
+        return [] if self.draft is None else self.draft.history()
 
     def summary(self) -> dict[str, Any]:
         """Fields of the run's summary."""

@@ -160,5 +160,5 @@ def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
     """
     if refuse_failure(groups):
         run.warn(
-            f"Some tries fail in {groups[0].task.env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
+            f"Some rollouts fail in {groups[0].task.env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
         )

@@ -12,7 +12,7 @@ from skill_ttrl.stages.training.components import RolloutFn, TrainingComponents
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
-from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, needs
+from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, requires
 
 BASE = "votes of the base"
 
@@ -25,7 +25,7 @@ def check_vote(config: SkillTTRLConfig) -> str:
     """
     section = config.vote
     check_strategy(section.strategy, section.options)
-    wanted = needs(section.strategy, section.options)
+    wanted = requires(section.strategy, section.options)
     if "views" in wanted:
         if config.rollout.n_votes_per_prompt % 2:
             raise ConfigError(
@@ -55,11 +55,11 @@ class VoteManager:
         self.config = config
         self.history = VoteHistory.from_state(state["votes"]) if "votes" in state else VoteHistory()
         self.base_ratios: dict[str, float] = dict(state.get("base_shares", {}))
-        self._needs = needs(config.vote.strategy, config.vote.options)
+        self._requires = requires(config.vote.strategy, config.vote.options)
         rollout_fn = _with_versions(components)
         self._plain = rollout_fn(config.rollout.n_votes_per_prompt)
         self.rollout = self._plain
-        if "views" in self._needs:
+        if "views" in self._requires:
             if silent := unstated(tasks):
                 raise ConfigError(
                     f"vote.strategy={config.vote.strategy} asks each question in two wordings, but {len(silent)} of "
@@ -87,7 +87,7 @@ class VoteManager:
 
         RESTRAIN (arXiv 2510.02172): the share of the majority under the frozen base. A resumed run has it in its state.
         """
-        if "base_majority_ratio" not in self._needs:
+        if "base_majority_ratio" not in self._requires:
             return
         tasks = list({task.id: task for step in steps for task in step if task.id not in self.base_ratios}.values())
         if not tasks:

@@ -8,13 +8,13 @@ import pytest
 
 from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.agents.forms import WORDS
-from skill_ttrl.agents.players.scripted_agent import make_player
-from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT
 from skill_ttrl.agents.webshop_form import VOCABULARY, WEBSHOP, actions, observe
 from skill_ttrl.agents.webshop_words import read_instruction
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.llm.models.entities import build_entity_tokenizer
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Step
 
 TASK = "Find me slim fit men's shirts, long sleeve with color: navy blue, and size: x-large, and price lower than 40.00 dollars"
@@ -136,9 +136,9 @@ def test_results_of_later_pages_go_on_counting() -> None:
 def test_what_brief_does_is_written_and_read_back_in_few_known_tokens() -> None:
     env = WebShopEnv(data="generated", split="dev")
     tokenizer = build_entity_tokenizer(VOCABULARY)
-    player, lengths = make_player("brief", WEBSHOP_ENV_ID), []
+    player, lengths = make_scripted_agent("brief", WEBSHOP_ENV_ID), []
     for number, task in enumerate(env.tasks("dev")[::40]):
-        episode = play_episode(env, task, player, seed=number)
+        episode = run_scripted_episode(env, task, player, seed=number)
         assert episode.error is None
         tokens: list[int] = []
         for place, step in enumerate(episode.steps):

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.solve import own_purchase
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Task, Trajectory
 
 
@@ -42,16 +42,16 @@ class Script:
         self.actions = actions
 
     def start(self, observation: str, info: Any, seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         self.left = list(self.actions)
 
     def act(self, observation: str, info: Any) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         return self.left.pop(0) if self.left else "look"
 
 
 def play(env: WebShopEnv, task: Task, *actions: str) -> Trajectory:
-    return play_episode(env, task, Script(*actions), seed=0)
+    return run_scripted_episode(env, task, Script(*actions), seed=0)
 
 
 def goal_with_options(env: WebShopEnv) -> tuple[Task, Goal, tuple[str, ...]]:
@@ -109,8 +109,8 @@ def test_over_the_price_comes_before_the_wrong_product(env: WebShopEnv) -> None:
 
 
 def test_the_rule_over_the_form_shops_far_better_than_one_that_does_not_read(env: WebShopEnv) -> None:
-    rule = make_player("webshop_form_rule:FormRule", WEBSHOP_ENV_ID)
-    played = [play_episode(env, task, rule, seed=0) for task in env.tasks()[::20]]
+    rule = make_scripted_agent("webshop_form_rule:FormRule", WEBSHOP_ENV_ID)
+    played = [run_scripted_episode(env, task, rule, seed=0) for task in env.tasks()[::20]]
     assert [episode.error for episode in played if episode.error] == []
     assert fmean(bool(episode.won) for episode in played) > 0.7
 

@@ -33,7 +33,7 @@ class Fixed:
     def close(self) -> None:
         Fixed.closed = True
 
-    generate = encode = count = sync = rest = close
+    generate = encode = count = update_weights = sleep = close
 
 
 def facts(*settings: str) -> BackendFacts:

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.section import section_at
-from skill_ttrl.llm.vllm.probe import MAX_GAP
+from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF
 from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find, find_tracked, unhealthy, unregistered
 from skill_ttrl.stages.training import signs
 from skill_ttrl.voting import history
@@ -71,7 +71,7 @@ def test_bounds_are_the_thresholds_of_the_code() -> None:
         "flip_rate": f"[0, {history.HIGH_FLIP_RATE:g}]",
         "invalid_actions": f"[0, {signs.INVALID:g})",
         "completions/clipped_ratio": f"[0, {signs.CUT_OFF:g})",
-        "sampling/logp_difference/mean": f"[0, {max(MAX_GAP.values()):g}]",
+        "sampling/logp_difference/mean": f"[0, {max(MAX_LOGPROB_DIFF.values()):g}]",
     }
     assert {name: metric.healthy for name in bounds if (metric := find(name))} == bounds
 

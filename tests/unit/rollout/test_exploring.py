@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
-from skill_ttrl.agents.players.scripted_agent import RandomPlayer
-from skill_ttrl.agents.players.webshop_expert import WebShopExpert
-from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT
+from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.scripted.scripted_agent import RandomAgent
+from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert
+from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.adviser import ADVICE, Adviser
-from skill_ttrl.rollout.scripted import Exploration, play_episode
+from skill_ttrl.rollout.scripted import Exploration, run_scripted_episode
 from skill_ttrl.types import Task, Trajectory
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands
@@ -47,7 +47,7 @@ def kitchen(tmp_path_factory: pytest.TempPathFactory) -> str:
 def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]:
     env, player = make_env(DOORS), player or Opener()
     tasks = Doors().tasks("train")
-    return [play_episode(env, task, player, seed=seed, explore=explore) for task in tasks]
+    return [run_scripted_episode(env, task, player, seed=seed, explore=explore) for task in tasks]
 
 
 def test_what_the_player_would_have_done_stands_beside_every_step() -> None:
@@ -66,7 +66,7 @@ def test_how_often_it_explores_is_drawn_anew_for_each_seed_task_and_try() -> Non
 
     assert actions(doors(0.5)) == actions(doors(0.5)) != actions(doors(0.5, seed=1))
     task = Doors().tasks("train")[0]
-    tries = [play_episode(Doors(), task, Opener(), seed=0, attempt=n, explore=0.9) for n in range(8)]
+    tries = [run_scripted_episode(Doors(), task, Opener(), seed=0, attempt=n, explore=0.9) for n in range(8)]
     assert len({tuple(step.action for step in each.steps) for each in tries}) > 1
 
 
@@ -88,7 +88,7 @@ def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:
 
     player = Attentive()
     for task in Doors().tasks("train"):
-        episode = play_episode(Doors(), task, player, seed=0, explore=0.7)
+        episode = run_scripted_episode(Doors(), task, player, seed=0, explore=0.7)
         assert player.done == [step.action for step in episode.steps]
 
 
@@ -99,15 +99,15 @@ def test_where_no_action_is_listed_an_exploring_player_fails_its_episode() -> No
         def _info(self) -> dict[str, Any]:
             return {}
 
-    episode = play_episode(Bare(), Doors().tasks("train")[0], Opener(), seed=0, explore=1.0)
+    episode = run_scripted_episode(Bare(), Doors().tasks("train")[0], Opener(), seed=0, explore=1.0)
     assert episode.error is not None and "info['admissible_commands'] is needed here" in episode.error
 
 
 def test_all_exploring_is_playing_at_random_and_a_search_is_filled_with_the_words_of_the_task() -> None:
     env = WebShopEnv(data="generated", split="dev")
     for task in spread(env.tasks(), 5):
-        for player in (WebShopExpert(), RandomPlayer()):
-            episode = play_episode(env, task, player, seed=0, explore=1.0)
+        for player in (WebShopExpert(), RandomAgent()):
+            episode = run_scripted_episode(env, task, player, seed=0, explore=1.0)
             assert episode.error is None
             assert SEARCH_SLOT not in {step.action for step in episode.steps}
 
@@ -180,11 +180,11 @@ def test_tries_explore_in_turn_and_most_of_the_noise_may_only_move(kitchen: str)
     env, player = ALFWorldEnv(data=kitchen, split="train"), ALFWorldExpert()
     task = env.tasks()[0]
     how = Exploration((0.0, 1.0), moves=1.0, max_steps=8)
-    calm, noisy = (play_episode(env, task, player, seed=0, attempt=attempt, explore=how) for attempt in (2, 3))
+    calm, noisy = (run_scripted_episode(env, task, player, seed=0, attempt=attempt, explore=how) for attempt in (2, 3))
     assert len(calm.steps) <= 8 and all(step.action == step.info["expert_action"] for step in calm.steps)
     assert len(noisy.steps) == 8 and noisy.stop_reason == "max_turns"
     assert all(step.action.startswith("go to ") for step in noisy.steps)
-    (asked,) = (play_episode(env, task, player, seed=0, explore=[0.0]),)
+    (asked,) = (run_scripted_episode(env, task, player, seed=0, explore=[0.0]),)
     assert [step.action for step in asked.steps] == [step.info[ADVICE] for step in asked.steps]
     with pytest.raises(ConfigError, match="from 0 to 1, found 2"):
         Exploration.of([0.1, 2])
@@ -204,7 +204,7 @@ def test_the_expert_of_webshop_goes_on_from_wherever_it_was_led() -> None:
     """A random purchase ends it, and steps are few; what is left it buys right."""
     env = WebShopEnv(data="generated", split="dev")
     tasks = spread(env.tasks(), 60)
-    played = [play_episode(env, task, WebShopExpert(), seed=0, explore=0.1) for task in tasks]
+    played = [run_scripted_episode(env, task, WebShopExpert(), seed=0, explore=0.1) for task in tasks]
     bought = [each for each in played if each.steps[-1].action == each.steps[-1].info[ADVICE] and each.env_return]
     assert not [each.error for each in played if each.error]
     assert fmean(each.steps[-1].info["won"] for each in bought) > 0.85

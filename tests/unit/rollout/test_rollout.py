@@ -19,7 +19,7 @@ from skill_ttrl.errors import EnvError, ExtensionError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import refuse_failure, rollout
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
@@ -76,7 +76,7 @@ class Echo(TextEnv):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         super().reset(seed=seed)
-        return f"seed {seed}, reference {(options or {}).get('reference')}", {}
+        return f"seed {seed}, truth {(options or {}).get('ground_truth')}", {}
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "", 0.0, False, True, {}
@@ -299,7 +299,7 @@ def test_the_true_answer_goes_along_only_where_the_task_carries_it() -> None:
         play(Echo, [given], 1, Recording(["x"]))[0].trajectories[0].steps[0].observation
         for given in (task, task.without_ground_truth())
     ]
-    assert shown == ["seed 3, reference secret", "seed 3, reference None"]
+    assert shown == ["seed 3, truth secret", "seed 3, truth None"]
 
 
 def test_a_task_without_a_seed_is_given_one_that_all_its_tries_share() -> None:
@@ -317,7 +317,9 @@ def test_a_task_without_a_seed_is_given_one_that_all_its_tries_share() -> None:
 def test_where_every_try_failed_there_is_nothing_to_go_on_with() -> None:
     some = play(Guess, [guess(1), guess(2, broken="reset")], 2, Recording(["1"]))
     assert refuse_failure(some) == ["OSError: no such game"] * 2
-    with pytest.raises(EnvError, match=r"Every one of 2 tries failed in Guess-v0\. The first: OSError: no such game"):
+    with pytest.raises(
+        EnvError, match=r"Every one of 2 rollouts failed in Guess-v0\. The first: OSError: no such game"
+    ):
         refuse_failure(some[1:])
 
 
@@ -393,7 +395,7 @@ def test_the_model_is_kept_to_the_actions_that_are_listed_now_where_that_is_aske
         settings=RolloutSettings(Sampling(), 0, max_turns=3, constrain=constrain),
     )
     asyncio.run(work)
-    asked = [turn[0].choices for turn in backend.asked]
+    asked = [turn[0].choice for turn in backend.asked]
     assert asked == ([("go east", "look"), ("open box",), ()] if constrain else [(), (), ()])
 
 
@@ -414,7 +416,7 @@ def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, ver
 def test_an_answer_that_stood_at_the_start_too_is_still_the_environments() -> None:
     task = Task("s", "Standing-v0")
     ((sampled,),) = (group.trajectories for group in play(Standing, [task], 1, ScriptedBackend(["\\boxed{7}"])))
-    collected = play_episode(Standing(), task, Says("\\boxed{7}"), seed=0)
+    collected = run_scripted_episode(Standing(), task, Says("\\boxed{7}"), seed=0)
     for played in (sampled, collected):
         assert played.answer == "42" and played.steps[-1].info == {"answer": "42"}  # what never changes is not kept
 
@@ -426,8 +428,8 @@ class Says:
         self.action = action
 
     def start(self, observation: str, info: Any, seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
 
     def act(self, observation: str, info: Any) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         return self.action

@@ -123,7 +123,7 @@ def test_each_way_of_sampling_has_an_interval_and_its_figures_by_type() -> None:
 
 def test_every_try_failed() -> None:
     broken = TaskSamples("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
-    with pytest.raises(EnvError, match=r"Every one of 4 tries failed in E-v0\. The first: the board fell over"):
+    with pytest.raises(EnvError, match=r"Every one of 4 rollouts failed in E-v0\. The first: the board fell over"):
         evaluate_samples([broken], label="x", config=CONFIG)
     half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}))
     assert half.failed == 0.5 and half.accuracy == 3 / 8
@@ -154,7 +154,7 @@ def test_chunks_hold_each_problem_once_in_order() -> None:
 
 def by_chunk(play: SampleFn) -> SampleChunks:
     """Chunks are sampled here, each when its groups are asked for."""
-    return lambda chunks: (play(c.tasks, c.draw.tries, c.draw.sampling, c.seed) for c in chunks)
+    return lambda chunks: (play(c.tasks, c.draw.rollouts_per_task, c.draw.sampling, c.seed) for c in chunks)
 
 
 def test_nothing_is_asked_twice() -> None:

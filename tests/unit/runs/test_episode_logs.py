@@ -15,7 +15,7 @@ from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_f
 MADE: dict[str, Any] = {
     "model": "sha256:1",
     "data": [{"name": "a.jsonl", "limit": None}],
-    "draws": {"sample": {"tries": 4}},
+    "draws": {"sample": {"rollouts_per_task": 4}},
 }
 LINES = [f'{{"line": {number}}}' for number in range(5)]
 
@@ -44,7 +44,7 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
         r'data\.0\.name "a\.jsonl" there, "b\.jsonl" here': {"data": [{"name": "b.jsonl", "limit": None}]},
         r"data\.0\.limit null there, 3 here": {"data": [{"name": "a.jsonl", "limit": 3}]},
         r'data\.1\.name null there, "b\.jsonl" here': {"data": [*MADE["data"], {"name": "b.jsonl"}]},
-        r"draws\.sample\.tries 4 there, 8 here": {"draws": {"sample": {"tries": 8}}},
+        r"draws\.sample\.rollouts_per_task 4 there, 8 here": {"draws": {"sample": {"rollouts_per_task": 8}}},
     }
     for message, change in others.items():
         with pytest.raises(RunFolderError, match=f"holds samples of something else: .*{message}"):

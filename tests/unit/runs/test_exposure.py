@@ -63,7 +63,7 @@ def test_a_bank_that_makes_votes_agree_on_wrong_answers_is_warned_of() -> None:
     assert bank_warning(votes, (-0.9, 0.1)) is None, "it may be chance"
     lines = skill_lines(replace(SUMMARY, bank_votes=votes))
     assert lines == [
-        "Votes with the skill bank (without it): agreement 1.000 (0.500), maj@32 0.250 (0.750); another winner in 100% of the problems."
+        "Votes with the skill bank (without it): majority ratio 1.000 (0.500), maj@32 0.250 (0.750); another winner in 100% of the problems."
     ]
 
 

@@ -91,7 +91,7 @@ def test_an_environment_that_fails_in_every_try_is_no_measurement(tiny_yaml: Pat
     config = load_config(tiny_yaml, ["phases=[sft]", "env.id=SkillTTRL/Broken-v0", "sft.steps=1"])
     gymnasium.register("SkillTTRL/Broken-v0", entry_point=lambda **kwargs: Broken(**kwargs))
     try:
-        with pytest.raises(EnvError, match="Every one of 8 tries failed in SkillTTRL/Broken-v0"):
+        with pytest.raises(EnvError, match="Every one of 8 rollouts failed in SkillTTRL/Broken-v0"):
             train.run(config, tmp_path / "run")
     finally:
         del gymnasium.registry["SkillTTRL/Broken-v0"]
@@ -101,7 +101,7 @@ class Broken(MathEnv):
     """Stands the look before the run, and fails in the tasks that carry an answer: those of an evaluation."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        if options and options.get("reference"):
+        if options and options.get("ground_truth"):
             raise OSError("unknown option")
         return super().reset(seed=seed, options=options)
 

@@ -9,7 +9,7 @@ import pytest
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
-from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, batch_vote, check_strategy, needs, vote
+from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, batch_vote, check_strategy, requires, vote
 
 
 def test_majority_by_name_is_the_majority() -> None:
@@ -149,7 +149,7 @@ def test_names_and_options_are_checked_before_a_run(name: str, options: dict[str
 def test_what_a_strategy_lacks_is_said(name: str, lacks: str) -> None:
     with pytest.raises(ConfigError, match=rf"The voting strategy '{name}' needs .*{lacks}: "):
         vote(name, Ballot(("1", "2")))
-    assert lacks in needs(name)
+    assert lacks in requires(name)
     vote(name, WITH_ALL)
 
 
@@ -157,8 +157,11 @@ def test_every_strategy_passes_its_own_check() -> None:
     for name in STRATEGIES:
         check_strategy(name)
     assert {"majority", "confidence", "soft", "harmonic", "restrain", "guard", "gated"} <= set(STRATEGIES)
-    assert needs("restrain", {"prompt_weight": False}) == ()
-    assert needs("confidence", {"per_token": False}) == ("logprobs",) and needs("confidence") == ("logprobs", "lengths")
+    assert requires("restrain", {"prompt_weight": False}) == ()
+    assert requires("confidence", {"per_token": False}) == ("logprobs",) and requires("confidence") == (
+        "logprobs",
+        "lengths",
+    )
     assert vote("confidence", Ballot(("1", "2"), logprobs=(-2.0, -1.0)), {"per_token": False}).answer == "2"
 
 
@@ -181,8 +184,8 @@ def test_a_step_is_compared_in_one_go_and_each_prompt_knows_of_the_others() -> N
 def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "own_votes_under_test.py").write_text(
         "def last(ballot, strength=1):\n"
-        "    return ballot.tally().result({key: place * strength for place, key in enumerate(ballot.tally().words)})\n"
-        "last.needs = ('views',)\n"
+        "    return ballot.tally().result({key: place * strength for place, key in enumerate(ballot.tally().representatives)})\n"
+        "last.requires = ('views',)\n"
         "def nothing(ballot): return None\n"
         "def short(ballot): return ballot.tally().result(rewards=(1.0,))\n"
         "def nan(ballot): return ballot.tally().result(bonus=(float('nan'),) * len(ballot.answers))\n"
@@ -192,7 +195,7 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     own = "own_votes_under_test:last"
-    assert needs(own) == ("views",)
+    assert requires(own) == ("views",)
     assert vote(own, Ballot(("1", "2", "3"), views=(0, 0, 0))).answer == "3"
     with pytest.raises(ConfigError, match=r"needs what this ballot does not have\. views"):
         vote(own, Ballot(("1",)))

@@ -19,7 +19,7 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
-from skill_ttrl.llm.vllm.probe import Gap, Probe
+from skill_ttrl.llm.vllm.probe import LogprobDiff, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, Dispatch, SharedLook, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, open_async_client, open_client
@@ -48,7 +48,7 @@ class VLLMServerBackend(TokenizerMixin):
                 "vllm.servers=[http://127.0.0.1:8000]."
             )
         check_learnable(context.settings, context.model)
-        self.constrains = True
+        self.supports_structured_outputs = True
         self.policy_version = 0
         self._client = open_client()
         self._first = threading.Lock()
@@ -62,15 +62,15 @@ class VLLMServerBackend(TokenizerMixin):
     def _handshake(self, servers: list[Server]) -> None:
         """Find out what the servers serve."""
         found = [self._wait_for(server) for server in servers]
-        self.context: int | None = min(length for _, _, length in found)
+        self.max_model_len: int | None = min(length for _, _, length in found)
         asked = self._config.max_model_len
-        if asked is not None and asked > self.context:
+        if asked is not None and asked > self.max_model_len:
             raise ConfigError(
-                f"vllm.max_model_len is {asked}, but a server takes {self.context} tokens. Start it with --max-model-len "
+                f"vllm.max_model_len is {asked}, but a server takes {self.max_model_len} tokens. Start it with --max-model-len "
                 f"{asked}, or lower the setting."
             )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
-        self._probe = Probe(len(self.tokenizer), self.context - 1)
+        self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
         self._pool = ServerPool(self._context, servers, self._probe)
         self._ensure_current, self._still = SharedLook(self._pool.ensure_current), SharedLook(self._pool.still)
         policy = self._context.model.weights or self._context.model.config.path
@@ -79,9 +79,9 @@ class VLLMServerBackend(TokenizerMixin):
             self._pool.keep_original()
 
     @property
-    def last_gap(self) -> Gap | None:
+    def last_logprob_diff(self) -> LogprobDiff | None:
         """Between servers and learner after the last update, the largest of all servers."""
-        return self._pool.last_gap
+        return self._pool.last_logprob_diff
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`.
@@ -94,7 +94,7 @@ class VLLMServerBackend(TokenizerMixin):
             WeightSyncError: a server that came back does not take the weights.
         """
         if self._pool.present is None or self._first.locked():
-            await asyncio.to_thread(self.ready)
+            await asyncio.to_thread(self.start)
         prompts = self.prompts(requests)
         bodies = [
             self._body(prompt, request, sampling, request_seed(seed, number))
@@ -119,7 +119,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._probe.take(found)
         return found
 
-    def sync(self, policy_version: int) -> None:
+    def update_weights(self, policy_version: int) -> None:
         """Hand the learner's weights to every server and compare; see `Backend.sync`.
 
         A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
@@ -129,18 +129,18 @@ class VLLMServerBackend(TokenizerMixin):
             self._pool.broadcast_weights(policy_version)
         self.policy_version = policy_version
 
-    def ready(self) -> None:
+    def start(self) -> None:
         """Give the servers the policy's weights where they have others and were given none yet; whoever comes meanwhile waits.
 
         Raises as `sync`.
         """
         with self._first:
             if self._pool.present is None:
-                self.sync(self.policy_version)
+                self.update_weights(self.policy_version)
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Let the servers sleep where `vllm.enable_sleep_mode` says so; the next `sync` wakes them. On a CPU vLLM gives nothing back."""
-        self._pool.rest()
+        self._pool.sleep()
 
     def close(self) -> None:
         """Remove what was put into the folder; the servers go on."""
@@ -166,14 +166,14 @@ class VLLMServerBackend(TokenizerMixin):
                 time.sleep(POLL)
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
-        assert self.context is not None
-        check_prompt(prompt, self.context, "the server's {} (--max-model-len)")
+        assert self.max_model_len is not None
+        check_prompt(prompt, self.max_model_len, "the server's {} (--max-model-len)")
         body = {
             "prompt": list(prompt),
             "return_token_ids": True,
-            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.context - len(prompt)),
+            **sampling_fields(request, sampling, seed, eos_ids=self.eos_ids, room=self.max_model_len - len(prompt)),
         }
-        return body | ({"structured_outputs": {"choice": list(request.choices)}} if request.choices else {})
+        return body | ({"structured_outputs": {"choice": list(request.choice)}} if request.choice else {})
 
     def _completions(self, answer: dict[str, Any], n: int, asked: int, version: int) -> tuple[Completion, ...]:
         try:

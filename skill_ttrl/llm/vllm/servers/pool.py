@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import hands_adapters
-from skill_ttrl.llm.vllm.probe import MAX_GAP, Gap, Probe, check_sync, learner_logprobs
+from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
@@ -45,7 +45,7 @@ class ServerPool:
     def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
         self._context, self._config = context, context.settings.vllm
         self.servers = list(servers)
-        self.last_gap: Gap | None = None
+        self.last_logprob_diff: LogprobDiff | None = None
         """Between servers and learner after the last update, the largest of all servers."""
         self.present: str | None = None
         """Version of the weights that the servers are to have; None: the learner's, not handed over yet."""
@@ -131,7 +131,7 @@ class ServerPool:
             return True
         return process != server.process or version == self.present
 
-    def rest(self) -> None:
+    def sleep(self) -> None:
         """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
         if self._config.enable_sleep_mode and self._folder is not None:
             for server in self.servers:
@@ -153,7 +153,7 @@ class ServerPool:
         sequences = self._probe.sequences
         ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
 
-        def update(server: Server) -> Gap | ServerLost:
+        def update(server: Server) -> LogprobDiff | ServerLost:
             try:
                 with server.lock:
                     return self._update(server, path, sequences, ours)
@@ -164,13 +164,13 @@ class ServerPool:
         while True:
             with ThreadPoolExecutor(len(self.servers)) as pool:
                 found = list(pool.map(update, self.servers))
-            gaps = [each for each in found if isinstance(each, Gap)]
+            gaps = [each for each in found if isinstance(each, LogprobDiff)]
             lost = [str(each) for each in found if isinstance(each, ServerLost)]
             if lost and not noticed:
                 self._context.notice(f"{'; '.join(lost)}: to be given the weights later.")
                 noticed = True
             if gaps:
-                self.last_gap = max(gaps, key=lambda gap: gap.mean)
+                self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
                 return
             waited = time.monotonic() - began
             if waited > self._config.start_timeout or self._context.stopping():
@@ -179,7 +179,7 @@ class ServerPool:
 
     def _update(
         self, server: Server, path: Path, sequences: Sequence[Sequence[int]], ours: Sequence[Sequence[float]]
-    ) -> Gap:
+    ) -> LogprobDiff:
         """Bring what is at `path` to one server, and compare."""
         assert self.present is not None
         with awake(server, sleeps=self._config.enable_sleep_mode):
@@ -190,7 +190,7 @@ class ServerPool:
         dtype: str = self._config.dtype
         if dtype == "auto":
             dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
-        theirs, most = prompt_logprobs(server, sequences), self._config.max_logprob_diff or MAX_GAP[dtype]
+        theirs, most = prompt_logprobs(server, sequences), self._config.max_logprob_diff or MAX_LOGPROB_DIFF[dtype]
         gap = check_sync(ours, theirs, most, f"vllm.weight_sync={self._config.weight_sync} at {server.address}")
         version, server.process = server.weight_version()
         if version != self.present:

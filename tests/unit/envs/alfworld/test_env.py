@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.players.scripted_agent import make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
 from skill_ttrl.envs.alfworld import game as game_module
 from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
@@ -34,7 +34,7 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.types import Message, to_json
 from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
@@ -187,7 +187,7 @@ def test_the_walkthrough_is_in_info_on_request_only(env: ALFWorldEnv) -> None:
 def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: str, env: ALFWorldEnv) -> None:
     """Prompts nothing of the game at all but its texts; episodes its id, which is the same on every machine."""
     (task,) = env.tasks("valid_seen")
-    walked = play_episode(env, task, make_player("walkthrough", ALFWORLD_ENV_ID), seed=0)
+    walked = run_scripted_episode(env, task, make_scripted_agent("walkthrough", ALFWORLD_ENV_ID), seed=0)
     asked: list[str] = []
 
     class Recording(ScriptedBackend):

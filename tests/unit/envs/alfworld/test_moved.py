@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
+from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.envs.alfworld.moved import move
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from tests.alfworld_kitchen import GOALS, PLACE, TWO, kitchen, play, problem, write_game
 
 
@@ -91,7 +91,7 @@ def test_training_games_have_versions_that_the_expert_wins_and_validation_games_
     seen = env.unwrapped.tasks("valid_seen")  # type: ignore[attr-defined]
     assert [task.options for task in seen] == [{"task": game.replace("train", "valid_seen")}]
     for task in tasks:
-        played = play_episode(env, task, ALFWorldExpert(), seed=0)
+        played = run_scripted_episode(env, task, ALFWorldExpert(), seed=0)
         assert (played.error, played.is_success) == (None, True)
     starts = {env.reset(seed=seed)[1].get("moved") for seed in range(40)}
     assert starts == {None, 0, 1, 2}

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent, task_skills
-from skill_ttrl.agents.players.alfworld_expert import ALFWorldExpert
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
@@ -20,7 +20,7 @@ from skill_ttrl.envs.alfworld.frame import Frame
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.envs.alfworld.rules import NAMES, TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.skills.teachers.wins import distilled
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Step, Task
@@ -126,7 +126,7 @@ def test_an_environment_of_varied_rules_has_tasks_that_the_expert_wins(data: str
     seen = env.unwrapped.tasks("valid_seen")  # type: ignore[attr-defined]
     assert [task.options for task in seen] == [{"task": f"valid_seen/{TYPE}-Mug-None-Cabinet-1/trial_A"}]
     for task in tasks:
-        played = play_episode(env, task, ALFWorldExpert(), seed=0)
+        played = run_scripted_episode(env, task, ALFWorldExpert(), seed=0)
         assert played.error is None
         assert played.is_success
         state, verb, _ = task.options["rule"].split()

@@ -29,7 +29,7 @@ def test_gymnasium_has_nothing_to_say(render_mode: str | None) -> None:
 
 def play(action: str, reference: str | None = "128") -> tuple[float, dict[str, Any]]:
     env = MathEnv()
-    question, _ = env.reset(options={"question": "Compute 76+52.", "reference": reference})
+    question, _ = env.reset(options={"question": "Compute 76+52.", "ground_truth": reference})
     assert question == "Compute 76+52."
     observation, reward, terminated, truncated, info = env.step(action)
     assert (observation, terminated, truncated) == ("", True, False)
@@ -113,10 +113,10 @@ def test_mistakes_are_named() -> None:
     env = MathEnv()
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("x")
-    with pytest.raises(EnvError, match=r"no reset option 'problem'\. Known: question, reference, then\."):
+    with pytest.raises(EnvError, match=r"no option 'problem'\. Known: ground_truth, question, then\."):
         env.reset(options={"problem": "1+1"})
     with pytest.raises(EnvError, match=r"found str and int"):
-        env.reset(options={"question": "1+1", "reference": 2})
+        env.reset(options={"question": "1+1", "ground_truth": 2})
 
 
 def test_rendering() -> None:
@@ -138,7 +138,7 @@ def test_a_thousand_environments_are_cheap() -> None:
 
 def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:
     env = MathEnv()
-    options = {"question": "1+1?", "then": ["2+2?", "3+3?"], "reference": "6"}
+    options = {"question": "1+1?", "then": ["2+2?", "3+3?"], "ground_truth": "6"}
     seen, _ = env.reset(options=options)
     shown = [seen]
     for action in ("<answer>2</answer>", "anything"):
@@ -153,8 +153,8 @@ def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:
 
 def test_an_answer_inside_operations_is_no_answer() -> None:
     env = MathEnv()
-    env.reset(options={"question": "1+1?", "reference": "2"})
+    env.reset(options={"question": "1+1?", "ground_truth": "2"})
     text = "<skill_ops><generate>say <answer>3</answer></generate></skill_ops> <answer>2</answer>"
     assert env.step(text)[1] == 1.0
-    env.reset(options={"question": "1+1?", "reference": "3"})
+    env.reset(options={"question": "1+1?", "ground_truth": "3"})
     assert env.step("<answer>2</answer><skill_ops><generate>say <answer>3</answer></generate></skill_ops>")[1] == 0.0

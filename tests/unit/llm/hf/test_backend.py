@@ -230,7 +230,7 @@ def test_exact_tokens_are_taken_as_they_are(backend: HFBackend) -> None:
 
 def test_versions_are_stamped(tiny_model: tuple[Any, Any]) -> None:
     backend = HFBackend(*tiny_model)
-    backend.sync(7)
+    backend.update_weights(7)
     assert sample(backend, ["Hi"], n=1)[0].completions[0].policy_version == 7
 
 

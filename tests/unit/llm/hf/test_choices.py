@@ -49,15 +49,15 @@ def test_every_token_is_drawn_from_what_may_follow_with_the_log_prob_among_those
     backend: HFBackend, seed: int, several: list[tuple[str, ...]], temperature: float
 ) -> None:
     ids = backend.encode_text("Act: ")
-    requests = [Request(token_ids=ids, n=3, choices=choices) for choices in several]  # one prompt, different choices
+    requests = [Request(token_ids=ids, n=3, choice=choices) for choices in several]  # one prompt, different choices
     for request, found in zip(requests, sample(backend, requests, seed=seed, temperature=temperature), strict=True):
         for done in found.completions:
-            assert done.text in request.choices and done.finish_reason == "stop" and done.allowed is not None
+            assert done.text in request.choice and done.finish_reason == "stop" and done.allowed is not None
             logits = backend.model(torch.tensor([[*ids, *done.token_ids]])).logits[0].detach() / (temperature or 1)
             for place, (token, logprob, allowed) in enumerate(
                 zip(done.token_ids, done.logprobs, done.allowed, strict=True)
             ):
-                assert set(allowed) == by_prefix(backend, request.choices, done.token_ids[:place])
+                assert set(allowed) == by_prefix(backend, request.choice, done.token_ids[:place])
                 assert all(one < other for one, other in pairwise(allowed)) and token in allowed
                 masked = torch.log_softmax(logits[len(ids) + place - 1, list(allowed)], -1)
                 assert logprob == pytest.approx(float(masked[allowed.index(token)]), abs=1e-4)
@@ -67,7 +67,7 @@ def test_every_token_is_drawn_from_what_may_follow_with_the_log_prob_among_those
 
 def test_frequencies_are_those_of_the_masked_distribution(backend: HFBackend) -> None:
     ids = backend.encode_text("Act: ")
-    (found,) = sample(backend, [Request(token_ids=ids, n=4000, choices=CHOICES)])
+    (found,) = sample(backend, [Request(token_ids=ids, n=4000, choice=CHOICES)])
     texts = [done.text for done in found.completions]
     for text in set(texts):
         chance = math.exp(sum(found.completions[texts.index(text)].logprobs))
@@ -76,15 +76,15 @@ def test_frequencies_are_those_of_the_masked_distribution(backend: HFBackend) ->
 
 def test_truncation_comes_after_the_mask(backend: HFBackend) -> None:
     ids = backend.encode_text("Act: ")
-    (found,) = sample(backend, [Request(token_ids=ids, n=50, choices=CHOICES)], top_k=1)
-    (greedy,) = sample(backend, [Request(token_ids=ids, choices=CHOICES)], temperature=0.0)
+    (found,) = sample(backend, [Request(token_ids=ids, n=50, choice=CHOICES)], top_k=1)
+    (greedy,) = sample(backend, [Request(token_ids=ids, choice=CHOICES)], temperature=0.0)
     assert {done.text for done in found.completions} == {greedy.completions[0].text}
 
 
 def test_one_choice_needs_no_model(backend: HFBackend) -> None:
     ran: list[Any] = []
     hook = backend.model.register_forward_pre_hook(lambda *args: ran.append(1))
-    (found,) = sample(backend, [Request(token_ids=(1, 2), n=2, choices=("look",))])
+    (found,) = sample(backend, [Request(token_ids=(1, 2), n=2, choice=("look",))])
     hook.remove()
     assert not ran and {done.text for done in found.completions} == {"look"}
     assert all(set(done.logprobs) == {0.0} for done in found.completions)
@@ -100,14 +100,14 @@ def test_a_choice_that_the_tokenizer_cannot_give_back_is_written_as_it_was_given
     few = made(tokenizer_object=words, unk_token="<unk>", eos_token="<end>")
     backend = HFBackend(tiny_model[0], few)
     choices = ("take vase", "take lamp", "go  north")
-    (found,) = sample(backend, [Request(token_ids=(2,), n=20, choices=choices)])
+    (found,) = sample(backend, [Request(token_ids=(2,), n=20, choice=choices)])
     assert {done.text for done in found.completions} == {"take vase", "go  north"}
 
 
 def test_requests_with_choices_and_without_share_a_call(backend: HFBackend) -> None:
     requests = [
         Request(token_ids=(1, 2), n=2),
-        Request(token_ids=(1, 2), n=2, choices=CHOICES),
+        Request(token_ids=(1, 2), n=2, choice=CHOICES),
         Request(token_ids=(3,)),
     ]
     free, held, other = sample(backend, requests, stop=("o",))
@@ -123,7 +123,7 @@ OPEN = ("search[<your query>]", "click[buy now]", "click[<item>]")
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10_000), st.integers(16, 20))
 def test_a_choice_with_a_slot_is_filled_in(backend: HFBackend, seed: int, length: int) -> None:
-    found = sample(backend, [Request(token_ids=(5, 6), n=4, choices=OPEN)], seed=seed, length=length)
+    found = sample(backend, [Request(token_ids=(5, 6), n=4, choice=OPEN)], seed=seed, length=length)
     for done in found[0].completions:
         assert possible(done.text, OPEN) and done.finish_reason == "stop" and len(done.token_ids) <= length
 
@@ -165,7 +165,7 @@ def test_a_whole_choice_is_drawn_by_its_probability_among_the_others(
 ) -> None:
     prompts = [backend.encode_text("Act: "), backend.encode_text("Do")]
     requests = [
-        Request(token_ids=prompts[place % 2], n=3, choices=choices, whole_choices=True)
+        Request(token_ids=prompts[place % 2], n=3, choice=choices, whole_choices=True)
         for place, choices in enumerate(several)
     ]
     with backend.keeping() if kept else contextlib.nullcontext():
@@ -175,7 +175,7 @@ def test_a_whole_choice_is_drawn_by_its_probability_among_the_others(
     for request, generation in zip(requests, found, strict=True):
         assert request.token_ids is not None
         scores = {}
-        for choice in request.choices:
+        for choice in request.choice:
             ids = [*backend.encode_text(choice), backend.tokenizer.eos_token_id]
             with torch.no_grad():
                 logits = backend.model(torch.tensor([[*request.token_ids, *ids]])).logits[0]
@@ -192,7 +192,7 @@ def test_with_a_slot_among_them_choices_are_drawn_by_tokens_and_it_is_said(
     backend: HFBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_said_open", False)
-    requests = [Request(token_ids=(5, 6), n=2, choices=OPEN, whole_choices=whole) for whole in (True, False)]
+    requests = [Request(token_ids=(5, 6), n=2, choice=OPEN, whole_choices=whole) for whole in (True, False)]
     with pytest.warns(UserWarning, match="drawn token by token") as said:
         first, second = sample(backend, requests * 2, length=20)[:2]
     assert len(said) == 1

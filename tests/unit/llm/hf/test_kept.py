@@ -55,7 +55,7 @@ def episodes(
             for number, tokens in living.items():
                 asked.setdefault(tokens, []).append(number)
             requests = [
-                Request(token_ids=tokens, n=len(rows), choices=choices[place % 2 :])
+                Request(token_ids=tokens, n=len(rows), choice=choices[place % 2 :])
                 for place, (tokens, rows) in enumerate(asked.items())
             ]
             generations = backend.sample(requests, sampling, sample_seeds(requests, seed + turn))
@@ -153,7 +153,7 @@ def test_nothing_is_kept_past_a_change_of_weights(tokenizer: Any) -> None:
         (now,), (expected,) = (part.sample([request], sampling, [[0]]) for part in (backend, fresh))
         assert now.completions[0].token_ids == expected.completions[0].token_ids
         assert now.completions[0].logprobs == pytest.approx(expected.completions[0].logprobs, abs=1e-4)
-        backend.sync(3)
+        backend.update_weights(3)
         assert backend._kept is None
 
 

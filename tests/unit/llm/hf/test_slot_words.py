@@ -66,7 +66,7 @@ def test_what_may_follow_is_what_the_definition_says(
 def test_samples_keep_to_their_own_words_with_the_log_probs_among_what_may_follow(backend: HFBackend) -> None:
     ids = backend.encode_text("Do: ") or ()
     asked = [
-        Request(token_ids=ids, n=12, choices=(WRITTEN,), slot_words=words) for words in (("red",), ("a", "blue"), ())
+        Request(token_ids=ids, n=12, choice=(WRITTEN,), slot_words=words) for words in (("red",), ("a", "blue"), ())
     ]
     for request, found in zip(asked, sample(backend, asked, length=24), strict=True):
         form = FormActions({}, Slot(WRITTEN, f"ask[{WORDS}]", {word: word for word in request.slot_words}))

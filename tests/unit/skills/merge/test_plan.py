@@ -193,7 +193,7 @@ def test_uses_count_for_all_and_successes_for_winners() -> None:
     changes, report = merge(tries, [True, False, True], round=7)
     stats = {skill.id: skill.stats for skill in afters(changes, "use")}
     assert stats == {"sk-old": SkillStats(5, 2, 0, 7), "sk-other": SkillStats(1, 1, 0, 7)}
-    assert (report.tries, report.winners, report.credited) == (2, 1, 2)
+    assert (report.rollouts, report.winners, report.credited) == (2, 1, 2)
 
 
 def test_a_skill_that_is_used_and_evolved_changes_once_and_keeps_its_statistics() -> None:
@@ -234,7 +234,7 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
         stats=SkillStats(created_step=5),
     )
     assert report.counts() == {
-        **{"tries": 2, "winners": 1, "generated": 1, "extracted": 0, "fused": 0},
+        **{"rollouts": 2, "winners": 1, "generated": 1, "extracted": 0, "fused": 0},
         **{"added": 1, "credited": 0, "evolved": 0, "skipped": 0},
     }
 

@@ -28,7 +28,9 @@ MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
 
 def run(env: str, **words: Any) -> Collected:
     """`collect.run`, the words on tasks taken together."""
-    chosen = {name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "tries") if name in words}
+    chosen = {
+        name: words.pop(name) for name in ("split", "kwargs", "types", "episodes", "rollouts_per_task") if name in words
+    }
     return stage.run(TaskSelection(env, **chosen), **words)
 
 
@@ -140,13 +142,13 @@ def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(t
 def test_one_process_and_two_write_the_same_bytes(tmp_path: Path) -> None:
     files = [tmp_path / f"{jobs}.jsonl" for jobs in (1, 2)]
     for jobs, file in enumerate(files, 1):
-        run(DOORS, agent="random", tries=3, jobs=jobs, output=file)
+        run(DOORS, agent="random", rollouts_per_task=3, jobs=jobs, output=file)
     one, two = (file.read_bytes() for file in files)
     assert one == two
     tries = [[step.action for step in line.steps] for line in trajectories(files[0])]
     assert len(tries) == 3 * TASKS["train"]
     assert any(tries[place] != tries[place + 1] for place in range(0, len(tries), 3)), "the tries at a task differ"
-    run(DOORS, agent="random", tries=3, seed=1, output=tmp_path / "other.jsonl")
+    run(DOORS, agent="random", rollouts_per_task=3, seed=1, output=tmp_path / "other.jsonl")
     assert (tmp_path / "other.jsonl").read_bytes() != one
 
 
@@ -264,7 +266,7 @@ class Adder:
 def test_fewer_episodes_are_of_tasks_that_are_spread_over_the_split_and_its_types(
     tmp_path: Path, episodes: int, tries: int, places: list[int]
 ) -> None:
-    run(DOORS, agent="random", episodes=episodes, tries=tries, output=tmp_path / "out.jsonl")
+    run(DOORS, agent="random", episodes=episodes, rollouts_per_task=tries, output=tmp_path / "out.jsonl")
     assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{place}" for place in places]
 
 
@@ -314,7 +316,7 @@ def test_only_the_types_that_are_asked_for_are_played() -> None:
         run(DOORS, agent="random", types=["rigth"])
 
 
-@pytest.mark.parametrize("name", ["episodes", "tries", "jobs"])
+@pytest.mark.parametrize("name", ["episodes", "rollouts_per_task", "jobs"])
 def test_numbers_below_one_are_refused(name: str) -> None:
     wrong: dict[str, Any] = {name: 0}
     with pytest.raises(ConfigError, match=f"{name} must be at least 1, found 0"):
@@ -348,7 +350,7 @@ def test_the_trajectories_of_another_command_are_refused_and_the_difference_is_n
         'split "test" there, "train" here': {"split": "train"},
         "kwargs.pause null there, 0.0 here": {"kwargs": {"pause": 0.0}},
         'types.0 null there, "left" here': {"types": ["left"]},
-        "tries 1 there, 2 here": {"tries": 2},
+        "rollouts_per_task 1 there, 2 here": {"rollouts_per_task": 2},
         "episodes 6 there, 5 here": {"episodes": 5},
     }
     for words, change in others.items():

@@ -10,8 +10,8 @@ import pytest
 from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import parse_numbered_action
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.agents.players.scripted_agent import FirstPlayer, make_player
 from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.agents.scripted.scripted_agent import FirstAgent, make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
@@ -20,7 +20,7 @@ from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
@@ -60,7 +60,7 @@ class Room(TextEnv):
 
 
 def actions(name: str, agent: AgentConfig | None = None, env: TextEnv | None = None) -> list[str]:
-    played = play_episode(env or Room(), TASK, make_player(name, "Room-v0", agent), seed=0)
+    played = run_scripted_episode(env or Room(), TASK, make_scripted_agent(name, "Room-v0", agent), seed=0)
     assert played.error is None, played.error
     return [step.action for step in played.steps]
 
@@ -77,13 +77,13 @@ def test_constant_writes_the_same_text_which_is_read_as_the_config_reads_a_model
     assert actions("constant:<think>so</think><action>[1]</action>", NUMBERED) == actions("first", NUMBERED)
     assert set(actions("constant:<answer>7</answer>", None, Room([]))) == {"<answer>7</answer>"}, "no list is needed"
     with pytest.raises(ConfigError, match="constant:TEXT"):
-        make_player("constant", "Room-v0")
+        make_scripted_agent("constant", "Room-v0")
     with pytest.raises(ConfigError, match=r"[Dd]id you mean 'first'"):
-        make_player("frist", "Room-v0")
+        make_scripted_agent("frist", "Room-v0")
 
 
 def test_another_action_in_its_place_counts_as_done() -> None:
-    player = FirstPlayer(LISTING)
+    player = FirstAgent(LISTING)
     info = Room()._info
     player.start("A room.", info, 0)
     assert player.act("A room.", info) == "go to desk 1"

@@ -65,7 +65,7 @@ def test_figures_of_the_majority_counted_by_hand() -> None:
 
 def test_the_threshold_of_a_false_consensus_is_an_option() -> None:
     for threshold, rate in ((0.0, 2 / 4), (0.25, 2 / 4), (0.26, 1 / 4), (0.75, 1 / 4), (0.76, 0.0)):
-        (majority,), _ = replay([FOUR], {}, Settings(threshold=threshold))
+        (majority,), _ = replay([FOUR], {}, Settings(false_consensus_threshold=threshold))
         assert majority.figures["false_consensus"].value == rate
 
 
@@ -88,7 +88,7 @@ def test_flips_between_halves_meet_their_expectation() -> None:
     # Of 1, 1, 2, 2 a half is {1, 1} or {2, 2} in 2 of the 6 ways to choose two: then the other is the other pair and the
     # winners differ. In the 4 others both halves hold 1 and 2: a tie, won by what appeared first, 1 in both.
     rows = [row("four", ["1", "1", "2", "2"])]
-    flips = half_flips(ballots_of([rows], 0)[0], rows, "majority", {}, Settings(splits=3000))
+    flips = half_flips(ballots_of([rows], 0)[0], rows, "majority", {}, Settings(num_resamples=3000))
     assert math.isclose(flips["", "four"], 1 / 3, abs_tol=0.03)
 
 
@@ -135,19 +135,19 @@ def test_one_better_problem_of_forty_is_noise() -> None:
 def test_what_a_strategy_needs_is_said() -> None:
     found = by_name(replay([FOUR], {name: {} for name in STRATEGIES}, QUICK)[0])
     assert set(found) == set(STRATEGIES)
-    assert (found["confidence"].needs or "").startswith("logprobs: ")
-    assert "paraphrase" in (found["harmonic"].needs or "") and "earlier votes" in (found["guard"].needs or "")
+    assert (found["confidence"].requires or "").startswith("logprobs: ")
+    assert "paraphrase" in (found["harmonic"].requires or "") and "earlier votes" in (found["guard"].requires or "")
     for name in ("confidence", "harmonic", "guard"):
         assert not found[name].figures and not found[name].differences
     for name in ("majority", "soft", "gated", "restrain"):
-        assert found[name].needs is None and found[name].figures
+        assert found[name].requires is None and found[name].figures
 
 
 def test_what_the_samples_have_is_used() -> None:
     known: dict[str, Any] = {"logprobs": [-1.0] * 4, "lengths": [3] * 4, "views": [0, 0, 1, 1]}
     visits = [[row("a", ["1", "1", "1", "2"], "1", **known)] for _ in range(3)]
     found, votes = replay(visits, {name: {} for name in STRATEGIES}, QUICK)
-    assert [each.needs for each in found] == [None for _ in STRATEGIES]
+    assert [each.requires for each in found] == [None for _ in STRATEGIES]
     assert all(len(held) == 3 for held in votes.values())
     assert next(each.strategy for each in found) == "majority"
 
@@ -194,7 +194,7 @@ def test_the_order_of_samples_matters_only_in_ties(groups: list[list[str | None]
     rows = [row(str(place), answers, "1") for place, answers in enumerate(groups)]
     shuffled = [random.sample(answers, len(answers)) for answers in groups]
     others = [row(str(place), answers, "1") for place, answers in enumerate(shuffled)]
-    settings = Settings(splits=1)
+    settings = Settings(num_resamples=1)
     ((one,), votes), ((other,), _) = replay([rows], {}, settings), replay([others], {}, settings)
     assert one.figures["majority_ratio"] == other.figures["majority_ratio"]
     assert one.figures["abstained"] == other.figures["abstained"]

@@ -104,7 +104,7 @@ def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "constrains", "trains", "words"),
+    ("name", "supports_structured_outputs", "trains", "words"),
     [
         ("hf", True, True, None),
         ("vllm", True, False, None),
@@ -113,11 +113,11 @@ def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: P
     ],
 )
 def test_what_the_learner_samples_itself_may_be_constrained_in_training(
-    tiny_yaml: Path, name: str, constrains: bool, trains: bool, words: str | None
+    tiny_yaml: Path, name: str, supports_structured_outputs: bool, trains: bool, words: str | None
 ) -> None:
     config = load_config(tiny_yaml, ["agent.structured_actions=true", f"rollout.backend={name}"])
     backend = ScriptedBackend(["go"])
-    backend.constrains = constrains
+    backend.supports_structured_outputs = supports_structured_outputs
     with nullcontext() if words is None else pytest.raises(ConfigError, match=words):
         check_constrained(config, backend, trains)
 

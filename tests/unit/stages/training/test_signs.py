@@ -106,7 +106,7 @@ def test_every_headline_has_its_paired_change_and_worse_is_called_worse() -> Non
 
 def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:
     assert vote_line(SUMMARY) == (
-        "Votes, mean over 20 steps (last step): agreement 0.700 (0.960), true in 0.820 (1.000) of the cases "
+        "Votes, mean over 20 steps (last step): majority ratio 0.700 (0.960), true in 0.820 (1.000) of the cases "
         "(measured, never used)."
     )
     assert vote_line(replace(SUMMARY, majority_ratio=None, mean_majority_ratio=None)) is None

@@ -444,7 +444,7 @@ def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Call
     with pytest.raises(ConfigError, match=r"rollout\.top_p"):
         VLLMServerBackend(BackendContext.of(config, refuse_to_load, trains=True))
     upstream.length = 64
-    assert backend_for(folder, upstream, upstreams(echo)).context == 64
+    assert backend_for(folder, upstream, upstreams(echo)).max_model_len == 64
     with pytest.raises(ModelError, match="does not fit"):
         wait_for(backend_for(folder, upstream).generate([Request(token_ids=(3,) * 64)], Sampling(), seed=0))
 
@@ -456,7 +456,7 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_said(
     upstream = upstreams(echo)
     upstream.well = False
     threading.Timer(0.5, lambda: setattr(upstream, "well", True)).start()
-    assert backend_for(folder, upstream, notices=notices, start_timeout=20).context == 128
+    assert backend_for(folder, upstream, notices=notices, start_timeout=20).max_model_len == 128
     assert "Waiting for" in notices[0]
     upstream.well = False
     with pytest.raises(EndpointError, match="skillttrl serve"):

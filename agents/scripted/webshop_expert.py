@@ -14,8 +14,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.agents.players import webshop_weighing as weighing
-from skill_ttrl.agents.players.webshop_reading import (
+from skill_ttrl.agents.scripted import webshop_weighing as weighing
+from skill_ttrl.agents.scripted.webshop_reading import (
     BUY,
     FEATURES,
     NEXT,
@@ -32,7 +32,7 @@ from skill_ttrl.agents.players.webshop_reading import (
     search,
     words,
 )
-from skill_ttrl.agents.players.webshop_weighing import Candidate
+from skill_ttrl.agents.scripted.webshop_weighing import Candidate
 
 STEPS = 15
 """Steps of an episode, the purchase included."""
@@ -66,7 +66,7 @@ class WebShopExpert:
         self.steps = steps
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`.
+        """See `ScriptedAgent.start`.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -83,7 +83,7 @@ class WebShopExpert:
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         listed = info.get("admissible_commands", ())
         clicks = read_clicks(listed)
         self._possible = {*map(click, clicks), *listed}
@@ -108,7 +108,7 @@ class WebShopExpert:
         return action
 
     def overruled(self, action: str) -> None:
-        """See `Player`: something else was clicked or searched for; what it had set out to do is thought over.
+        """See `ScriptedAgent`: something else was clicked or searched for; what it had set out to do is thought over.
 
         What is not possible on the page changes nothing.
         """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from skill_ttrl.agents.players.alfworld_places import OPENABLE, chance
+from skill_ttrl.agents.scripted.alfworld_places import OPENABLE, chance
 
 TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
 """Treatment of an object → kind of receptacle that performs it, open or closed."""
@@ -263,7 +263,7 @@ class ALFWorldExpert:
         self.start("", {}, 0)
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         self._rule = _Renamed.of(info.get("rule"), observation)
         self._goal = read_goal(observation) if self._rule is None else self._rule.goal
         self._room = Room()
@@ -274,7 +274,7 @@ class ALFWorldExpert:
         self._done: str | None = None
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
         if self._rule is not None:
@@ -293,7 +293,7 @@ class ALFWorldExpert:
         return command if self._rule is None else self._rule.renamed(command)
 
     def overruled(self, action: str) -> None:
-        """See `Player`: another command was given than the one it chose; one that is not possible changes nothing.
+        """See `ScriptedAgent`: another command was given than the one it chose; one that is not possible changes nothing.
 
         A plan that was crossed is not stuck: its commands may be given again as often as at the start. Otherwise it would be lost
         after another agent has gone to and fro.

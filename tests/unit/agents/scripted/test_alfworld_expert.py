@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.players.alfworld_expert import TRIES, ALFWorldExpert, Goal, read_goal
-from skill_ttrl.agents.players.alfworld_places import RARE, TABLE, chance, read_table
-from skill_ttrl.agents.players.scripted_agent import make_player
+from skill_ttrl.agents.scripted.alfworld_expert import TRIES, ALFWorldExpert, Goal, read_goal
+from skill_ttrl.agents.scripted.alfworld_places import RARE, TABLE, chance, read_table
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from tests.alfworld_scenes import ALWAYS, PLACE, SCRIPTS, TWO, commands
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_each_kind_of_task_is_played_as_one_would(name: str) -> None:
-    player = make_player("expert", "SkillTTRL/ALFWorld-v0")
+    player = make_scripted_agent("expert", "SkillTTRL/ALFWorld-v0")
     for number, (text, listed, expected) in enumerate(SCRIPTS[name]):
         info = {"admissible_commands": commands(listed)}
         if number == 0:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.players.scripted_agent import make_player, player_names
-from skill_ttrl.agents.players.webshop_expert import STEPS, WebShopExpert, query
-from skill_ttrl.agents.players.webshop_reading import (
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
+from skill_ttrl.agents.scripted.webshop_expert import STEPS, WebShopExpert, query
+from skill_ttrl.agents.scripted.webshop_reading import (
     BUTTONS,
     SEARCH_SLOT,
     read_clicks,
@@ -25,14 +25,14 @@ from skill_ttrl.agents.players.webshop_reading import (
     search,
     words,
 )
-from skill_ttrl.agents.players.webshop_rule import WebShopRule
-from skill_ttrl.agents.players.webshop_weighing import WEIGHTS, choose, in_window
+from skill_ttrl.agents.scripted.webshop_rule import WebShopRule
+from skill_ttrl.agents.scripted.webshop_weighing import WEIGHTS, choose, in_window
 from skill_ttrl.envs.webshop import pages
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
 from skill_ttrl.errors import ConfigError, EnvError
-from skill_ttrl.rollout.scripted import play_episode
+from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Trajectory
 
 BENCHMARK = Path(__file__).parents[4] / "benchmarks" / "webshop_agents.py"
@@ -52,7 +52,7 @@ def one_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def played(env: WebShopEnv, player: Any, every: int = 1) -> list[Trajectory]:
-    episodes = [play_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
+    episodes = [run_scripted_episode(env, task, player, seed=3) for task in env.tasks()[::every]]
     assert [episode.error for episode in episodes if episode.error] == []
     return episodes
 
@@ -211,7 +211,7 @@ class Blindfolded:
 
 def test_the_expert_looks_at_the_instruction_and_the_pages_and_forgets_each_episode() -> None:
     env = WebShopEnv(data="generated", split="dev")
-    seeing = make_player("expert", WEBSHOP_ENV_ID)
+    seeing = make_scripted_agent("expert", WEBSHOP_ENV_ID)
     assert isinstance(seeing, WebShopExpert)
     twice = [step.action for _ in range(2) for episode in played(env, seeing, 40) for step in episode.steps]
     once = [step.action for episode in played(env, Blindfolded(WebShopExpert()), 40) for step in episode.steps]
@@ -280,7 +280,7 @@ def test_its_weights_are_what_the_goals_of_train_give(official_products: Path) -
 
 def test_the_rule_searches_the_instruction_opens_the_first_product_and_buys_it() -> None:
     env = WebShopEnv(data="generated", split="dev")
-    player = make_player("rule", WEBSHOP_ENV_ID)
+    player = make_scripted_agent("rule", WEBSHOP_ENV_ID)
     assert isinstance(player, WebShopRule)
     for episode in played(env, Blindfolded(player), 100):
         goal: Goal = env.goals[env.goals.find(episode.task.id)]
@@ -297,7 +297,9 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
     tasks = list(env.tasks("dev") or ())[:40]
     for explore in (0.0, 0.3):
         for number, task in enumerate(tasks):
-            found = play_episode(env, task, make_player("careful", WEBSHOP_ENV_ID), seed=number, explore=explore)
+            found = run_scripted_episode(
+                env, task, make_scripted_agent("careful", WEBSHOP_ENV_ID), seed=number, explore=explore
+            )
             goal: Goal = env.goals[env.goals.find(task.id)]
             for step in found.steps:
                 advice = step.info.get("expert_action", step.action)
@@ -311,12 +313,12 @@ def test_the_careful_rule_chooses_what_is_wanted_and_listed_even_where_it_was_le
 
 def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
     env = WebShopEnv(data="generated", split="dev")
-    episodes = played(env, make_player("random", WEBSHOP_ENV_ID), 100)
+    episodes = played(env, make_scripted_agent("random", WEBSHOP_ENV_ID), 100)
     for episode in episodes:
         assert episode.steps[0].admissible_actions == (SEARCH_SLOT,)
         goal: Goal = env.goals[env.goals.find(episode.task.id)]
         assert episode.steps[0].action == f"search[{goal.instruction}]"
-    player = make_player("random", WEBSHOP_ENV_ID)
+    player = make_scripted_agent("random", WEBSHOP_ENV_ID)
     player.start("", {}, 0)
     with pytest.raises(EnvError, match="task"):
         player.act("", {"admissible_commands": [SEARCH_SLOT]})
@@ -325,26 +327,35 @@ def test_who_plays_at_random_searches_for_the_words_of_the_task() -> None:
 def test_the_expert_does_better_than_the_rule_and_the_rule_than_chance_and_none_than_the_oracle() -> None:
     env = WebShopEnv(data="generated", split="dev")
     scores = [
-        fmean(earned(played(env, make_player(name, WEBSHOP_ENV_ID), 20)))
+        fmean(earned(played(env, make_scripted_agent(name, WEBSHOP_ENV_ID), 20)))
         for name in ("random", "rule", "careful", "brief", "expert")
     ]
-    oracle = earned(played(env, make_player("walkthrough", WEBSHOP_ENV_ID), 20))
+    oracle = earned(played(env, make_scripted_agent("walkthrough", WEBSHOP_ENV_ID), 20))
     assert scores == sorted(set(scores))
     assert oracle == [1.0] * len(oracle)
 
 
 def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
-    assert set(player_names()) == {"expert", "rule", "careful", "brief", "random", "walkthrough", "first", "constant"}
+    assert set(scripted_agent_names()) == {
+        "expert",
+        "rule",
+        "careful",
+        "brief",
+        "random",
+        "walkthrough",
+        "first",
+        "constant",
+    }
     with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
-        make_player("rule", "SkillTTRL/Math-v0")
+        make_scripted_agent("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):
-        make_player("rul", WEBSHOP_ENV_ID)
+        make_scripted_agent("rul", WEBSHOP_ENV_ID)
 
 
 @pytest.mark.parametrize("name", ["expert", "rule", "careful", "brief"])
 def test_without_an_instruction_they_say_so(name: str) -> None:
     with pytest.raises(EnvError, match="task"):
-        make_player(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
+        make_scripted_agent(name, WEBSHOP_ENV_ID).start("", {"admissible_commands": []}, 0)
 
 
 def test_agents_and_site_have_the_same_slot_and_buttons() -> None:

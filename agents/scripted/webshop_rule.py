@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.agents.players.webshop_reading import (
+from skill_ttrl.agents.scripted.webshop_reading import (
     BUTTONS,
     BUY,
     PREVIOUS,
@@ -27,7 +27,7 @@ class WebShopRule:
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`.
+        """See `ScriptedAgent.start`.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -35,7 +35,7 @@ class WebShopRule:
         self._search = search(read_task(info))
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`; without results it searches again."""
+        """See `ScriptedAgent.act`; without results it searches again."""
         clicks = read_clicks(info.get("admissible_commands"))
         if BUY in clicks:
             return click(BUY)
@@ -51,7 +51,7 @@ class WebShopCareful:
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`.
+        """See `ScriptedAgent.start`.
 
         Raises:
             EnvError: there is no `info["task"]`.
@@ -63,7 +63,7 @@ class WebShopCareful:
         self._last: list[str] = []
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`; without results it searches again, and from a page about the product it goes back."""
+        """See `ScriptedAgent.act`; without results it searches again, and from a page about the product it goes back."""
         clicks = read_clicks(info.get("admissible_commands"))
         listed = set(map(click, clicks))
         if click(BUY) in listed:
@@ -78,6 +78,6 @@ class WebShopCareful:
         return self._search if product is None else click(product)
 
     def overruled(self, action: str) -> None:
-        """See `Player`: something else was done, so that the option is still to be chosen."""
+        """See `ScriptedAgent`: something else was done, so that the option is still to be chosen."""
         self._chosen.difference_update(self._last)
         self._chosen.add(action)

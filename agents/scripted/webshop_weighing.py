@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from rapidfuzz.fuzz import token_set_ratio
 
-from skill_ttrl.agents.players.webshop_reading import Offer, Wish, says, share, words
+from skill_ttrl.agents.scripted.webshop_reading import Offer, Wish, says, share, words
 
 RESULTS_A_PAGE = 10
 AHEAD = -1.0

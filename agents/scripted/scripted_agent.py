@@ -8,18 +8,18 @@ from typing import Any, ClassVar, Protocol
 
 from skill_ttrl.agents.action_list import AS_LISTED, ActionList, fill_slot, has_slot
 from skill_ttrl.agents.action_parser import Project, projection, whole
-from skill_ttrl.agents.players.webshop_reading import SEARCH_SLOT, read_task, search
+from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT, read_task, search
 from skill_ttrl.config import AgentConfig
 from skill_ttrl.errors import ConfigError, EnvError, SkillTTRLError, did_you_mean
 from skill_ttrl.registry import Registry
 from skill_ttrl.types import Skill
 
 
-class Player(Protocol):
+class ScriptedAgent(Protocol):
     """Plays one episode after another, using only what the environment shows.
 
-    A player may also have a method `overruled(action)`, which is called when another action than its last one was executed (`explore`).
-    A player that tracks its own actions needs it. If it has a true attribute `guesses`, its last action was not part of a plan: the
+    An agent may also have a method `overruled(action)`, which is called when another action than its last one was executed (`explore`).
+    One that tracks its own actions needs it. If it has a true attribute `guesses`, its last action was not part of a plan: the
     action is executed, but is no training target.
     """
 
@@ -32,29 +32,29 @@ class Player(Protocol):
         ...
 
 
-PLAYERS: Registry[type[Player]] = Registry("agent")
-"""Name → class; called without arguments. Those that play any environment; see `ENV_PLAYERS` for the others."""
-ENV_PLAYERS: Mapping[str, Mapping[str, str]] = {
+SCRIPTED_AGENTS: Registry[type[ScriptedAgent]] = Registry("agent")
+"""Name → class; called without arguments. Those that play any environment; see `ENV_SCRIPTED_AGENTS` for the others."""
+ENV_SCRIPTED_AGENTS: Mapping[str, Mapping[str, str]] = {
     "expert": {
-        "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.players.alfworld_expert:ALFWorldExpert",
-        "SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_expert:WebShopExpert",
+        "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.scripted.alfworld_expert:ALFWorldExpert",
+        "SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopExpert",
     },
-    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopRule"},
-    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_rule:WebShopCareful"},
-    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.players.webshop_brief:WebShopBrief"},
+    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_rule:WebShopRule"},
+    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_rule:WebShopCareful"},
+    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_brief:WebShopBrief"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
 FIRST, CONSTANT = "first", "constant"
 """Controls that act on the list of actions as a policy's prompt shows it, where a config says how."""
 
 
-def player_names() -> tuple[str, ...]:
-    """The names of all players that come along."""
-    return (*ENV_PLAYERS, *PLAYERS, FIRST, CONSTANT)
+def scripted_agent_names() -> tuple[str, ...]:
+    """Names of all scripted agents that ship with the package."""
+    return (*ENV_SCRIPTED_AGENTS, *SCRIPTED_AGENTS, FIRST, CONSTANT)
 
 
-def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Player:
-    """The player called `name` for an environment.
+def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None) -> ScriptedAgent:
+    """Make the scripted agent called `name` for an environment.
 
     Args:
         name: `random`, `first`, `constant:TEXT`, `walkthrough`, `expert`, `rule`, `careful`, `brief`, or `module:attribute` of your own.
@@ -63,54 +63,54 @@ def make_player(name: str, env_id: str, agent: AgentConfig | None = None) -> Pla
             as the environment lists them, and all of the text is the action.
 
     Raises:
-        ConfigError: nothing has this name, or it is no player.
-        EnvError: this environment has no player of this name.
+        ConfigError: nothing has this name, or it is no scripted agent.
+        EnvError: this environment has no scripted agent of this name.
     """
     kind, _, text = name.partition(":")
     if kind == CONSTANT:
         if not text:
             raise ConfigError("The agent constant always writes the same text: constant:TEXT, such as constant:look.")
         read = whole if agent is None else projection(agent.action_parser, env_id, numbered=agent.actions == "numbered")
-        return ConstantPlayer(text, read, ActionList.of(agent))
+        return ConstantAgent(text, read, ActionList.of(agent))
     if name == FIRST:
-        return FirstPlayer(ActionList.of(agent))
-    if name not in player_names() and ":" not in name:
+        return FirstAgent(ActionList.of(agent))
+    if name not in scripted_agent_names() and ":" not in name:
         raise ConfigError(
-            f"Unknown agent {name!r}.{did_you_mean(name, player_names())} One of your own is written 'module:attribute'."
+            f"Unknown agent {name!r}.{did_you_mean(name, scripted_agent_names())} One of your own is written 'module:attribute'."
         )
-    there = ENV_PLAYERS.get(name)
+    there = ENV_SCRIPTED_AGENTS.get(name)
     if there is not None and env_id not in there:
         raise EnvError(f"There is no {name} for {env_id}; there is one for {', '.join(there)}.")
-    made = PLAYERS.get(name if there is None else there[env_id])
+    made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
     try:
         player = made()
     except SkillTTRLError:
         raise
-    except Exception as error:  # a player is foreign code
+    except Exception as error:  # it is foreign code
         raise ConfigError(
             f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
         ) from error
     for method in ("start", "act"):
         if not callable(getattr(player, method, None)):
             raise ConfigError(
-                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.players.scripted_agent.Player."
+                f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.scripted_agent.ScriptedAgent."
             )
     return player
 
 
-@PLAYERS.register("random")
-class RandomPlayer:
+@SCRIPTED_AGENTS.register("random")
+class RandomAgent:
     """Takes any of the admissible actions, all equally likely (`info["admissible_commands"]`).
 
     Where one of them is a search whose words are the agent's own, it searches for the words of the task.
     """
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         self._rng = random.Random(seed)
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`; raises as `any_action`."""
+        """See `ScriptedAgent.act`; raises as `any_action`."""
         return any_action(self._rng, info)
 
 
@@ -124,7 +124,7 @@ def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
     return search(read_task(info)) if action == SEARCH_SLOT else action
 
 
-class ListedPlayer:
+class ListedAgent:
     """Base of the players that act on the actions as a prompt lists them.
 
     Args:
@@ -139,21 +139,21 @@ class ListedPlayer:
         self._listing, self._find = listing, skills
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         task = info.get("task")
         self._task = task if isinstance(task, str) else ""
         self._skills = self._find(self._task or observation)
         self._done: list[str] = []
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`."""
+        """See `ScriptedAgent.act`."""
         admissible = [str(action) for action in info.get("admissible_commands") or ()]
         listed = self._listing(admissible, self._task, self._skills, self._done)
         self._done.append(self.choose((*listed, *filter(has_slot, admissible))))
         return self._done[-1]
 
     def overruled(self, action: str) -> None:
-        """See `Player`."""
+        """See `ScriptedAgent`."""
         self._done[-1] = action
 
     def choose(self, actions: Sequence[str]) -> str:
@@ -161,14 +161,14 @@ class ListedPlayer:
         raise NotImplementedError
 
 
-class FirstPlayer(ListedPlayer):
+class FirstAgent(ListedAgent):
     """Takes the first listed action: what a policy gets that answers `[1]` whatever it reads, where actions are numbered.
 
     Where that is a search whose words are the agent's own, it searches for the words of the task.
     """
 
     def choose(self, actions: Sequence[str]) -> str:
-        """See `ListedPlayer.choose`.
+        """See `ListedAgent.choose`.
 
         Raises:
             EnvError: there are no admissible actions.
@@ -178,7 +178,7 @@ class FirstPlayer(ListedPlayer):
         return fill_slot(actions[0], self._task)
 
 
-class ConstantPlayer(ListedPlayer):
+class ConstantAgent(ListedAgent):
     """Writes the same text at every step, of which `read` makes an action as of a policy's."""
 
     def __init__(self, text: str, read: Project = whole, listing: ActionList = AS_LISTED) -> None:
@@ -186,44 +186,44 @@ class ConstantPlayer(ListedPlayer):
         self._text, self._read = text, read
 
     def choose(self, actions: Sequence[str]) -> str:
-        """See `ListedPlayer.choose`."""
+        """See `ListedAgent.choose`."""
         return self._read(self._text, actions).action
 
 
-def on_action_override(player: Player, action: str) -> None:
-    """Tell a player that wants to know (`Player`) what was done in place of what it said."""
+def on_action_override(player: ScriptedAgent, action: str) -> None:
+    """Tell a player that wants to know (`ScriptedAgent`) what was done in place of what it said."""
     told = getattr(player, "overruled", None)
     if callable(told):
         told(action)
 
 
-def advice_of(player: Player, said: str) -> str | None:
-    """The advice in the player's last action; None where that was a guess (`Player`)."""
+def advice_of(player: ScriptedAgent, said: str) -> str | None:
+    """The advice in the player's last action; None where that was a guess (`ScriptedAgent`)."""
     return None if getattr(player, "guesses", False) else said
 
 
-def check_adviser(player: Player) -> None:
+def check_adviser(player: ScriptedAgent) -> None:
     """Raise `ConfigError` where what a player says has no meaning once another action than its own was taken."""
-    if isinstance(player, WalkthroughPlayer):
+    if isinstance(player, WalkthroughAgent):
         raise ConfigError(
             "explore has no meaning with walkthrough, nor has dagger: it replays a solution without looking, so that it is lost after the "
             "first other action. Take the expert."
         )
 
 
-@PLAYERS.register("walkthrough")
-class WalkthroughPlayer:
+@SCRIPTED_AGENTS.register("walkthrough")
+class WalkthroughAgent:
     """Replays the solution that the environment gives at the start (`info["walkthrough"]`): it knows what no agent can."""
 
-    needs: ClassVar[Mapping[str, Any]] = {"walkthrough": True}
+    requires: ClassVar[Mapping[str, Any]] = {"walkthrough": True}
     """Options that an episode of it must be reset with."""
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`."""
+        """See `ScriptedAgent.start`."""
         self._left = list(_listed(info, "walkthrough"))
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        """See `Player.act`; past its end it repeats an action that changes nothing."""
+        """See `ScriptedAgent.act`; past its end it repeats an action that changes nothing."""
         return self._left.pop(0) if self._left else "look"
 
 

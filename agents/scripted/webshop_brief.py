@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.agents.players.webshop_expert import WebShopExpert
-from skill_ttrl.agents.players.webshop_reading import Wish, read_task, search
+from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert
+from skill_ttrl.agents.scripted.webshop_reading import Wish, read_task, search
 from skill_ttrl.agents.webshop_words import read_instruction
 
 
@@ -20,7 +20,7 @@ class WebShopBrief(WebShopExpert):
     reads_features = False
 
     def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `Player.start`.
+        """See `ScriptedAgent.start`.
 
         Raises:
             EnvError: there is no `info["task"]`.

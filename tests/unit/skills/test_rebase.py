@@ -1,0 +1,111 @@
+"""Changes that were made from an older version, fitted to the newest one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.skills.changes import as_successor, validate_changes, with_usage
+from skill_ttrl.skills.rebase import rebase
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.types import Change, Skill
+
+OLD, OTHER = Skill("a", "A", "first"), Skill("b", "B", "other")
+BEFORE = Snapshot.of(1, [OLD, OTHER])
+
+
+def test_changes_that_fit_come_out_as_they_are() -> None:
+    changes = (Change("use", OLD, with_usage(OLD, 2, 1, 3)), Change("add", None, Skill("c", "C", "new")))
+    found = rebase(BEFORE, changes)
+    assert found.changes == changes and not found.dropped
+
+
+def test_counts_of_uses_add_up_and_the_text_of_both_stays() -> None:
+    theirs = with_usage(OLD, 5, 2, 9)
+    mine = with_usage(OLD, 2, 1, 3)
+    better = as_successor(mine, Skill("a", "A", "second"))
+    now = BEFORE.changed(2, [Change("use", OLD, theirs)])
+    found = rebase(now, [Change("use", OLD, mine), Change("replace", mine, better)])
+    after = now.changed(3, validate_changes(now, found.changes)).skills["a"]
+    assert not found.dropped and after.text == "second" and after.version == 2
+    assert (after.stats.uses, after.stats.successes, after.stats.last_used_step) == (7, 3, 9)
+
+
+def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
+    now = BEFORE.changed(
+        2,
+        [
+            Change("evict", OTHER, None),
+            Change("replace", OLD, as_successor(OLD, replace(OLD, text="theirs"))),
+            Change("add", None, Skill("c", "C", "the same")),
+            Change("add", None, Skill("d", "D", "their d")),
+        ],
+    )
+    mine = as_successor(OLD, replace(OLD, text="mine"))
+    found = rebase(
+        now,
+        [
+            Change("use", OTHER, with_usage(OTHER, 1, 1, 1)),
+            Change("replace", OLD, mine),
+            Change("use", mine, with_usage(mine, 1, 1, 1)),  # builds on what was left out
+            Change("add", None, Skill("c", "C", "the same")),
+            Change("add", None, Skill("d", "D", "my d")),
+            Change("add", None, Skill("e", "E", "fits")),
+        ],
+    )
+    assert [change.after and change.after.id for change in found.changes] == ["e"]
+    assert found.dropped == (
+        "use 'b': it is not in the bank any more",
+        "replace 'a': it has changed since",
+        "use 'a': it has changed since",
+        "add 'c': it is in the bank already",
+        "add 'd': the id 'd' is taken by another skill",
+    )
+
+
+IDS = st.sampled_from("abcd")
+SKILLS = st.builds(Skill, IDS, st.just("t"), st.sampled_from(["x", "y", "z"]))
+WISHES = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), SKILLS),
+        st.tuples(st.just("replace"), IDS, SKILLS),
+        st.tuples(st.just("edit"), IDS, st.sampled_from(["x", "y", "z"])),
+        st.tuples(st.just("use"), IDS, st.integers(1, 3)),
+        st.tuples(st.just("evict"), IDS),
+    ),
+    max_size=6,
+)
+
+
+def changes_of(snapshot: Snapshot, wishes: list[tuple]) -> tuple[Change, ...]:  # type: ignore[type-arg]
+    """Those of the wishes that are valid changes of this version, one after another."""
+    made: tuple[Change, ...] = ()
+    for wish in wishes:
+        now = snapshot.changed(snapshot.version, made)
+        old = None if wish[0] == "add" else now.get(wish[1])
+        match wish:
+            case "add", skill if skill.id not in now:
+                made += (Change("add", None, skill),)
+            case "replace", name, skill if old is not None and (skill.id == name or skill.id not in now):
+                made += (Change("replace", old, as_successor(old, skill)),)
+            case "edit", _, text if old is not None:
+                made += (Change("edit", old, replace(old, text=text)),)
+            case "use", _, count if old is not None:
+                made += (Change("use", old, with_usage(old, count, 1, count)),)
+            case "evict", _ if old is not None:
+                made += (Change("evict", old, None),)
+    return made
+
+
+@given(st.lists(SKILLS, max_size=4), WISHES, WISHES)
+def test_rebased_changes_are_valid_and_the_rest_is_accounted_for(start, theirs, mine) -> None:  # type: ignore[no-untyped-def]
+    base = Snapshot.of(1, start)
+    now = base.changed(2, changes_of(base, theirs))
+    proposed = changes_of(base, mine)
+    found = rebase(now, proposed)
+    validate_changes(now, found.changes)  # raises where one does not fit
+    assert len(found.changes) + len(found.dropped) == len(proposed)
+    assert rebase(base, proposed) == rebase(base, rebase(base, proposed).changes)
+    assert rebase(base, proposed).changes == proposed
