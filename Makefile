@@ -53,7 +53,7 @@ test: $(VENV)/.installed-alfworld
 	$(BIN)/lint-imports
 	$(PYTEST) $(PYTEST_ARGS)
 
-test-all: test
+test-all: test $(VENV)/.installed-ray
 	$(PYTEST) -m "(slow or alfworld) and not vllm and not gpu" $(PYTEST_ARGS)
 
 test-vllm: $(VLLM_VENV)/.installed
@@ -116,6 +116,11 @@ $(VENV)/.installed-alfworld: $(VENV)/.installed-dev
 		echo "The official engine of ALFWorld cannot be built here ($(VENV)/alfworld.log says why; it takes a C++ compiler and cmake): its tests are skipped." >&2; \
 	fi; \
 	touch $@
+
+# 240 MB that only slow tests need.
+$(VENV)/.installed-ray: $(VENV)/.installed-alfworld
+	@$(PIP) install --quiet -c constraints.txt -e '.[ray]'
+	@touch $@
 
 define install
 started=$$(date +%s); \

@@ -34,6 +34,7 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
+    from skill_ttrl.config import ScaleConfig
     from skill_ttrl.rollout.outcome import SuccessStats
     from skill_ttrl.stages.collecting.collection import Collected
 
@@ -67,7 +68,7 @@ Overrides = Annotated[
     list[str] | None,
     set_option(
         "Override one config key, e.g. rollout.temperature=0.4. A scripted agent has only env.kwargs, e.g. "
-        "env.kwargs.max_steps=20."
+        "env.kwargs.max_steps=20, and scale, e.g. scale.engine=ray."
     ),
 ]
 Epsilon = Annotated[
@@ -154,17 +155,16 @@ def collect(
     noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
     _refuse_foreign(policy, scripted, of_model, {**noise, "--num-workers": num_workers})
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}", loop=False) as view:
-        kwargs = environment_arguments(overrides or (), data) if scripted else {} if data is None else {"data": data}
+        kwargs, scale = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:
             how = Exploration(shares(epsilon or "0"), epsilon_moves or 0.0, max_steps, "," in (epsilon or ""))
-            found = run(
-                selection, agent=policy, explore=how, seed=seed or 0, jobs=num_workers, output=output, progress=view
-            )
+            given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, "scale": scale}
+            found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
             from skill_ttrl.stages.targets.collect import run_policy
 
-            given: dict[str, Any] = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
+            given = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
     show_collected(found, as_json, full=full)
@@ -192,6 +192,19 @@ def shares(text: str) -> tuple[float, ...]:
         raise ConfigError(
             f"--epsilon is a probability such as 0.2, or several separated by commas, found {text!r}."
         ) from None
+
+
+def scripted_settings(overrides: Sequence[str], data: str | None) -> tuple[dict[str, Any], ScaleConfig]:
+    """Return the arguments of the environment from `--set env.kwargs...` and `--env-data`, and what `--set scale...` says.
+
+    Raises:
+        ConfigError: another key is set, or one that is not written KEY=VALUE.
+    """
+    from skill_ttrl.config import load_config
+
+    scale = [each for each in overrides if each.partition("=")[0].strip().partition(".")[0] == "scale"]
+    arguments = environment_arguments([each for each in overrides if each not in scale], data)
+    return arguments, load_config({}, scale).scale
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:

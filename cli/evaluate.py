@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-from skill_ttrl.cli.collect import environment_arguments, show_collected
+from skill_ttrl.cli.collect import scripted_settings, show_collected
 from skill_ttrl.cli.display.evaluation_view import evaluation_view
 from skill_ttrl.cli.display.output import print_json, prints_aside
 from skill_ttrl.cli.display.views import RunView
@@ -193,8 +193,9 @@ def _play(place: Place, who: Mapping[str, Any]) -> Collected:
 
     if place.config is not None:
         return collect.run_as_configured(_configured(place), split=place.split, limit=place.limit, **who)
-    arguments = environment_arguments(place.overrides, place.env_data)
-    return collect.run(TaskSelection(str(place.env), place.split or SPLIT, arguments, episodes=place.limit), **who)
+    arguments, scale = scripted_settings(place.overrides, place.env_data)
+    selection = TaskSelection(str(place.env), place.split or SPLIT, arguments, episodes=place.limit)
+    return collect.run(selection, scale=scale, **who)
 
 
 def _configured(place: Place) -> SkillTTRLConfig:

@@ -17,6 +17,7 @@
     ├── BudgetError      (RuntimeError)    7   the budget for such models is spent
     ├── TrainingError    (RuntimeError)    8   nothing can be learned: no update is finite, or too few groups differ in reward
     ├── RankError        (RuntimeError)    9   one of several processes that train together is gone
+    ├── ScaleError       (RuntimeError)    9   a Ray cluster that is not there or not fit, or workers that die again and again
     └── MissingDependencyError (ImportError) 5  a package that an extra installs
 
 The command line turns these into one line on stderr and the exit code (`EXIT_CODES`); anything else is a bug and keeps its traceback.
@@ -38,7 +39,7 @@ EXIT_CODES: Mapping[int, str] = {
     6: "a language model's server that refuses or gives no answer",
     7: "the budget for such models is spent",
     8: "nothing can be learned: no update is finite, or too few groups differ in reward",
-    9: "one of several processes of a run has died",
+    9: "one of several processes of a run has died, or a cluster cannot be used",
 }
 """Exit codes of the command line; 128 + n after signal n."""
 
@@ -159,6 +160,12 @@ class RankError(SkillTTRLError, RuntimeError):
     ) -> None:
         super().__init__(message)
         self.exit_code, self.rank, self.out_of_memory = exit_code, rank, out_of_memory
+
+
+class ScaleError(SkillTTRLError, RuntimeError):
+    """A Ray cluster that is not there or does not fit this process, or workers of it that die again and again."""
+
+    exit_code = 9
 
 
 class MissingDependencyError(SkillTTRLError, ImportError):

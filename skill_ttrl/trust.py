@@ -76,6 +76,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
         elif key == "skills.chroma_server":
             found[key] = f"send the vectors of skills to {value}"
+        elif key == "scale.address" and value not in ("auto", "local"):
+            found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
         elif key == "skills.shared" and value and stated["skills"].get("bank"):
             found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"
         elif key == "vllm.weight_transfer_dir":

@@ -10,6 +10,7 @@ from skill_ttrl.config.optimize import OptimizeConfig, OptimizeGateConfig, Optim
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
+from skill_ttrl.config.scale import ScaleConfig
 from skill_ttrl.config.schema import (
     Phase,
     RunConfig,
@@ -53,6 +54,7 @@ __all__ = [
     "RunConfig",
     "RuntimeConfig",
     "SFTConfig",
+    "ScaleConfig",
     "Section",
     "SkillTTRLConfig",
     "SkillsConfig",

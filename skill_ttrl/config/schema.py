@@ -18,6 +18,7 @@ from skill_ttrl.config.optimize import OptimizeConfig
 from skill_ttrl.config.rl import RLConfig
 from skill_ttrl.config.runtime import RuntimeConfig
 from skill_ttrl.config.sampling import AgentConfig, EvalConfig, RolloutConfig, VoteConfig
+from skill_ttrl.config.scale import ScaleConfig
 from skill_ttrl.config.section import Section
 from skill_ttrl.config.seed_sections import SeedSections
 from skill_ttrl.config.skill_phases import CollectConfig, DemonstrationsConfig, DistillConfig, EvolveConfig
@@ -29,7 +30,7 @@ from skill_ttrl.config.yaml_text import write_yaml
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
 SECTIONS_ALONE = {"sections": "alone"}
 """Validation context that leaves out the rules between sections."""
-_NO_SETTINGS = ("name", "seed", "run", "verified", "requires")
+_NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 
 
 class VerifiedConfig(Section):
@@ -101,6 +102,7 @@ class SkillTTRLConfig(SeedSections, Section):
     """The optimisation of a skill document, for `skillttrl optimize`; None: its defaults."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
+    scale: ScaleConfig = Field(default_factory=ScaleConfig)
 
     @field_validator("phases")
     @classmethod
@@ -177,7 +179,7 @@ class SkillTTRLConfig(SeedSections, Section):
 
 def settings_digest(config: SkillTTRLConfig) -> str:
     """16 hexadecimal digits that are the same for the same settings: those that differ from their defaults, but for the seed, names,
-    where a run is saved, and revisions, which a run pins.
+    where a run is saved and where its episodes run, and revisions, which a run pins.
     """
     chosen = config.model_dump(mode="json", exclude_defaults=True, exclude=set(_NO_SETTINGS))
     text = json.dumps(_without_revisions(chosen), sort_keys=True)

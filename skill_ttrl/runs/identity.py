@@ -42,6 +42,7 @@ NO_EFFECT_ON_RESULTS = (
     "runtime.reshard_after_forward",
     "runtime.param_offload",
     "runtime.optimizer_offload",
+    "scale",
     "optimize.workers",
     "command.timeout",
     "command.max_concurrency",
@@ -51,7 +52,7 @@ NO_EFFECT_ON_RESULTS = (
     *(f"endpoints.{role}.{key}" for role in get_args(Role) for key in _ADDRESS_AND_LIMITS),
 )
 """Config keys (or sections) in which a resumed run may differ from its start: they change what is kept, memory, how many
-processes train, where a server is or how long it is waited for."""
+processes train, where episodes run, where a server is or how long it is waited for."""
 
 
 def describe_environment() -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.scripted.scripted_agent import FIRST, ScriptedAgent, check_adviser, make_scripted_agent
-from skill_ttrl.config import AgentConfig, CollectConfig, SkillTTRLConfig
+from skill_ttrl.config import AgentConfig, CollectConfig, ScaleConfig, SkillTTRLConfig
+from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.cores import cores
-from skill_ttrl.envs import make_env, resolve_env
+from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.envs.contract import close_env
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
@@ -36,7 +37,9 @@ from skill_ttrl.stages.collecting.collection import (
     training_selection,
     written,
 )
+from skill_ttrl.stages.collecting.on_workers import on_workers
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
+from skill_ttrl.types import Task
 from skill_ttrl.workers import work
 
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
@@ -51,6 +54,7 @@ def run(
     explore: float | Sequence[float] | Exploration = 0.0,
     seed: int = 0,
     jobs: int | None = None,
+    scale: ScaleConfig | None = None,
     output: str | Path | None = None,
     confidence: float = 0.95,
     progress: Progress | None = None,
@@ -70,6 +74,7 @@ def run(
         seed: of the environment, where a task has none, and of the scripted agent, whose choices differ between rollouts of a task.
         jobs: processes; None: one for each core, and fewer where there is little to play. More than one start a fresh Python
             each, so that a script that calls this stands under `if __name__ == "__main__"`.
+        scale: where the agent plays; None: on this machine.
         output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`. None: nothing is stored.
         confidence: level of the intervals, in (0, 1).
         progress: reports episodes, success and notices.
@@ -82,6 +87,11 @@ def run(
     """
     if jobs is not None and jobs < 1:
         raise ConfigError(f"jobs must be at least 1, found {jobs}.")
+    scale = scale or ScaleConfig()
+    if jobs is not None and scale.engine != LOCAL:
+        raise ConfigError(
+            f"--num-workers={jobs} is for processes of this machine. With scale.engine={scale.engine} set scale.workers."
+        )
     collection = Collection(
         selection.made(selection.kwargs),
         agent,
@@ -91,7 +101,7 @@ def run(
         progress or SilentProgress(),
         Exploration.of(explore),
     )
-    return _collect(collection, prompts, jobs)
+    return _collect(collection, prompts, jobs, scale)
 
 
 def run_as_configured(
@@ -147,13 +157,14 @@ def run_as_configured(
         prompts=config.agent,
         seed=seed,
         jobs=jobs,
+        scale=config.scale,
         output=output,
         confidence=config.eval.confidence,
         progress=progress,
     )
 
 
-def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None) -> Collected:
+def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
     if explore.advises:  # refused before anything is played
         check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
@@ -170,7 +181,7 @@ def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | No
         depends_on["max_steps"] = explore.max_steps
     if prompts is not None:
         depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
-    return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs))
+    return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs, scale))
 
 
 def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Collected:
@@ -196,7 +207,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, exploration(asked)
     )
     # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
-    return _collect(collection, None, jobs=1)
+    return _collect(collection, None, 1, config.scale)
 
 
 def exploration(asked: CollectConfig) -> Exploration:
@@ -244,13 +255,33 @@ class _Playing:
             warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
             return self._make_env(), self._make_player()
 
+    def check(self, tasks: Sequence[Task]) -> None:
+        """See that agent and environment can be made where this is called, and that one of these tasks can be played.
 
-def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None) -> int:
+        Raises:
+            EnvError: they cannot, or its data are not there.
+        """
+        env, _ = self._make()
+        try:
+            for task in tasks:
+                with suppress(EnvError):  # a task that fails is data
+                    return check_text_env(env, task)
+            check_text_env(env, tasks[0])
+        finally:
+            close_env(env)
+
+
+def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scale: ScaleConfig) -> int:
     """Play what is left, in order; what was played is kept however it ends."""
     left = writer.units[len(writer.outcomes) :]
-    writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
-    results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
-    with StopSignal() as stop, closing(results):
+    with ExitStack() as stack:
+        if scale.engine == LOCAL:
+            results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
+        else:
+            results = stack.enter_context(on_workers(make, left, scale, writer.progress))
+        writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
+        stop = stack.enter_context(StopSignal())
+        stack.enter_context(closing(results))
         try:
             for _ in left:
                 with stop.interruptible(writer.leaving()):

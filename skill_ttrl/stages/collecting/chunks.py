@@ -6,7 +6,8 @@ to continue: stopped at any point and started again, a plan ends with the same b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 from skill_ttrl.llm.backend import Sampling
@@ -17,6 +18,8 @@ from skill_ttrl.types import Group, Task, derive_seed
 
 SampleFn = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
 """(tasks, rollouts per task, sampling, seed) → one group a task, in order."""
+SampleChunks = Callable[[Sequence["Chunk"]], Generator[list[Group]]]
+"""Chunks → the groups of each, in order; here one chunk after another as they are asked for, or on several workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ def split_into_chunks(
 def sample_chunks(
     plan: Sequence[Chunk],
     done: int,
-    sample: Callable[[Chunk, int], list[Group]],
+    sample: Callable[[Sequence[tuple[Chunk, int]]], Generator[list[Group]]],
     take: Callable[[Chunk, int, list[Group]], None],
     leaving: Callable[[int], str],
 ) -> None:
@@ -73,20 +76,22 @@ def sample_chunks(
     Args:
         plan: all chunks, in order.
         done: lines that the log holds.
-        sample: samples a chunk of which so many lines are there.
-        take: takes its groups.
+        sample: samples chunks, each with the number of its lines that are there; yields their groups in order.
+        take: takes the groups of a chunk.
         leaving: what to say when it ends within a chunk, of which so many lines are missing.
 
     Raises:
         Interrupted: a signal came; what was taken stays.
         BudgetError: what may be spent is spent; as above.
     """
-    with StopSignal() as stop:
-        for chunk in plan:
-            there, done = min(done, chunk.lines), max(0, done - chunk.lines)
-            if there == chunk.lines:
-                continue
+    left: list[tuple[Chunk, int]] = []
+    for chunk in plan:
+        there, done = min(done, chunk.lines), max(0, done - chunk.lines)
+        if there < chunk.lines:
+            left.append((chunk, there))
+    with StopSignal() as stop, closing(sample(left)) as sampled:
+        for chunk, there in left:
             message = leaving(chunk.lines - there)
             with stop.interruptible(message), annotate_budget_error(when_spent(message)):
-                groups = sample(chunk, there)
+                groups = next(sampled)
             take(chunk, there, groups)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
-from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import count_unknown
-from skill_ttrl.types import Group, Task
-
-Generate = Callable[[Sequence[Task], int, Sampling, int], list[Group]]
+from skill_ttrl.types import Group
 
 
 def unknown_note(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> str:
@@ -18,25 +16,28 @@ def unknown_note(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> str:
 
 
 class UnknownWords:
-    """Generates rollouts, and knows how much of what they read was unknown to the policy.
+    """Knows how much of what rollouts read was unknown to their policy.
 
     Args:
-        generate: generates them.
         tokenizer: the policy's; None: it is not here, and nothing is known.
     """
 
-    def __init__(self, generate: Generate, tokenizer: Any) -> None:
-        self._generate, self._tokenizer = generate, tokenizer
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
         self._unknown = self._read = 0
 
-    def __call__(self, tasks: Sequence[Task], n: int, sampling: Sampling, seed: int) -> list[Group]:
-        """The rollouts of `generate`."""
-        groups = self._generate(tasks, n, sampling, seed)
+    def watch(self, sampled: Generator[list[Group]]) -> Generator[list[Group]]:
+        """Pass on the rollouts of each chunk, counted."""
+        with closing(sampled):
+            for groups in sampled:
+                self._count(groups)
+                yield groups
+
+    def _count(self, groups: Sequence[Group]) -> None:
         if self._tokenizer is not None:
             last = (each.steps[-1].prompt_ids for group in groups for each in group.trajectories if each.steps)
             unknown, read = count_unknown(self._tokenizer, last)
             self._unknown, self._read = self._unknown + unknown, self._read + read
-        return groups
 
     @property
     def note(self) -> str:

@@ -41,6 +41,7 @@ from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.check_ahead import check_ahead
 from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
+from skill_ttrl.stages.setup.check_scale import check_scale
 from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
 from skill_ttrl.stages.setup.groups import check_groups
@@ -189,6 +190,7 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     check_dagger,
     check_ranks,
     check_ahead,
+    check_scale,
     lambda config: check_tracker(config.run.report_to),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""

@@ -7,8 +7,7 @@ that was stopped goes on with the chunk it was at. With the backend `hf` it ends
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -35,11 +34,9 @@ from skill_ttrl.stages.collecting.collection import (
 )
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.draw import decisive
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
-from skill_ttrl.stages.training.components import RolloutWorker
-from skill_ttrl.stages.training.run_bank import NoBank
+from skill_ttrl.stages.targets.sampler import Sampler, open_sampler
 from skill_ttrl.types import Group, Trajectory
 
 CHUNK = 64
@@ -149,13 +146,9 @@ def _collect(
 
     def play(writer: EpisodeWriter) -> int:
         meter = _Meter(current_ledger())
-        with ExitStack() as stack:
-            bank = found.bank() if use_bank else NoBank()
-            stack.callback(bank.close)
-            tasks = [task for part in plan for task in part.tasks]
-            worker, _ = build_for_eval(config, {"": tasks}, collection.progress, weights=found.weights, bank=bank)
-            stack.callback(worker.close)
-            _play(worker, plan, writer, meter)
+        tasks = [task for part in plan for task in part.tasks]
+        with open_sampler(found, {"": tasks}, collection.progress, use_bank=use_bank, chunks=len(plan)) as sampler:
+            _play(sampler, plan, writer, meter)
         return meter.tokens
 
     return collection.run(units, {"policy": depends_on}, play)
@@ -174,7 +167,7 @@ def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[
     return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.rollouts_per_task, lines=len(units)))
 
 
-def _play(worker: RolloutWorker, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
+def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
     """Play the chunks that are not whole yet; what was played is kept however it ends."""
     writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
 
@@ -186,11 +179,9 @@ def _play(worker: RolloutWorker, plan: Sequence[Chunk], writer: EpisodeWriter, m
         """True if each episode is reported as it ends: all of them are new and will be kept."""
         return not there and chunk.lines == len(chunk.tasks) * chunk.draw.rollouts_per_task
 
-    def sample(chunk: Chunk, there: int) -> list[Group]:
-        tell = on_episode if reported(chunk, there) else meter.add
-        return worker.generate_rollouts(
-            chunk.tasks, chunk.draw.rollouts_per_task, chunk.draw.sampling, chunk.seed, on_rollout_end=tell
-        )
+    def sample(left: Sequence[tuple[Chunk, int]]) -> Generator[list[Group]]:
+        listeners = [on_episode if reported(*each) else meter.add for each in left]
+        return sampler.sample([chunk for chunk, _ in left], listeners)
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
         played = [trajectory for group in groups for trajectory in group.trajectories]

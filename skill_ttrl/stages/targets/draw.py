@@ -8,7 +8,7 @@ everything is drawn in one go, as a run's own evaluations do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,26 +16,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.backends import COMMAND, backend_facts
 from skill_ttrl.llm.openai.ledger import SAME, current_ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
-from skill_ttrl.stages.collecting.chunks import Chunk, SampleFn, sample_chunks, split_into_chunks
+from skill_ttrl.stages.collecting.chunks import Chunk, SampleChunks, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
-from skill_ttrl.stages.evaluation.controls import Controls, applies, join, play_controls
+from skill_ttrl.stages.evaluation.controls import Controls, applies
 from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
-from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
-from skill_ttrl.stages.training.components import RolloutWorker
-from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
-from skill_ttrl.stages.training.run_bank import NoBank
+from skill_ttrl.stages.targets.sampler import open_sampler
 from skill_ttrl.types import Group, Task, first_problem, from_json, to_json
 
 KEPT = ("seed", "env", "agent", "skills", "runtime")
@@ -97,22 +94,21 @@ def draw_samples(
         rows = _read(folder)
         progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
         return DrawnSamples(tuple(rows), known, why, played)
-    with ExitStack() as stack:
-        bank = subject.bank() if use_bank else NoBank()
-        stack.callback(bank.close)
-        worker, kept = build_for_eval(subject.config, tasks, progress, weights=subject.weights, bank=bank)
-        stack.callback(worker.close)
-        size = chunk if chunk is not None or folder is not None else 0
-        plan = plan_samples(kept, draws, size, subject.config.rollout.max_batch_size)
-        generate = _both(worker, kept) if both_wordings else worker.generate_rollouts
-        watched = UnknownWords(generate, getattr(worker.backend, "tokenizer", None))
-        rows = run_sampling_plan(plan, watched, folder, progress, _facts(known))
-        if watched.note:
-            progress.notice(watched.note, warning=True)
+    size = chunk if chunk is not None or folder is not None else 0
+    most = plan_samples(tasks, draws, size, subject.config.rollout.max_batch_size)
+    how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
+    if len(most) == 1 and subject.config.scale.engine != LOCAL:
+        progress.notice("All problems are one chunk, which one worker samples. With --batch-size N there are more.")
+    with open_sampler(subject, tasks, progress, **how) as sampler:
+        plan = plan_samples(sampler.kept, draws, size, subject.config.rollout.max_batch_size)
+        unknown = UnknownWords(sampler.tokenizer)
+        rows = run_sampling_plan(
+            plan, lambda left: unknown.watch(sampler.sample(left)), folder, progress, _facts(known)
+        )
+        if unknown.note:
+            progress.notice(unknown.note, warning=True)
         if played is None:
-            played = join(
-                play_controls(subject.config, own, worker.envs, worker.agent, source=name) for name, own in kept.items()
-            )
+            played = sampler.controls()
             if folder is not None:
                 folder.write_text(CONTROLS, f"{to_json(played)}\n")
     return DrawnSamples(tuple(rows), known, why, played)
@@ -159,7 +155,7 @@ def plan_samples(
 
 
 def run_sampling_plan(
-    plan: Sequence[Chunk], generate: SampleFn, folder: SampleFolder | None, progress: Progress, facts: Any = None
+    plan: Sequence[Chunk], sample: SampleChunks, folder: SampleFolder | None, progress: Progress, facts: Any = None
 ) -> list[TaskSamples]:
     """Draw what the folder does not hold yet; all samples in the order of the plan. `facts` are noted in the folder.
 
@@ -192,7 +188,7 @@ def run_sampling_plan(
     sample_chunks(
         plan,
         len(rows),
-        lambda chunk, _: generate(chunk.tasks, chunk.draw.rollouts_per_task, chunk.draw.sampling, chunk.seed),
+        lambda left: sample([chunk for chunk, _ in left]),
         take,
         lambda _: _leaving(folder, len(rows), len(expected)),
     )
@@ -232,27 +228,6 @@ def open_samples(
         "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
     return SampleFolder(output, made_with)
-
-
-def _both(worker: RolloutWorker, problems: Mapping[str, Sequence[Task]]) -> SampleFn:
-    """Each problem in two wordings.
-
-    Raises:
-        ConfigError: a task does not state its question, or there is no such paraphrase.
-    """
-    if silent := unstated([task for tasks in problems.values() for task in tasks]):
-        raise ConfigError(
-            f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
-        )
-    paraphrase = make_paraphraser(worker)
-
-    def generate(tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
-        def half(both: Sequence[Task]) -> list[Group]:
-            return worker.generate_rollouts(both, tries // 2, sampling, seed)
-
-        return sample_both_variants(half, paraphrase, tasks)
-
-    return generate
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:

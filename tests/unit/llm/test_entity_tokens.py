@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from skill_ttrl.config import BuiltinConfig, InvalidConfigError, ModelConfig, load_config
-from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.entities import CONTROL, entity_vocabulary
@@ -105,9 +104,9 @@ def test_a_policy_of_entities_is_made_of_its_corpus(tmp_path: Path) -> None:
 def test_an_evaluation_says_what_was_unknown(made: Any) -> None:
     def read(*words: str) -> Any:
         steps = tuple(Step("", "", 0.0, False, False, prompt_ids=encode_plain(made, text)) for text in words)
-        return lambda tasks, n, sampling, seed: [Group(tasks[0], (Trajectory(tasks[0], steps, None, "terminated"),))]
+        task = Task("a", "A-v0")
+        return (groups for groups in [[Group(task, (Trajectory(task, steps, None, "terminated"),))]])
 
-    tasks = [Task("a", "A-v0")]
     for said, note in [
         (
             read("frobnicate", "put mug in frobnicator 1"),
@@ -116,7 +115,8 @@ def test_an_evaluation_says_what_was_unknown(made: Any) -> None:
         (read("mug"), ""),
         (read(), ""),
     ]:
-        watched = UnknownWords(said, made)
-        assert len(watched(tasks, 1, Sampling(), 0)) == 1
-        assert watched.note.startswith(note) and bool(watched.note) == bool(note)
-    assert UnknownWords(read("frobnicate"), None).note == ""
+        unknown = UnknownWords(made)
+        assert [len(groups) for groups in unknown.watch(said)] == [1]
+        assert unknown.note.startswith(note) and bool(unknown.note) == bool(note)
+    elsewhere = UnknownWords(None)
+    assert len([*elsewhere.watch(read("frobnicate"))]) == 1 and elsewhere.note == ""

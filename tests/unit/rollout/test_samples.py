@@ -15,6 +15,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
+from skill_ttrl.stages.collecting.chunks import SampleChunks, SampleFn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
@@ -151,6 +152,11 @@ def test_chunks_hold_each_problem_once_in_order() -> None:
     assert [len(c.tasks) for c in plan_samples(PROBLEMS, DRAWS, None, 8)] == [2, 2, 1, 5, 1, 1]
 
 
+def by_chunk(play: SampleFn) -> SampleChunks:
+    """Chunks are sampled here, each when its groups are asked for."""
+    return lambda chunks: (play(c.tasks, c.draw.rollouts_per_task, c.draw.sampling, c.seed) for c in chunks)
+
+
 def test_nothing_is_asked_twice() -> None:
     asked: list[tuple[str, int]] = []
 
@@ -159,7 +165,7 @@ def test_nothing_is_asked_twice() -> None:
         return [Group(task, (trajectory(task),) * tries) for task in tasks]
 
     plan = plan_samples(PROBLEMS, DRAWS, 2, 1024)
-    rows = run_sampling_plan(plan, play, None, SilentProgress())
+    rows = run_sampling_plan(plan, by_chunk(play), None, SilentProgress())
     assert len(asked) == len(set(asked)) == 12
     assert [(row.source, row.draw, row.task.id) for row in rows] == [
         (chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks
@@ -177,7 +183,7 @@ def test_a_part_of_a_chunk_is_completed(tmp_path: Path, there: int, sampled: int
 
     def draw(folder: SampleFolder) -> list[TaskSamples]:
         asked.clear()
-        return run_sampling_plan(plan_samples(PROBLEMS, DRAWS, 2, 1024), play, folder, SilentProgress())
+        return run_sampling_plan(plan_samples(PROBLEMS, DRAWS, 2, 1024), by_chunk(play), folder, SilentProgress())
 
     with SampleFolder(tmp_path, {"model": "m"}) as folder:
         rows = draw(folder)

@@ -1,0 +1,48 @@
+"""Section of a config: where episodes run."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from skill_ttrl.config.section import Section
+
+LOCAL: Literal["local"] = "local"
+AUTO: Literal["auto"] = "auto"
+_ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
+
+
+class ScaleConfig(Section):
+    """Where `collect`, `evaluate` and `vote` run their episodes. It does not change what is sampled."""
+
+    engine: Literal["local", "ray"] = "local"
+    """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with environments, agent and policy
+    of its own."""
+    address: str = AUTO
+    """The Ray cluster. `auto`: the one that this machine is part of (`ray start`), or that `RAY_ADDRESS` names. `local`: one on this
+    machine alone, for this command. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server."""
+    workers: int | Literal["auto"] = AUTO
+    """Most workers. `auto`: as many as the nodes have room for, also after nodes come or go."""
+    cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
+    """CPUs that Ray sets aside for a worker. Its policy computes with so many threads, at least 1, where `runtime.threads` is null."""
+    gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
+    """GPUs that Ray sets aside for a worker, which sees no others; 0.5: two workers share one."""
+    max_retries: int = Field(default=3, ge=0, le=1000)
+    """Times that the same episodes are begun anew, with the same seed, after their worker has died. An error that their own code
+    raises is not retried."""
+
+    @field_validator("address")
+    @classmethod
+    def _is_an_address(cls, address: str) -> str:
+        if address not in (AUTO, LOCAL) and not _ADDRESS.fullmatch(address):
+            raise ValueError("must be auto, local, HOST:PORT or ray://HOST:PORT")
+        return address
+
+    @field_validator("workers")
+    @classmethod
+    def _at_least_one(cls, workers: int | str) -> int | str:
+        if isinstance(workers, int) and workers < 1:
+            raise ValueError("must be at least 1, or auto")
+        return workers

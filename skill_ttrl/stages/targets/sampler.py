@@ -1,0 +1,258 @@
+"""A policy that samples chunks: loaded here, or once in each worker of a Ray cluster. A chunk has its own seed, so both sample the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+from skill_ttrl.config.scale import LOCAL
+from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.progress import Progress
+from skill_ttrl.scale.pool import Pool
+from skill_ttrl.scale.run import open_pool
+from skill_ttrl.stages.collecting.chunks import Chunk
+from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
+from skill_ttrl.stages.setup.build import build_for_eval, make_envs
+from skill_ttrl.stages.setup.check_scale import check_shared_policy
+from skill_ttrl.stages.targets.resolve import EvalTarget
+from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, ignore
+from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
+from skill_ttrl.stages.training.run_bank import NoBank
+from skill_ttrl.types import Group, Task
+
+Problems = Mapping[str, Sequence[Task]]
+"""Tasks by source."""
+
+
+class Sampler(Protocol):
+    """A policy with its agent, its bank and environments."""
+
+    @property
+    def kept(self) -> Problems:
+        """The problems whose prompts fit."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """The policy's; None where it is not known."""
+        ...
+
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
+        """Yield the groups of each chunk, in order; `listeners` holds for each chunk what is called with each rollout that has ended."""
+        ...
+
+    def controls(self) -> Controls:
+        """Have the scripted agents of `eval.controls` play the problems."""
+        ...
+
+
+@contextmanager
+def open_sampler(
+    target: EvalTarget,
+    problems: Problems,
+    progress: Progress,
+    *,
+    use_bank: bool,
+    chunks: int,
+    both_wordings: bool = False,
+) -> Iterator[Sampler]:
+    """Load a policy where `scale.engine` says; it is closed at the end.
+
+    Args:
+        target: the policy.
+        problems: what it is to sample.
+        progress: reports what was left out, and what workers print.
+        use_bank: False leaves its skill bank out.
+        chunks: number of chunks that will be sampled: more workers than that do not start.
+        both_wordings: half of the samples answer a paraphrase of the question.
+
+    Raises:
+        ConfigError: such a policy is not sampled by workers.
+        ScaleError: the cluster is not there, or its nodes are not ready.
+        SkillTTRLError: the policy cannot be loaded.
+    """
+    setup = PolicySetup(target, problems, use_bank, both_wordings)
+    config = target.config
+    if config.scale.engine == LOCAL:
+        with setup.open(progress) as here:
+            yield here
+        return
+    check_shared_policy(config)
+    setup = setup.on_workers()
+    with open_pool(setup, setup.check, config.scale, most=chunks, progress=progress) as pool:
+        facts: _Facts = pool.facts()
+        for text, warning in facts.notices:
+            progress.notice(text, warning=warning)
+        yield RemoteSampler(pool, facts.kept, facts.tokenizer)
+
+
+@dataclass(frozen=True)
+class LocalSampler:
+    """A policy that is loaded in this process."""
+
+    worker: RolloutWorker
+    kept: Problems
+    paraphrase: Callable[[Sequence[str]], list[str]] | None
+
+    @property
+    def tokenizer(self) -> Any:
+        """See `Sampler`."""
+        return getattr(self.worker.backend, "tokenizer", None)
+
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
+        """See `Sampler`; each chunk is sampled when its groups are asked for."""
+        for chunk, tell in zip(chunks, listeners or [ignore] * len(chunks), strict=True):
+            yield self.sample_chunk(chunk, tell)
+
+    def sample_chunk(self, chunk: Chunk, tell: OnRolloutEnd = ignore) -> list[Group]:
+        """The groups of one chunk."""
+        draw, paraphrase = chunk.draw, self.paraphrase
+
+        def roll_out(tasks: Sequence[Task], rollouts: int, sampling: Sampling) -> list[Group]:
+            return self.worker.generate_rollouts(tasks, rollouts, sampling, chunk.seed, on_rollout_end=tell)
+
+        if paraphrase is None:
+            return roll_out(chunk.tasks, draw.rollouts_per_task, draw.sampling)
+        half = partial(roll_out, rollouts=draw.rollouts_per_task // 2, sampling=draw.sampling)
+        return sample_both_variants(half, paraphrase, chunk.tasks)
+
+    def controls(self) -> Controls:
+        """See `Sampler`."""
+        worker = self.worker
+        return join(
+            play_controls(worker.config, own, worker.envs, worker.agent, source=name) for name, own in self.kept.items()
+        )
+
+
+@dataclass(frozen=True)
+class RemoteSampler:
+    """A policy that the workers of a cluster have loaded."""
+
+    pool: Pool
+    kept: Problems
+    tokenizer: Any
+
+    def sample(
+        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
+    ) -> Generator[list[Group]]:
+        """See `Sampler`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
+
+        def on_done(number: int, groups: list[Group]) -> None:
+            tell = ignore if listeners is None else listeners[number]
+            for group in groups:
+                for trajectory in group.trajectories:
+                    tell(trajectory)
+
+        return self.pool.map(chunks, on_done)
+
+    def controls(self) -> Controls:
+        """See `Sampler`."""
+        found: Controls
+        (found,) = self.pool.map([None])
+        return found
+
+
+@dataclass
+class _Notices(Progress):
+    """Collects notices, with whether each is a warning."""
+
+    texts: list[tuple[str, bool]] = field(default_factory=list)
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.texts.append((text, warning))
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Facts that a worker gives of the policy that it has loaded."""
+
+    kept: Problems
+    tokenizer: Any
+    notices: list[tuple[str, bool]]
+
+
+@dataclass(frozen=True)
+class PolicySetup:
+    """Loads a policy; can be sent to another process."""
+
+    target: EvalTarget
+    problems: Problems
+    use_bank: bool
+    both_wordings: bool
+    needs: tuple[Path, ...] = ()
+    """Local paths that it is loaded from."""
+
+    def on_workers(self) -> PolicySetup:
+        """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
+        config = self.target.config.model_copy(deep=True)
+        config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
+        needs = _read_from(self.target, self.use_bank)
+        return replace(self, target=replace(self.target, config=config), needs=needs)
+
+    @contextmanager
+    def open(self, progress: Progress) -> Iterator[LocalSampler]:
+        """Load the policy in this process."""
+        target = self.target
+        with ExitStack() as stack:
+            bank = target.bank() if self.use_bank else NoBank()
+            stack.callback(bank.close)
+            worker, kept = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
+            stack.callback(worker.close)
+            yield LocalSampler(worker, kept, _paraphraser(worker, kept) if self.both_wordings else None)
+
+    def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
+        """Load the policy in a worker, for as long as its process lives: `scale.worker.Setup`."""
+        notices = _Notices()
+        opened: AbstractContextManager[LocalSampler] = self.open(notices)
+        sampler = opened.__enter__()
+
+        def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
+            return sampler.controls() if chunk is None else sampler.sample_chunk(chunk)
+
+        return work, _Facts(sampler.kept, sampler.tokenizer, notices.texts)
+
+    def check(self) -> None:
+        """See that a node has what the policy and its environment are loaded from: `scale.preflight.Check`.
+
+        Raises:
+            RunFolderError: a folder that this policy is read from is not there.
+            EnvError: the environment or its data are not there.
+        """
+        config = self.target.config
+        for path in self.needs:
+            if not path.exists():
+                raise RunFolderError(
+                    f"There is no {path}. Workers read the policy and its bank where this command does: use a folder that all nodes share."
+                )
+        make_envs(config, [task for tasks in self.problems.values() for task in tasks]).close()
+
+
+def _read_from(target: EvalTarget, use_bank: bool) -> tuple[Path, ...]:
+    """Local folders and files that a policy and its bank are loaded from."""
+    config = target.config
+    bank = config.skills.bank if use_bank and config.skills is not None else None
+    run = None if target.trained is None else target.trained.run
+    named = (Path(each) for each in (target.weights, run, config.model.path, bank) if each is not None)
+    return tuple(path.absolute() for path in named if path.exists())
+
+
+def _paraphraser(worker: RolloutWorker, problems: Problems) -> Callable[[Sequence[str]], list[str]]:
+    """Paraphrases of questions.
+
+    Raises:
+        ConfigError: a task does not state its question, or there is no such paraphrase.
+    """
+    if silent := unstated([task for tasks in problems.values() for task in tasks]):
+        raise ConfigError(
+            f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
+        )
+    return make_paraphraser(worker)

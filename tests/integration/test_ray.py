@@ -1,0 +1,243 @@
+"""A real Ray cluster of three nodes on this machine: same bytes as one process, whoever dies; and refusals before anything runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import ScaleConfig
+from skill_ttrl.errors import ConfigError, ScaleError, SkillTTRLError
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.stages.collect import run
+from skill_ttrl.stages.collecting.collection import TaskSelection
+from skill_ttrl.stages.targets.collect import run_policy
+from tests.doors import DOORS
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.integration.test_collect_policy import TINY
+from tests.mortal import MARKS, MORTAL
+
+pytest.importorskip("ray")
+pytestmark = pytest.mark.slow
+
+EAGER = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+"""A node that is gone is missed after a second, and not after twenty."""
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where processes that die once leave a mark; the nodes inherit its name."""
+    folder = tmp_path_factory.mktemp("marks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARKS, str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def cluster(marks: Path) -> Iterator[Any]:
+    """A head and two more nodes, one CPU each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": EAGER})
+    for _ in range(2):
+        found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture
+def scale(cluster: Any) -> ScaleConfig:
+    return ScaleConfig(engine="ray", address=cluster.address)
+
+
+class Heard(SilentProgress):
+    """Remembers notices, and acts once at so many episodes."""
+
+    def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
+        self.notices: list[str] = []
+        self.done: list[int] = []
+        self._at, self._act = at, act
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        self.done.append(done)
+        if done == self._at:
+            self._act()
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        self.notices.append(text)
+
+
+def collected(path: Path, env: str = DOORS, **words: Any) -> bytes:
+    kwargs = words.pop("kwargs", {})
+    run(TaskSelection(env, kwargs=kwargs, rollouts_per_task=words.pop("rollouts", 1)), output=path, seed=4, **words)
+    return path.read_bytes()
+
+
+def test_a_scripted_agent_writes_the_same_bytes_and_its_prints_are_shown_once(
+    tmp_path: Path, scale: ScaleConfig
+) -> None:
+    here = collected(tmp_path / "here.jsonl", agent="random", rollouts=3, jobs=1)
+    heard = Heard()
+    assert collected(tmp_path / "there.jsonl", agent="random", rollouts=3, scale=scale, progress=heard) == here
+    assert heard.done == list(range(1, 91)) and not heard.notices
+    run(TaskSelection(DOORS, "test"), agent="tests.doors:Quitter", scale=scale, progress=heard)
+    assert [text.partition(": ")[2] for text in heard.notices] == ["hm"]
+
+
+def test_a_node_that_dies_loses_no_episode_and_doubles_none(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
+    kwargs = {"pause": 0.1}
+    here = collected(tmp_path / "here.jsonl", agent="random", rollouts=2, jobs=2, kwargs=kwargs)
+    doomed = cluster.add_node(num_cpus=1)
+    cluster.wait_for_nodes()
+    heard = Heard(12, lambda: cluster.remove_node(doomed, allow_graceful=False))
+    found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
+    assert found == here and found.count(b"\n") == 60 and heard.done == list(range(1, 61))
+    assert any("is gone: " in text and "is done again" in text for text in heard.notices), heard.notices
+
+
+def test_a_node_that_joins_works_too(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
+    joined: list[Any] = []
+    heard = Heard(6, lambda: joined.append(cluster.add_node(num_cpus=1)))
+    kwargs = {"pause": 0.3}
+    found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
+    assert found.count(b"\n") == 60
+    assert any(text.startswith("Worker 4 joins, on ") for text in heard.notices), heard.notices
+    cluster.remove_node(joined[0])
+
+
+@pytest.mark.parametrize(("agent", "dies"), [("tests.mortal:MortalOpener", False), ("tests.doors:Opener", True)])
+def test_a_worker_that_dies_loses_no_episode(
+    tmp_path: Path, scale: ScaleConfig, marks: Path, agent: str, dies: bool
+) -> None:
+    """Its process ends in the middle of an episode: in the agent, and in the environment."""
+    for name in ("player", "env"):
+        (marks / name).touch()  # whoever would die has died already
+    kwargs = {"dies": dies}
+    here = collected(tmp_path / "here.jsonl", MORTAL, agent=agent, jobs=1, kwargs=kwargs)
+    for mark in marks.iterdir():
+        mark.unlink()
+    heard = Heard()
+    assert collected(tmp_path / "there.jsonl", MORTAL, agent=agent, scale=scale, progress=heard, kwargs=kwargs) == here
+    assert [mark.name for mark in marks.iterdir()] == ["env" if dies else "player"]
+    assert [text for text in heard.notices if "is gone: its worker process has died. Part " in text]
+
+
+def test_a_worker_that_always_dies_is_given_up_and_what_was_played_is_kept(tmp_path: Path, scale: ScaleConfig) -> None:
+    bounded = scale.model_copy(update={"max_retries": 1})
+    with pytest.raises(ScaleError, match=r"ended its worker 2 times in a row, .* its worker process has died"):
+        collected(tmp_path / "out.jsonl", agent="tests.doors:Deadly", scale=bounded)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(json.dumps(TINY))
+    return path
+
+
+def of_scale(scale: ScaleConfig) -> list[str]:
+    return [f"scale.{name}={value}" for name, value in scale.model_dump().items() if name in ("engine", "address")]
+
+
+def test_a_policy_plays_the_same_episodes(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
+    """`hf` on a CPU, sampled at temperature 1, in 5 chunks; the second run of it begins within the second chunk."""
+    where, there = TaskSelection(DOORS, episodes=38, rollouts_per_task=2), tmp_path / "there.jsonl"
+    how: dict[str, Any] = {"config": str(recipe), "chunk": 8, "seed": 1}
+    found = run_policy("builtin", where, **how, output=tmp_path / "here.jsonl")
+    heard = Heard()
+    shared = run_policy("builtin", where, **how, output=there, overrides=of_scale(scale), progress=heard)
+    here = (tmp_path / "here.jsonl").read_bytes()
+    assert there.read_bytes() == here and shared.tokens == found.tokens and heard.done[-1] == 38
+    there.write_bytes(b"".join(here.splitlines(keepends=True)[:11]))
+    run_policy("builtin", where, **how, output=there, overrides=of_scale(scale))
+    assert there.read_bytes() == here
+
+
+def test_an_evaluation_and_a_vote_of_a_run_with_skills_have_the_same_samples(
+    tmp_path: Path, scale: ScaleConfig, tiny_skills_yaml: Path
+) -> None:
+    trained = tmp_path / "run"
+    assert skillttrl("train", tiny_skills_yaml, "-o", trained).code == 0
+    for command in (["evaluate", trained, "-n", 2], ["vote", "--policy", trained, "-n", 4, "--paraphrase"]):
+        written = []
+        for name, more in (("here", []), ("there", of_scale(scale))):
+            out = tmp_path / str(command[0]) / name
+            done = skillttrl(
+                *command, "--batch-size", 2, "-o", out, *(word for each in more for word in ("--set", each))
+            )
+            assert done.code == 0, done
+            written.append({path.name: path.read_bytes() for path in out.iterdir() if path.name in SAMPLED})
+        assert written[0] == written[1] and "samples.jsonl" in written[0]
+
+
+SAMPLED = ("samples.jsonl", "evaluation.json", "votes.jsonl")
+
+
+def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_where_it_joins_later(
+    tmp_path: Path, cluster: Any, scale: ScaleConfig
+) -> None:
+    bare: list[Any] = []
+
+    def join() -> None:
+        bare.append(cluster.add_node(num_cpus=1, env_vars={MARKS: ""}))
+
+    kwargs = {"pause": 0.2, "needs": MARKS}
+    here = collected(tmp_path / "here.jsonl", MORTAL, agent="random", jobs=2, kwargs=kwargs)
+    heard = Heard(6, join)
+    there = collected(tmp_path / "there.jsonl", MORTAL, agent="random", scale=scale, progress=heard, kwargs=kwargs)
+    assert there == here
+    assert any("cannot start, and is left out: The doors need data" in text for text in heard.notices), heard.notices
+    with pytest.raises(
+        ScaleError,
+        match=r"(?s)Nothing was run[^:]*:\n  \S+ \([^)]*\): The doors need data\. Set \w+ to their folder\.$",
+    ):
+        collected(tmp_path / "out.jsonl", MORTAL, agent="random", scale=scale, kwargs=kwargs)
+    cluster.remove_node(bare[0])
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_nodes_without_room_are_named_before_anything_runs(tmp_path: Path, scale: ScaleConfig) -> None:
+    with pytest.raises(ScaleError, match=r"No node has room .*cpus_per_worker=8.*: the largest of 3 has 1 CPUs"):
+        collected(tmp_path / "out.jsonl", agent="random", scale=scale.model_copy(update={"cpus_per_worker": 8}))
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_what_fails_without_ray_fails_in_the_same_words(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
+    broken = {"broken": [0, 1, 2, 3, 15]}
+    here = collected(tmp_path / "here.jsonl", agent="random", jobs=1, kwargs=broken)
+    assert collected(tmp_path / "there.jsonl", agent="random", scale=scale, kwargs=broken) == here
+    short = ["data.max_prompt_tokens=3"]
+    with pytest.raises(SkillTTRLError) as alone:
+        run_policy("builtin", TaskSelection(DOORS), config=str(recipe), overrides=short)
+    with pytest.raises(type(alone.value)) as shared:
+        run_policy("builtin", TaskSelection(DOORS), config=str(recipe), overrides=[*short, *of_scale(scale)])
+    assert str(shared.value) == str(alone.value)
+    with pytest.raises(ConfigError, match="--num-workers=2 is for processes of this machine"):
+        collected(tmp_path / "b.jsonl", agent="random", scale=scale, jobs=2)
+
+
+def test_where_there_is_no_cluster_the_command_says_so(tmp_path: Path) -> None:
+    play = ("collect", "--env", DOORS, "--policy", "random", "-o", tmp_path / "out.jsonl", "--set", "scale.engine=ray")
+    nobody = skillttrl(*play, "--set", "scale.address=127.0.0.1:1")
+    refused(nobody, 9, "Nothing answers at scale.address=127.0.0.1:1", "ray start --head", "scale.address=local")
+
+
+def test_a_cluster_of_another_version_is_refused(tmp_path: Path) -> None:
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ray, "__version__", "2.0.0")
+        old = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    try:
+        with pytest.raises(
+            ScaleError, match=r"started with other versions .* Ray: 2\.0\.0 .*Install the same Ray and Python"
+        ):
+            collected(tmp_path / "out.jsonl", agent="random", scale=ScaleConfig(engine="ray", address=old.address))
+    finally:
+        old.shutdown()

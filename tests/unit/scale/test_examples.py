@@ -1,0 +1,110 @@
+"""The files of examples/cluster: scripts that bash can read, and resources with KubeRay's own field names."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from skill_ttrl.cli.main import app
+from skill_ttrl.config import load_config
+
+FOLDER = Path(__file__).parents[3] / "examples" / "cluster"
+JOB = {
+    "entrypoint",
+    "submissionMode",
+    "shutdownAfterJobFinishes",
+    "ttlSecondsAfterFinished",
+    "backoffLimit",
+    "rayClusterSpec",
+}
+JOB |= {
+    "activeDeadlineSeconds",
+    "runtimeEnvYAML",
+    "suspend",
+    "clusterSelector",
+    "entrypointNumCpus",
+    "submitterPodTemplate",
+}
+CLUSTER = {
+    "rayVersion",
+    "authOptions",
+    "enableInTreeAutoscaling",
+    "autoscalerOptions",
+    "headGroupSpec",
+    "workerGroupSpecs",
+}
+HEAD = {"rayStartParams", "template", "serviceType", "headService", "enableIngress"}
+GROUP = {
+    "groupName",
+    "replicas",
+    "minReplicas",
+    "maxReplicas",
+    "numOfHosts",
+    "rayStartParams",
+    "template",
+    "scaleStrategy",
+}
+"""Fields of ray.io/v1: https://github.com/ray-project/kuberay, ray-operator/apis/ray/v1/rayjob_types.go and raycluster_types.go; `authOptions`
+is of v1.5.1 (https://ray-project.github.io/kuberay/reference/api/)."""
+
+
+@pytest.mark.parametrize("name", ["ssh.sh", "slurm.sbatch"])
+def test_bash_reads_the_scripts(name: str) -> None:
+    done = subprocess.run(["bash", "-n", str(FOLDER / name)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "RAY_AUTH_MODE=token" in (FOLDER / name).read_text(encoding="utf-8")
+
+
+def check_cluster(spec: dict[str, Any]) -> None:
+    assert set(spec) <= CLUSTER and spec["authOptions"] == {"mode": "token"}
+    assert tuple(map(int, spec["rayVersion"].split("."))) >= (2, 52)  # `authOptions` asks for it
+    head, (group,) = spec["headGroupSpec"], spec["workerGroupSpecs"]
+    assert set(head) <= HEAD and set(group) <= GROUP and group["minReplicas"] >= 1
+    for part in (head, group):
+        assert all(isinstance(value, str) for value in part["rayStartParams"].values())
+        pod = part["template"]["spec"]
+        (container,) = pod["containers"]
+        mounted = {each["name"] for each in container["volumeMounts"]}
+        assert {each["name"] for each in container["env"]} >= {"RAY_USAGE_STATS_ENABLED", "ALFWORLD_DATA"}
+        assert mounted == {each["name"] for each in pod["volumes"]} and container["resources"]["limits"]
+
+
+def test_the_resources_are_kuberays() -> None:
+    cluster, job = (yaml.safe_load((FOLDER / name).read_text()) for name in ("raycluster.yaml", "rayjob.yaml"))
+    assert (cluster["apiVersion"], cluster["kind"], job["apiVersion"], job["kind"]) == (
+        "ray.io/v1",
+        "RayCluster",
+        "ray.io/v1",
+        "RayJob",
+    )
+    assert set(job["spec"]) <= JOB and job["spec"]["submissionMode"] == "K8sJobMode"
+    check_cluster(cluster["spec"])
+    check_cluster(job["spec"]["rayClusterSpec"])
+
+
+def commands() -> list[list[str]]:
+    """Every `skillttrl` command of the files, as words."""
+    job = yaml.safe_load((FOLDER / "rayjob.yaml").read_text())
+    found = [job["spec"]["entrypoint"]]
+    for path in sorted(FOLDER.iterdir()):
+        text = re.sub(r"\\\n#?", " ", path.read_text(encoding="utf-8"))
+        found += re.findall(r"^.*?(skillttrl (?:collect|evaluate) .+?)(?: &)?$", text, re.MULTILINE)
+    return [shlex.split(each)[1:] for each in found]
+
+
+def test_the_commands_exist_with_their_options() -> None:
+    known: Any = get_command(app)
+    found = commands()
+    assert len(found) >= 4
+    for name, *words in found:
+        options = {option for each in known.commands[name].params for option in each.opts}
+        assert {word for word in words if word.startswith("-")} <= options, words
+        settings = [words[place + 1] for place, word in enumerate(words) if word == "--set"]
+        assert all("$" in each or load_config({}, [each]) for each in settings)

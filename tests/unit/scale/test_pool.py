@@ -1,0 +1,148 @@
+"""The ordered map over workers that die: every item once, in order, whatever happens to whom."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.errors import EnvError, ScaleError
+from skill_ttrl.scale.pool import WINDOW, Done, Event, Lost, Pool, Ready, Refused
+
+
+class Scripted:
+    """Workers that double numbers in any order, die and come back as a seed says."""
+
+    def __init__(self, workers: int, seed: int = 0, deaths: int = 0, deadly: Sequence[int] = ()) -> None:
+        self.rng, self.deaths, self.deadly = random.Random(seed), deaths, deadly
+        self.started = 0
+        self.starting = [self.name() for _ in range(workers)]
+        self.idle: set[str] = set()
+        self.at: dict[str, int] = {}
+        self.begun: Counter[int] = Counter()
+        self.most = 0
+        self.closed = False
+
+    def name(self) -> str:
+        self.started += 1
+        return f"w{self.started}"
+
+    def give(self, worker: str, item: Any) -> None:
+        self.idle.remove(worker)
+        self.at[worker] = item
+        self.begun[item] += 1
+        self.most = max(self.most, item)
+
+    def wait(self) -> Sequence[Event]:
+        choices = [*self.starting, *self.at]
+        assert choices, "nothing is under way, and nothing would ever happen"
+        worker = self.rng.choice(choices)
+        if worker in self.starting:
+            self.starting.remove(worker)
+            self.idle.add(worker)
+            return [Ready(worker, "facts")]
+        item = self.at.pop(worker)
+        dies = item in self.deadly or (self.deaths > 0 and self.rng.random() < 0.3)
+        if dies:
+            self.deaths -= 1
+            self.starting.append(self.name())
+            return [Lost(worker, "its node has died")]
+        self.idle.add(worker)
+        return [Done(worker, None, EnvError("13 is not played"))] if item == 13 else [Done(worker, 2 * item)]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def doubled(crew: Scripted, items: Sequence[int], retries: int = 100) -> list[int]:
+    return list(Pool(crew, retries, lambda text: None).map(items))
+
+
+@given(st.integers(0, 12), st.integers(1, 5), st.integers(0, 10**6), st.integers(0, 20))
+def test_every_item_has_one_result_in_order_whoever_dies(items: int, workers: int, seed: int, deaths: int) -> None:
+    crew = Scripted(workers, seed, deaths)
+    assert doubled(crew, range(items)) == [2 * number for number in range(items)]
+    lost = deaths - crew.deaths
+    assert crew.begun.total() == items + lost and set(crew.begun) == set(range(items))
+
+
+@given(st.integers(1, 4), st.integers(0, 10**6))
+def test_what_an_item_raises_comes_in_its_place_and_is_not_retried(workers: int, seed: int) -> None:
+    crew = Scripted(workers, seed)
+    results = Pool(crew, 3, lambda text: None).map(range(20))
+    assert [next(results) for _ in range(13)] == [2 * number for number in range(13)]
+    with pytest.raises(EnvError, match="13 is not played"):
+        next(results)
+    assert crew.begun[13] == 1
+
+
+def test_an_item_that_kills_its_workers_is_given_up_after_so_many() -> None:
+    crew, notices = Scripted(2, deadly=[3]), list[str]()
+    with pytest.raises(
+        ScaleError, match=r"Part 4 of 6 ended its worker 3 times in a row, .* because its node has died"
+    ):
+        list(Pool(crew, 2, notices.append).map(range(6)))
+    assert crew.begun[3] == 3 and len(notices) == 2 and "Part 4 of 6 is done again" in notices[0]
+
+
+def test_not_too_many_results_wait_for_a_slow_one() -> None:
+    class Slow(Scripted):
+        def wait(self) -> Sequence[Event]:
+            """The first item is never done while there is anything else to do."""
+            others = [worker for worker, item in self.at.items() if item]
+            if self.starting or not others:
+                return super().wait()
+            self.idle.add(others[0])
+            return [Done(others[0], 2 * self.at.pop(others[0]))]
+
+    crew = Slow(3)
+    results = Pool(crew, 0, lambda text: None).map(range(100))
+    assert next(results) == 0 and crew.most == 3 * WINDOW - 1
+
+
+def test_who_is_done_is_reported_at_once_and_failures_are_not() -> None:
+    done: dict[int, int] = {}
+    crew = Scripted(3, seed=5, deaths=4)
+    found = list(Pool(crew, 9, lambda text: None).map(range(10), done.__setitem__))
+    assert found == [done[number] for number in range(10)] and list(done) != sorted(done)
+
+
+def test_facts_are_those_of_the_first_worker_that_is_ready_and_a_pool_maps_again() -> None:
+    pool = Pool(crew := Scripted(2), 1, lambda text: None)
+    assert pool.facts() == "facts" and not crew.begun
+    assert list(pool.map([1, 2])) == [2, 4] and list(pool.map([5])) == [10]
+    pool.close()
+    assert crew.closed
+
+
+def test_a_setup_that_raises_is_raised_and_one_that_dies_is_tried_again() -> None:
+    class Unready(Scripted):
+        events: Sequence[Event] = [Refused("w1", EnvError("no games here"))]
+
+        def wait(self) -> Sequence[Event]:
+            return self.events
+
+    with pytest.raises(EnvError, match="no games here"):
+        Pool(Unready(1), 3, lambda text: None).facts()
+    crew = Unready(1)
+    crew.events = [Lost("w1", "memory ran out")]
+    with pytest.raises(ScaleError, match=r"No worker starts: 4 in a row .* because memory ran out"):
+        next(Pool(crew, 3, lambda text: None).map([1]))
+
+
+def test_a_worker_that_cannot_start_is_left_out_where_others_can() -> None:
+    class Late(Scripted):
+        late: Sequence[Event] = [Refused("w9", EnvError("no games there"))]
+
+        def wait(self) -> Sequence[Event]:
+            late, self.late = (self.late, []) if self.begun else ([], self.late)
+            return [*super().wait(), *late]
+
+    notices: list[str] = []
+    assert list(Pool(Late(2), 0, notices.append).map(range(5))) == [0, 2, 4, 6, 8]
+    assert notices == ["w9 cannot start, and is left out: no games there"]

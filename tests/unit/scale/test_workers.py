@@ -1,0 +1,144 @@
+"""What a worker answers, how many there is room for, and what a look at the nodes says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import InvalidConfigError, ScaleConfig, load_config, settings_digest
+from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ScaleError
+from skill_ttrl.scale.cluster import connected
+from skill_ttrl.scale.crew import cause_of, places
+from skill_ttrl.scale.preflight import NodeFacts, problems
+from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
+from skill_ttrl.stages.setup.check_scale import check_scale, check_shared_policy
+from skill_ttrl.trust import powers
+
+
+class Crooked(Exception):
+    """Takes two arguments and names one: it cannot be unpickled."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one)
+
+
+def test_a_worker_makes_its_parts_once_and_catches_what_they_print(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def setup() -> Any:
+        print("loading")
+        return (lambda item: print(f"at {item}", file=sys.stderr) or item + 1), "facts"
+
+    worker = Worker(str(tmp_path / "is not there"))
+    _, begun = worker.start(setup)
+    assert (begun.result, begun.error, begun.printed) == ("facts", None, ("loading",))
+    assert Path.cwd() == tmp_path  # where the caller's folder is not, it stays where it is
+    found = worker.work(4)
+    assert (found.result, found.printed) == (5, ("at 4",))
+    many = answer(lambda: print("\n".join(map(str, range(MOST_LINES + 5)))))
+    assert len(many.printed) == MOST_LINES + 1 and many.printed[-1] == "… and 5 more lines"
+
+
+def test_an_exception_keeps_its_type_and_message() -> None:
+    def fails(error: Exception) -> Any:
+        def call() -> None:
+            raise error
+
+        return answer(call).error
+
+    found = fails(EndpointError("no answer", "timeout"))
+    assert type(found) is EndpointError and str(found) == "no answer" and found.kind == "timeout"
+    bug = fails(KeyError("door"))
+    assert type(bug) is KeyError and "in call" in bug.__notes__[0]
+    assert str(portable(Crooked("one", "two"))) == "Crooked: one" and type(portable(Crooked("1", "2"))) is ScaleError
+
+
+def test_as_many_workers_as_the_living_nodes_have_room_for() -> None:
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}},
+        {"Alive": True, "Resources": {"CPU": 3.0}},
+        {"Alive": False, "Resources": {"CPU": 64.0, "GPU": 8.0}},
+    ]
+    assert places(nodes, ScaleConfig()) == 7
+    assert places(nodes, ScaleConfig(cpus_per_worker=2)) == 3
+    assert places(nodes, ScaleConfig(gpus_per_worker=0.5)) == 2
+    assert places(nodes, ScaleConfig(gpus_per_worker=2)) == 0
+    assert places([{"Alive": True, "Resources": {"CPU": 0.3}}], ScaleConfig(cpus_per_worker=0.1)) == 3
+
+
+def test_why_a_worker_is_gone_is_said_in_a_few_words() -> None:
+    said = "The actor died.\n\tpid: 7\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+    assert cause_of(RuntimeError(said)) == "its worker process has died"
+    assert cause_of(ValueError("gone\nfor good")) == "ValueError: gone"
+
+
+HERE = NodeFacts("this process", "3.11.7", "2.60.0", "0.1.0")
+
+
+def test_all_that_is_wrong_with_the_nodes_is_said_together() -> None:
+    fine = NodeFacts("a", "3.11.7", "2.60.0", "0.1.0")
+    assert problems(HERE, [fine]) == []
+    found = problems(
+        HERE,
+        [
+            fine,
+            NodeFacts("b", "3.11.7", "2.50.0", "0.1.0"),
+            NodeFacts(
+                "c", "3.12.1", "2.60.0", "not to be imported (ModuleNotFoundError: No module named 'skill_ttrl')"
+            ),
+            NodeFacts("d", "3.11.7", "2.60.0", "0.1.0", "Set ALFWORLD_DATA."),
+            NodeFacts("e", "3.11.7", "2.60.0", "0.1.0", "Set ALFWORLD_DATA."),
+        ],
+    )
+    assert found == [
+        "b: Ray is 2.50.0, and 2.60.0 here. Install the same on every node.",
+        "c: Python is 3.12.1, and 3.11.7 here. Install the same on every node.",
+        "c: skill-ttrl is not to be imported (ModuleNotFoundError: No module named 'skill_ttrl'), and 0.1.0 here. Install the same on "
+        "every node.",
+        "d, e: Set ALFWORLD_DATA.",
+    ]
+
+
+@pytest.mark.parametrize("address", ["auto", "local", "10.0.0.7:6379", "ray://head.lab:10001", "[::1]:6379"])
+def test_addresses_that_are_some(address: str) -> None:
+    assert ScaleConfig(address=address).address == address
+
+
+@pytest.mark.parametrize(
+    "wrong", ["scale.address=head", "scale.address=http://head:80", "scale.workers=0", "scale.engine=dask"]
+)
+def test_wrong_settings_are_refused(wrong: str) -> None:
+    with pytest.raises(InvalidConfigError, match=wrong.partition("=")[0].replace(".", r"\.")):
+        load_config({}, [wrong])
+
+
+def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is_a_power() -> None:
+    here, there = load_config({}), load_config({}, ["scale.engine=ray", "scale.address=evil.example:6379"])
+    assert settings_digest(here) == settings_digest(there)
+    assert list(powers(there.stated())) == ["scale.address"]
+    assert not powers(load_config({}, ["scale.engine=ray", "scale.address=local"]).stated())
+
+
+def test_models_elsewhere_are_not_shared_out() -> None:
+    remote = ["rollout.backend=openai", "endpoints.policy.model=m", "endpoints.policy.base_url=http://127.0.0.1:1"]
+    with pytest.raises(ConfigError, match=r"rollout\.backend=openai asks a model elsewhere"):
+        check_shared_policy(load_config({}, remote))
+    check_shared_policy(load_config({}))
+    with pytest.raises(ConfigError, match=r"rollout\.backend=openai"):
+        check_scale(load_config({}, [*remote, "scale.engine=ray", "phases=[collect,rl]", "collect.agent=openai:m"]))
+
+
+def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
+    with pytest.raises(ConfigError, match=r"shares out the phase collect, .* phases is \['rl'\]"):
+        check_scale(load_config({}, ["scale.engine=ray"]))
+    check_scale(load_config({}))
+    check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))
+
+
+def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'skill-ttrl\[ray\]'"), connected(ScaleConfig()):
+        pass
