@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ SETTINGS = ("rl.steps=40", "rl.save_steps=1", "run.save_total_limit=null", "rl.r
 SKILLTTRL = [sys.executable, "-m", "skill_ttrl.cli.entry"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TORCHRUN += ["skill_ttrl.cli.entry"]
+NODE = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
 
 
 def arguments(config: Path, output: Path, *more: str) -> list[str]:
@@ -72,6 +74,22 @@ def test_torchrun_starts_it_too(tiny_yaml: Path, tmp_path: Path) -> None:
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
     assert out.count("Everything is in") == 1 and checkpoints(run)[-1].startswith("sft")
+
+
+@pytest.mark.slow
+def test_two_agents_of_torchrun_train_as_one_with_two_processes_does(tiny_yaml: Path, tmp_path: Path) -> None:
+    """An agent a machine, one rank each, and a folder that both see; here both are on this one."""
+    sharded = ("--set", "rl.steps=2", "--set", "runtime.parallel=fsdp", "--set", "runtime.threads=1")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = str(found.getsockname()[1])
+    words = ["--master-port", port, "-m", "skill_ttrl.cli.entry", *arguments(tiny_yaml, tmp_path / "nodes", *sharded)]
+    nodes = [start([*NODE, "--node-rank", rank, *words]) for rank in ("0", "1")]
+    alone = start([*TORCHRUN, *arguments(tiny_yaml, tmp_path / "alone", *sharded)])
+    for process in (*nodes, alone):
+        _, err = process.communicate(timeout=400)
+        assert process.returncode == 0, err
+    assert (tmp_path / "nodes" / "metrics.jsonl").read_bytes() == (tmp_path / "alone" / "metrics.jsonl").read_bytes()
 
 
 REFUSED: list[tuple[list[str], int, str]] = [

@@ -1,0 +1,149 @@
+"""Two real vLLM servers under one queue: weights change while they sample, and one of them is killed."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from skill_ttrl.config import BuiltinConfig, SkillTTRLConfig
+from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.hand_over import HandOver
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.load import LoadedModel, save_model
+from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
+from skill_ttrl.types import Message
+
+pytestmark = pytest.mark.vllm
+pytest.importorskip("vllm")
+torch: Any = pytest.importorskip("torch")
+
+CLOSE = 1e-4
+"""Largest difference of log-probs in float32 that is rounding, nats."""
+SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
+QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
+CALLERS, CALLS, SAMPLES = 4, 6, 2
+VERSIONS = 3
+
+
+def two_free_ports() -> int:
+    """The first of two neighbouring ports that are free."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = int(first.getsockname()[1])
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = build_tokenizer(QUESTIONS)
+    save_model(build_model(SHAPE, tokenizer, seed=0), tokenizer, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The state file of `skillttrl serve --replicas 2`."""
+    logs = tmp_path_factory.mktemp("logs")
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", model, "--replicas", 2, "--port", two_free_ports()]
+    command += [
+        "--max-model-len",
+        512,
+        "--max-num-seqs",
+        64,
+        "--log-dir",
+        logs,
+        "--weight-transfer-dir",
+        logs / "weights",
+    ]
+    process = subprocess.Popen([*map(str, command), "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert any(line == "}\n" for line in process.stdout)
+        yield logs / "servers.json"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+
+
+def scores(model: Any, generation: Generation) -> float:
+    """Largest difference of a generation's log-probs to those of a model."""
+    found = 0.0
+    for done in generation.completions:
+        ids = torch.tensor([[*generation.prompt_ids, *done.token_ids]])
+        with torch.no_grad():
+            log_p = torch.log_softmax(model(input_ids=ids).logits[0].float(), dim=-1)
+        start = len(generation.prompt_ids) - 1
+        own = [float(log_p[start + place, token]) for place, token in enumerate(done.token_ids)]
+        found = max([found, *(abs(a - b) for a, b in zip(own, done.logprobs, strict=True))])
+    return found
+
+
+def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: Path, servers: Path) -> None:
+    addresses = [each["address"] for each in json.loads(servers.read_text())["servers"]]
+    config = SkillTTRLConfig.model_validate({"model": {"path": str(model)}})
+    how = {"mode": "server", "servers": addresses, "weight_transfer_dir": str(servers.parent / "weights")}
+    config = config.model_copy(update={"vllm": config.vllm.model_validate({**how, "start_timeout": 240})})
+    tokenizer, notices = build_tokenizer(QUESTIONS), list[str]()
+    learner = LoadedModel(build_model(SHAPE, tokenizer, seed=0), tokenizer)
+    backend = HandOver(
+        VLLMServerBackend(BackendContext.of(config, lambda: learner, trains=True, notice=notices.append))
+    )
+    backend.update_weights(0)
+    versions = [copy.deepcopy(learner.model)]
+    requests = [Request((Message("user", question),), n=SAMPLES) for question in QUESTIONS]
+    first_done = threading.Semaphore(0)
+
+    def call(number: int) -> list[list[Generation]]:
+        found = []
+        for turn in range(CALLS):
+            seed = number * CALLS + turn
+            found.append(wait_for(backend.generate(requests, Sampling(max_new_tokens=64), seed=seed)))
+            first_done.release()
+        return found
+
+    before = {each["pid"] for each in json.loads(servers.read_text())["servers"]}
+    with ThreadPoolExecutor(CALLERS) as pool:
+        callers = [pool.submit(call, number) for number in range(CALLERS)]
+        for version in range(1, VERSIONS + 1):
+            first_done.acquire()  # under load: calls have ended, and others are on their way
+            with torch.no_grad():
+                for parameter in learner.model.parameters():
+                    parameter.add_(
+                        0.03 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(version))
+                    )
+            versions.append(copy.deepcopy(learner.model))
+            backend.update_weights(version)
+            if version == 2:
+                os.kill(min(before), signal.SIGKILL)
+        calls = [each for caller in callers for each in caller.result()]
+
+    assert len(calls) == CALLERS * CALLS and all(len(each) == len(QUESTIONS) for each in calls)
+    seen = set()
+    for generations in calls:
+        (version,) = {done.policy_version for each in generations for done in each.completions}
+        seen.add(version)
+        assert all(len(each.completions) == SAMPLES for each in generations)
+        assert max(scores(versions[version], each) for each in generations) < CLOSE
+    assert len(seen) > 1, "calls before and after an update"
+    assert any("sent again" in text or "given the weights" in text for text in notices)
+    assert {each["pid"] for each in json.loads(servers.read_text())["servers"]} != before, "it was started again"
