@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
 
 POLL_S = 0.002
 """Seconds between two looks of a turn that waits. It cannot block: the turns that it waits for may be of its own event loop."""
+
+
+LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
+"""Set where the run has left the rollouts that sample in this context; they end at their next turn."""
 
 
 class AbandonedError(asyncio.CancelledError):
@@ -34,7 +38,7 @@ class HandOver:
         self._one_at_a_time = bool(getattr(source, "blocking", False))
         self._changed = threading.Condition()
         self._turns = 0
-        self._handing_over = self._left = False
+        self._handing_over = False
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.source, name)
@@ -68,20 +72,12 @@ class HandOver:
     def sleep(self) -> None:
         """Nothing to give back: rollouts go on while the learner learns."""
 
-    @contextmanager
-    def leaving(self) -> Iterator[None]:
-        """While entered, rollouts end at their next turn with `AbandonedError`."""
-        self._left = True
-        try:
-            yield
-        finally:
-            self._left = False
-
     def _begin(self) -> bool:
         """Begin a turn, if now is the time for one."""
+        left = LEFT.get()
+        if left is not None and left.is_set():
+            raise AbandonedError
         with self._changed:
-            if self._left:
-                raise AbandonedError
             free = not self._handing_over and not (self._one_at_a_time and self._turns)
             self._turns += free
             return free

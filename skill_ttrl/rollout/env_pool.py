@@ -66,9 +66,10 @@ class EnvPool:
 
     def _first_free(self, count: int) -> list[TextEnvironment]:
         free = [env for env in self._envs if id(env) not in self._lent]
-        made = [self._make() for _ in range(count - len(free))]
-        self._envs += made
-        return [*free, *made][:count]
+        while len(free) < count:
+            self._envs.append(self._make())  # one by one: those that were made are closed where the next one fails
+            free.append(self._envs[-1])
+        return free[:count]
 
     def close(self) -> None:
         """Close them all; see `envs.contract.close_env`."""

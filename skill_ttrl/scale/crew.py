@@ -119,6 +119,8 @@ class RayCrew:
         except RayError as error:
             self._ray.kill(self._actors.pop(worker))  # where it can only not be reached, it must not go on
             self._look_at = 0.0
+            if not self._actors:
+                self._alone_since = time.monotonic()
             return Lost(worker, cause_of(error))
         host, answer = found if starts else ("", found)
         self._hand_on(worker, answer)

@@ -16,13 +16,9 @@ import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from skill_ttrl.skills.retrieval.embedders import Embedder
 
 Similarity = Callable[[Sequence[str], Sequence[str]], Sequence[Sequence[float]]]
 """`similarity(a, b)[i][j]` says how alike `a[i]` and `b[j]` are; 1 is the same. An array of shape (len(a), len(b)) will do."""
@@ -184,8 +180,8 @@ def _longest(texts: Sequence[str], base: str | None) -> Cluster:
     )
 
 
-def embedding_similarity(embedder: Embedder) -> Similarity:
-    """The cosine of two texts' vectors, in [-1, 1]. It keeps the vectors: from step to step most texts of a bank stay."""
+def embedding_similarity(embed: Callable[[Sequence[str]], NDArray[np.float32]]) -> Similarity:
+    """The cosine of two texts' vectors, in [-1, 1], by `Embedder.embed`. It keeps the vectors: from step to step most texts of a bank stay."""
     held: dict[str, NDArray[np.float32]] = {}
 
     def vectors(texts: Sequence[str]) -> NDArray[np.float32]:
@@ -194,7 +190,7 @@ def embedding_similarity(embedder: Embedder) -> Similarity:
             held.clear()
             new = list(dict.fromkeys(texts))
         if new:
-            held.update(zip(new, embedder.embed(new), strict=True))
+            held.update(zip(new, embed(new), strict=True))
         return np.stack([held[text] for text in texts])
 
     def cosine(a: Sequence[str], b: Sequence[str]) -> Sequence[Sequence[float]]:

@@ -225,7 +225,7 @@ def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
         rewrites=False,
         room=bank.settings.max_skills,
         room_settings=f"skills.max_skills={bank.settings.max_skills}",
-        similarity=None if embedder is None else embedding_similarity(embedder),
+        similarity=None if embedder is None else embedding_similarity(embedder.embed),
         threshold=threshold or 1.0,
     )
 

@@ -88,6 +88,13 @@ def score_tokens(
     return log_probs_K, entropy_Q[rows_K] if settings.with_entropy else None
 
 
+def block_width(rows: int, device: str) -> int:
+    """Tokens of the vocabulary in a block of logits of so many positions, on a kind of device."""
+    if device == "cpu":
+        return max(MIN_BLOCK_WIDTH, CPU_BLOCK // max(1, rows))
+    return -(-max(MIN_BLOCK_WIDTH, GPU_BLOCK // max(1, rows)) // GPU_ALIGNMENT) * GPU_ALIGNMENT
+
+
 class _Scores(torch.autograd.Function):
     """`score_tokens` with the entropy of each position (empty unless asked for)."""
 
@@ -217,9 +224,7 @@ class _Head:
         self.dtype = dtype
         self.hidden_Q_D = hidden_Q_D.to(dtype)
         self._weight, self._bias, self._device = weight_V_D, bias_V, device
-        width = max(MIN_BLOCK_WIDTH, (CPU_BLOCK if device == "cpu" else GPU_BLOCK) // max(1, len(hidden_Q_D)))
-        if device != "cpu":
-            width = -(-width // GPU_ALIGNMENT) * GPU_ALIGNMENT
+        width = block_width(len(hidden_Q_D), device)
         size = len(weight_V_D)
         self.blocks = [(start, min(start + width, size)) for start in range(0, size, width)]
 

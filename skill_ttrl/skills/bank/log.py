@@ -159,6 +159,7 @@ class FileLog:
                     self.file.touch()
                     write_settings(path, settings or {})
             self._read()
+            self._made = dict(self._reader.versions)  # a resumed run repeats these; what is made from here on is new
             if not read_only:
                 if settings is not None:
                     settle_settings(path, settings)
@@ -214,7 +215,7 @@ class FileLog:
         """See `Log.made`. None for a bank that is not shared: a run that resumes rewinds it."""
         if not self._shared or not writer or step is None:
             return None
-        version = self._reader.versions.get(update_key(writer, step, reason))
+        version = self._made.get(update_key(writer, step, reason))
         return None if version is None else next(self.updates(version - 1))
 
     def append(self, update: BankUpdate, after: Snapshot) -> None:

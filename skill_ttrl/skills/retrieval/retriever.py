@@ -25,7 +25,7 @@ import numpy as np
 
 from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.skills.retrieval.embed_hash import words_of
-from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder
+from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Embedder, Vectors
 from skill_ttrl.skills.retrieval.index import VectorIndex
 from skill_ttrl.skills.retrieval.search_index import EmbeddingCache, Rows, ScoredQuery, Scores, SearchIndex, skill_text
 from skill_ttrl.skills.retrieval.template import most_useful
@@ -157,6 +157,11 @@ class Retriever:
     def embedder(self) -> Embedder | None:
         """Embedder of the vectors; None for `keyword` and `template`."""
         return None if self._vectors is None else self._vectors.embedder
+
+    def embed(self, texts: Sequence[str]) -> Vectors:
+        """Vectors of texts, shape (N, D), by the embedder, which is called by one thread at a time; it must have one."""
+        assert self._vectors is not None
+        return self._vectors.embed(texts)
 
     def close(self) -> None:
         """Give back what the index holds open."""

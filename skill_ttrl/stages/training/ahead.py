@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.llm.hand_over import HandOver
+from skill_ttrl.llm.hand_over import LEFT, HandOver
 from skill_ttrl.types import Group
 
 LEAVE_S = 10.0
@@ -55,6 +55,7 @@ class RolloutsAhead:
         self._rl, self._backend, self._prepare = rl, backend, prepare
         self._running: dict[int, Future[Rollouts]] = {}
         self._threads: dict[int, threading.Thread] = {}
+        self._left = threading.Event()
 
     def take(self, step: int) -> Rollouts:
         """Wait for the rollouts of a step, after `step` updates; those of the steps that may run ahead are started.
@@ -79,8 +80,10 @@ class RolloutsAhead:
         roll_out = self._prepare(step)
         before = None if self._rl.in_flight_updates else self._running.get(step - 1)
         future = self._running[step] = Future[Rollouts]()
+        context = copy_context()
+        context.run(LEFT.set, self._left)
         thread = self._threads[step] = threading.Thread(
-            target=copy_context().run, args=(_carry_out, future, roll_out, before), name=f"rollouts-{step}", daemon=True
+            target=context.run, args=(_carry_out, future, roll_out, before), name=f"rollouts-{step}", daemon=True
         )
         thread.start()
 
@@ -90,14 +93,11 @@ class RolloutsAhead:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Wait for the rollouts in flight; after an error they end at their next turn, or are left alone after `LEAVE_S`."""
-        if error is None:
-            wait(self._running.values())
-            return
+        """Drop the rollouts in flight, after an error or a stop rule: they end at their next turn, or are left alone after `LEAVE_S`."""
+        self._left.set()
         until = time.monotonic() + LEAVE_S
-        with self._backend.leaving():
-            for thread in self._threads.values():
-                thread.join(max(0.0, until - time.monotonic()))
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def _carry_out(future: Future[Rollouts], roll_out: Callable[[], Rollouts], before: Future[Rollouts] | None) -> None:

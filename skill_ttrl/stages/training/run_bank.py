@@ -75,8 +75,9 @@ class RunBank:
     @cached_property
     def alike(self) -> Similarity | None:
         """How alike the texts of two skills are; None where only their words are compared."""
-        embedder = self.bank.retriever.embedder if self.config.dedup_threshold is not None else None
-        return None if embedder is None else embedding_similarity(embedder)
+        if self.config.dedup_threshold is None or self.bank.retriever.embedder is None:
+            return None
+        return embedding_similarity(self.bank.retriever.embed)
 
     def view(self) -> BankView | None:
         """The newest version of the bank, frozen; None where it is not used. A step sees it until it ends."""
@@ -235,7 +236,8 @@ class RunBank:
             if name in self.target
         ]
         if uses:
-            self.target.record_usages(uses, step, evidence=tuple(dict.fromkeys(group.task.id for group in groups)))
+            evidence = tuple(dict.fromkeys(group.task.id for group in groups))
+            self.conflicts += len(self.target.record_usages(uses, step, evidence=evidence).dropped)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the bank for a checkpoint, JSON-able."""

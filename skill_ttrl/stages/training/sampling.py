@@ -37,6 +37,8 @@ class StepSamples:
 
     task_batches: int
     """Batches of tasks that the run has drawn, those of this step included."""
+    bank: BankView | None = None
+    """The bank as the rollouts of all rounds see it, unless they have run ahead."""
     groups: list[Group] = field(default_factory=list)
     votes: list[VoteResult] = field(default_factory=list)
     greedy: list[Group] = field(default_factory=list)
@@ -59,7 +61,7 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
     """
     config, tasks = run.config, run.components.train_tasks
     count, settings = config.rl.prompts_per_step, config.rl.dynamic_sampling
-    found, rounds = StepSamples(state.task_batches), 0
+    found, rounds = StepSamples(state.task_batches, run.components.bank.view() if state.ahead is None else None), 0
     differing: list[tuple[Group, VoteResult]] = []
     while rounds < (1 if settings is None else settings.max_rounds) and len(differing) < count:
         seen = {group.task.id for group in found.groups}
@@ -119,7 +121,7 @@ def sample_round(
     else:
         with clock("sample"):
             on_rollout_end = run.count_rollouts(shown(run.config), "sample")
-            sampled = roll_out(run, state, tasks, run.components.bank.view(), place, on_rollout_end)
+            sampled = roll_out(run, state, tasks, found.bank, place, on_rollout_end)
     groups, greedy = sampled.groups, sampled.greedy
     warn_of_failures(run, groups)
     with clock("vote"):

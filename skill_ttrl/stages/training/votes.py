@@ -92,13 +92,13 @@ class VoteManager:
         tasks = list({task.id: task for step in steps for task in step if task.id not in self.base_ratios}.values())
         if not tasks:
             return
-        size = self.config.rl.prompts_per_step
+        size, bank = self.config.rl.prompts_per_step, run.components.bank.view()
         run.progress.start(BASE, len(tasks), "prompt")
         leaving = f"Stopped during the {BASE}, which are held again from their start: go on with --resume auto."
         for start in range(0, len(tasks), size):
             seed = derive_seed(self.config.seed, "base-votes", start)
             with run.stop.interruptible(leaving):
-                groups = self._plain(tasks[start : start + size], run.components.bank.view(), seed)
+                groups = self._plain(tasks[start : start + size], bank, seed)
             self.base_ratios |= {group.task.id: majority_vote(group.answers).majority_ratio for group in groups}
             run.progress.advance(BASE, len(self.base_ratios), {})
         run.progress.finish(BASE)

@@ -6,14 +6,15 @@ import asyncio
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.batching import BatchingBackend
-from skill_ttrl.llm.hand_over import AbandonedError, HandOver
+from skill_ttrl.llm.hand_over import LEFT, AbandonedError, HandOver
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -59,12 +60,16 @@ def test_a_hand_over_waits_for_turns_that_have_begun_and_goes_before_those_that_
     with ThreadPoolExecutor(4) as pool:
         begun = [pool.submit(version, backend) for _ in range(2)]
         until(lambda: source.asking == 2)
-        handing = pool.submit(backend.sync, 2)
-        until(lambda: backend._handing_over)
-        later = pool.submit(version, backend)
-        time.sleep(0.02)
-        assert source.asking == 2 and not handing.done(), "the later turn waits for the weights, these for the turns"
-        source.open.set()
+        try:
+            handing = pool.submit(backend.update_weights, 2)
+            until(lambda: backend._handing_over)
+            later = pool.submit(version, backend)
+            time.sleep(0.02)
+            assert source.asking == 2 and not handing.done(), (
+                "the later turn waits for the weights, these for the turns"
+            )
+        finally:
+            source.open.set()
         assert [each.result(10) for each in begun] == [1, 1] and later.result(10) == 2
     assert source.most == 2
 
@@ -80,11 +85,23 @@ def test_a_sampler_that_computes_where_it_is_called_takes_one_turn_at_a_time() -
     assert source.most == 1
 
 
+@contextmanager
+def left() -> Iterator[None]:
+    """A context whose run has left."""
+    gone = threading.Event()
+    gone.set()
+    token = LEFT.set(gone)
+    try:
+        yield
+    finally:
+        LEFT.reset(token)
+
+
 def test_who_leaves_ends_rollouts_at_their_next_turn() -> None:
     source = Gated(blocking=False)
     source.open.set()
     backend = HandOver(source)
-    with backend.leaving(), pytest.raises(AbandonedError):
+    with left(), pytest.raises(AbandonedError):
         version(backend)
     assert version(backend) == -1, "the sampler itself is as it was"
 
@@ -98,7 +115,7 @@ def test_leaving_is_silent_also_where_turns_are_batched(caplog: pytest.LogCaptur
         batching = BatchingBackend(backend, lambda: 2)
         await asyncio.gather(*(batching.generate([Request()], Sampling(), seed=0) for _ in range(2)))
 
-    with backend.leaving(), pytest.raises(AbandonedError):
+    with left(), pytest.raises(AbandonedError):
         wait_for(ask())
     gc.collect()
     assert not caplog.records, "asyncio reports exceptions that nobody took"

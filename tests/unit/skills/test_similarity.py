@@ -106,7 +106,7 @@ def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyP
             embedded.extend(texts)
             return super().embed(texts)
 
-    alike, plain = embedding_similarity(Watched()), HashEmbedder()
+    alike, plain = embedding_similarity(Watched().embed), HashEmbedder()
     bank = ["Reduce the base first", "Boil the potatoes", "SamplingPass a picture"]
     for drafts in (["Reduce the base at first"], ["SamplingPass the picture", "Boil the potatoes"]):
         assert alike(drafts, drafts)[0][0] == pytest.approx(1)

@@ -116,3 +116,13 @@ def test_no_more_than_the_budget_is_held(inputs: Callable[..., Inputs], monkeypa
             score_tokens(*inputs(frozen=False, bias=False), HeadSettings(budget=budget))
         sizes[budget] = sum(held)
     assert sizes == {0: 0, 160: 2 * 7 * POSITIONS, ALL: POSITIONS * VOCABULARY - 5 * POSITIONS}
+
+
+@pytest.mark.parametrize(("rows", "width"), [(1, 2**26), (8_192, 8_192), (8_191, 8_320), (10**9, 128)])
+def test_a_block_on_a_gpu_is_aligned(rows: int, width: int) -> None:
+    """The products of a bf16 head whose rows do not begin at a multiple of 16 bytes take five times as long."""
+    assert log_probs.block_width(rows, "cuda") == width and width % 128 == 0
+
+
+def test_a_block_on_a_cpu_has_as_many_logits_as_its_cache_holds() -> None:
+    assert log_probs.block_width(10, "cpu") == 200_000 and log_probs.block_width(10**9, "cpu") == 64

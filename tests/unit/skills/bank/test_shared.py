@@ -51,6 +51,16 @@ def test_uses_that_both_count_add_up_and_a_skill_that_both_write_is_there_once(t
         assert a.refresh().skills == b.snapshot().skills
 
 
+def test_a_second_update_of_a_step_counts_and_one_that_a_resumed_run_repeats_does_not(tmp_path: Path) -> None:
+    with shared(tmp_path / "b", "a:1") as a:
+        a.add(skill("x"), round=5)
+        a.add(skill("y"), round=5)
+        assert "x" in a and "y" in a and a.version == 2
+    with shared(tmp_path / "b", "a:1") as resumed:
+        resumed.add(skill("y"), round=5)
+        assert resumed.version == 2
+
+
 def test_by_hand_what_does_not_fit_is_refused_and_the_error_says_what_to_do(tmp_path: Path) -> None:
     with shared(tmp_path / "b") as a, shared(tmp_path / "b") as b:
         a.add(skill("x"))
