@@ -18,17 +18,7 @@ SETTINGS = ("rl.steps=40", "rl.save_steps=1", "run.save_total_limit=null", "rl.r
 SKILLTTRL = [sys.executable, "-m", "skill_ttrl.cli.entry"]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
 TORCHRUN += ["skill_ttrl.cli.entry"]
-NODE = [
-    sys.executable,
-    "-m",
-    "torch.distributed.run",
-    "--nnodes",
-    "2",
-    "--nproc-per-node",
-    "1",
-    "--master-addr",
-    "127.0.0.1",
-]
+NODE = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1"]
 
 
 def arguments(config: Path, output: Path, *more: str) -> list[str]:

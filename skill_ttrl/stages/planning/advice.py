@@ -83,7 +83,10 @@ def _others(problem: Problem) -> Iterator[tuple[str, Problem, Effect]]:
     machine = problem.machine
     if not machine.rollout_gpus:
         return
-    for moved in (-machine.tensor_parallel, machine.tensor_parallel):
+    alone = (
+        problem.staleness > 0 and machine.learner_gpus == 1
+    )  # rollouts run ahead of one process, which gets no second
+    for moved in (machine.tensor_parallel,) if alone else (-machine.tensor_parallel, machine.tensor_parallel):
         if 0 < (gpus := machine.rollout_gpus + moved) < machine.gpus:
             yield f"--rollout-gpus={gpus}", replace(problem, machine=replace(machine, rollout_gpus=gpus)), "speed"
 

@@ -1,9 +1,8 @@
 """Discrete-event simulation of the RL loop: rollouts, environments, update, weight transfer. Pure: numbers in, numbers out.
 
-Batch k may start once update k - `max_staleness` is in force, and none is in flight across a barrier (a checkpoint, an evaluation). It is
-learned from once all of its rollouts have ended. Replicas decode as
-vLLM does (continuous batching, arXiv 2309.06180): all sequences in a replica advance together, a token a round, and a round takes the longer
-the more of them there are.
+Batch k may start once update k - `max_staleness` is in force, and none is in flight across a barrier (a checkpoint, an evaluation). It is learned
+from once all of its rollouts have ended. Replicas decode as vLLM does (continuous batching, arXiv 2309.06180): all sequences in a replica advance
+together, a token a round, and a round takes the longer the more of them there are.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ def bounds(config: SkillTTRLConfig, tokens: float | None = None, turns: float | 
     """Lengths from a config: prompts at their longest; `tokens` a response and `turns` a rollout, or these at their longest too."""
     prompt, answer = longest_turn(config)
     response = answer if tokens is None else min(tokens, answer)
-    return Lengths(turns or config.agent.max_turns, prompt, (float(response),), prompt + response)
+    most = float(config.agent.max_turns)
+    return Lengths(min(turns or most, most), prompt, (float(response),), prompt + response)
 
 
 def limited(lengths: Lengths, config: SkillTTRLConfig, tokens: float | None, turns: float | None) -> Lengths:
@@ -115,8 +116,8 @@ def _grown(was: Lengths, now: Lengths, longest: int) -> Lengths:
     observed = max(0.0, 2 * grown / (was.turns - 1) - was.response) if was.turns > 1 else 0.0
     more = now.turns * now.response - was.turns * was.response + (now.turns - was.turns) * observed
     half = ((now.turns - 1) * (now.response + observed) - (was.turns - 1) * (was.response + observed)) / 2
-    item = min(was.item + more, longest)
-    return replace(now, prompt=min(max(1.0, was.prompt + half), item), item=item)
+    item = was.item + more * (was.item > was.prompt)
+    return replace(now, prompt=min(max(1.0, was.prompt + half), longest), item=min(item, longest))
 
 
 def count(config: SkillTTRLConfig, lengths: Lengths) -> Workload:

@@ -91,7 +91,9 @@ def test_staleness_is_advised_where_generation_has_gpus_of_its_own() -> None:
 def test_staleness_that_a_run_refuses_is_not_advised() -> None:
     once = problem("rl.in_flight_updates=false", options=AHEAD, name=SMALL)
     assert staleness_advised(once) == ["rl.max_staleness=1"]
-    assert not staleness_advised(once.with_setting("rl.max_staleness", 1))
+    ahead = once.with_setting("rl.max_staleness", 1)
+    assert not staleness_advised(ahead)
+    assert "--rollout-gpus=1" in {each.setting for each in changes(once)} - {each.setting for each in changes(ahead)}
     with pytest.raises(ConfigError, match="max_staleness=2 does not go with this config"):
         problem("rl.in_flight_updates=false", options=replace(AHEAD, max_staleness=2), name=SMALL)
     asleep = ["vllm.mode=server", "vllm.servers=['http://a:1','http://b:1']", "vllm.enable_sleep_mode=true"]
@@ -214,6 +216,9 @@ def test_lengths_of_whole_episodes_grow_with_their_turns_and_responses() -> None
     assert limited(known, config, None, 10.0) == Lengths(10, 92, (10.0,), 174)
     short = load_config(NAME, [*EPISODES, "data.max_prompt_tokens=100", "rollout.max_new_tokens=20"])
     assert limited(known, short, None, 10.0).item == 120
+    packed = Lengths(1, 60, (50.0,), 40)  # most of its samples were skipped
+    assert limited(packed, load_config(NAME), 20.0, None) == replace(packed, responses=(20.0,))
+    assert bounds(config, turns=30).turns == 10
     turns = load_config(NAME, ["agent.max_turns=10", "agent.template=boxed"])
     assert limited(Lengths(5, 52, (10.0,), 62), turns, 20.0, 10.0) == Lengths(10, 52, (20.0,), 72)
 
