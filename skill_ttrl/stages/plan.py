@@ -168,7 +168,6 @@ def pose(config: SkillTTRLConfig, options: PlanOptions, assumptions: list[str]) 
     config = with_defaults(_served(config, machine, assumptions))
     model_config = planned_model(config, assumptions, list[SkillTTRLError]())
     shape = read_shape(model_config, config.model.lora)
-    stale = options.max_staleness
     problem = Problem(
         config,
         model_config,
@@ -177,10 +176,15 @@ def pose(config: SkillTTRLConfig, options: PlanOptions, assumptions: list[str]) 
         env_seconds=_env_seconds(config, options, assumptions),
         slow_fraction=options.slow_fraction,
         slow_factor=options.slow_factor,
-        max_staleness=getattr(config.rl, "max_staleness", 0) if stale is None else stale,
         tokens=options.tokens,
         turns=options.turns,
     )
+    if options.max_staleness is not None and machine.rollout_gpus:
+        problem = problem.with_setting("rl.max_staleness", options.max_staleness)
+    if problem.staleness and machine.learner_gpus > 1:
+        assumptions.append(
+            f"rollouts run ahead of {machine.learner_gpus} learner GPUs: simulated, but a run with rl.max_staleness refuses several ranks"
+        )
     if options.calibrate is not None:
         problem = _calibrated(problem, options, options.calibrate, assumptions)
     _state_lengths(problem, assumptions)
@@ -234,9 +238,11 @@ def _served(config: SkillTTRLConfig, machine: Machine, assumptions: list[str]) -
     """The config with vLLM servers where GPUs generate alone."""
     if not machine.rollout_gpus or (config.rollout.backend == "vllm" and config.vllm.mode == "server"):
         return config
-    assumptions.append("GPUs that generate alone run vLLM servers: rollout.backend=vllm, vllm.mode=server")
+    assumptions.append(
+        "GPUs that generate alone run vLLM servers: rollout.backend=vllm, vllm.mode=server, vllm.enable_sleep_mode=false"
+    )
     config = config.model_copy(deep=True)
-    config.rollout.backend, config.vllm.mode = "vllm", "server"
+    config.rollout.backend, config.vllm.mode, config.vllm.enable_sleep_mode = "vllm", "server", False
     return config
 
 
@@ -270,7 +276,7 @@ def _calibrated(problem: Problem, options: PlanOptions, path: Path, assumptions:
     """The problem calibrated with the run at `path`."""
     own, step = measured_run(path)
     device = problem.machine.device
-    check_same_device(own, device is not None, str(path))
+    check_same_device(step.on_gpu, device is not None, str(path))
     env_seconds = _env_seconds_of(own, problem, options, assumptions)
     found = calibrated(problem, own, planned_model(own, [], []), step, env_seconds)
     times = found.factors
@@ -312,9 +318,9 @@ def _state_lengths(problem: Problem, assumptions: list[str]) -> None:
 
 def _parts(loop: Loop) -> dict[str, float]:
     """Seconds of each part, alone: generation and environments without the other parts."""
-    nothing = replace(loop, env_seconds=0.0, update=0.0, transfer=0.0, records=0.0, split=False)
-    generation = simulate(nothing).step_seconds
-    both = simulate(replace(nothing, env_seconds=loop.env_seconds)).step_seconds
+    alone = loop.generation_alone
+    generation = simulate(alone).step_seconds
+    both = simulate(replace(alone, env_seconds=loop.env_seconds)).step_seconds
     return {
         "generation": generation,
         "environment": both - generation,

@@ -71,7 +71,7 @@ def test_mistakes_are_one_message_before_anything_runs(arguments: list[Any], cod
 
 def test_a_plan_calibrated_on_a_run_predicts_that_run(tiny_yaml: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    settings = ["--set", "phases=[rl]", "--set", "rl.steps=4", "--set", "runtime.device=cpu"]
+    settings = ["--set", "phases=[rl]", "--set", "rl.steps=4"]
     code, _, err = skillttrl("train", tiny_yaml, *settings, "-o", run, "--json")
     assert code == 0, err
     rows = [json.loads(line) for line in (run / "timings.jsonl").read_text().splitlines()]
@@ -84,6 +84,14 @@ def test_a_plan_calibrated_on_a_run_predicts_that_run(tiny_yaml: Path, tmp_path:
     assert more["bottleneck"] == "environment" and more["step_seconds"] > 64
     code, _, err = skillttrl("plan", NAME, "--gpus", 8, "--env-seconds", 0, "--calibrate", run)
     assert code == 2 and "ran on a CPU" in err
+    on_gpu = [json.dumps(row | {"gpu_peak_bytes": 1e9}) + "\n" for row in rows]
+    (run / "timings.jsonl").write_text("".join(on_gpu))
+    code, _, err = skillttrl("plan", run / "config.yaml", "--gpu", "cpu", "--calibrate", run)
+    assert code == 2 and "ran on a GPU" in err
+    settings_file = run / "config.yaml"
+    settings_file.write_text(settings_file.read_text().replace("max_staleness: 0", "max_staleness: 1"))
+    code, _, err = skillttrl("plan", settings_file, "--gpu", "cpu", "--calibrate", run)
+    assert code == 3 and "--set rl.max_staleness=0" in err
 
 
 def test_the_curve_is_an_image_and_part_of_the_json(tmp_path: Path) -> None:

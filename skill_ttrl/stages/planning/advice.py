@@ -10,6 +10,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.stages.planning.memory import memory_by_rank
 from skill_ttrl.stages.planning.problem import Problem
 from skill_ttrl.stages.planning.simulate import PARTS, Loop, simulate
+from skill_ttrl.stages.setup.check_ahead import check_ahead
 from skill_ttrl.stages.training.components import schedule_of
 
 WORTH = 1.05
@@ -73,18 +74,30 @@ def _others(problem: Problem) -> Iterator[tuple[str, Problem, Effect]]:
     """(setting, problem with it, its effect) of all that this config can have."""
     for key, value, effect in _keys(problem):
         try:
-            yield f"{key}={str(value).lower()}", problem.with_setting(key, value), effect
+            other = problem.with_setting(key, value)
         except ConfigError:  # sections have rules of their own: it is no setting for this config
             continue
+        if _refused(other) and not _refused(problem):
+            continue
+        yield f"{key}={str(value).lower()}", other, effect
     machine = problem.machine
     if not machine.rollout_gpus:
         return
-    ahead = problem.max_staleness + 1
-    key = "rl.max_staleness" if hasattr(problem.config.rl, "max_staleness") else "--max-staleness"
-    yield f"{key}={ahead}", replace(problem, max_staleness=ahead), "off-policy"
-    for moved in (-machine.tensor_parallel, machine.tensor_parallel):
+    alone = (
+        problem.staleness > 0 and machine.learner_gpus == 1
+    )  # rollouts run ahead of one process, which gets no second
+    for moved in (machine.tensor_parallel,) if alone else (-machine.tensor_parallel, machine.tensor_parallel):
         if 0 < (gpus := machine.rollout_gpus + moved) < machine.gpus:
             yield f"--rollout-gpus={gpus}", replace(problem, machine=replace(machine, rollout_gpus=gpus)), "speed"
+
+
+def _refused(problem: Problem) -> bool:
+    """True if no run rolls out ahead with this config; a plan may ask what if one did."""
+    try:
+        check_ahead(problem.config)
+    except ConfigError:
+        return True
+    return False
 
 
 def _keys(problem: Problem) -> Iterator[tuple[str, Any, Effect]]:
@@ -106,6 +119,8 @@ def _keys(problem: Problem) -> Iterator[tuple[str, Any, Effect]]:
         yield "rl.micro_batch_size", 2 * rl.micro_batch_size, "speed"
         if config.runtime.reshard_after_forward:
             yield "runtime.reshard_after_forward", False, "speed"
+    if machine.rollout_gpus and machine.learner_gpus == 1:  # rollouts run ahead of one process
+        yield "rl.max_staleness", rl.max_staleness + 1, "off-policy"
     yield "rl.prompts_per_step", 2 * rl.prompts_per_step, "learning"
     if rl.mini_batch_size is not None and problem.work.updates > rl.ppo_epochs:
         yield "rl.mini_batch_size", 2 * rl.mini_batch_size, "learning"

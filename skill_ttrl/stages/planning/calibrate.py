@@ -80,7 +80,6 @@ def calibrate(own: Problem, found: MeasuredStep) -> Factors:
         DataError: environments alone would take longer than the run sampled.
     """
     loop = own.loop()
-    alone = replace(loop, env_seconds=0.0, update=0.0, transfer=0.0, records=0.0, split=False)
     calls = loop.rollouts if loop.lockstep else 1
     environments = loop.env_seconds * loop.turns * calls
     if environments >= found.sample:
@@ -88,18 +87,17 @@ def calibrate(own: Problem, found: MeasuredStep) -> Factors:
             f"--calibrate: environment steps of {own.env_seconds:g} s would take {environments:.3g} s of a step's {found.sample:.3g} s of sampling. "
             "Name another run, or leave --calibrate out."
         )
-    rest = found.seconds - found.sample - found.update - found.sync
+    rest = max(0.0, found.seconds - found.sample - found.update - found.sync)
     return Factors(
-        generation=(found.sample - environments) / simulate(alone).step_seconds,
+        generation=(found.sample - environments) / simulate(loop.generation_alone).step_seconds,
         update=found.update / loop.update,
         transfer=found.sync / loop.transfer if loop.transfer else 1.0,
         records=rest / loop.records,
     )
 
 
-def check_same_device(own: SkillTTRLConfig, on_gpu: bool, path: str) -> None:
+def check_same_device(ran_on_gpu: bool, on_gpu: bool, path: str) -> None:
     """Raise `ConfigError` where a run on a CPU is to say how fast a GPU is, or the other way round."""
-    ran_on_gpu = own.runtime.device not in ("cpu", "mps")
     if ran_on_gpu != on_gpu:
         was, planned = ("GPU", "a CPU") if ran_on_gpu else ("CPU", "GPUs")
         raise ConfigError(

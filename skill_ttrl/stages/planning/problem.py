@@ -26,6 +26,7 @@ from skill_ttrl.stages.planning.cost import (
 from skill_ttrl.stages.planning.machine import Machine
 from skill_ttrl.stages.planning.simulate import Loop
 from skill_ttrl.stages.planning.workload import Lengths, Workload, bounds, count, limited
+from skill_ttrl.stages.training.ahead import barriers
 from skill_ttrl.stages.training.components import schedule_of
 
 MAX_TURNS = 8
@@ -47,7 +48,6 @@ class Problem:
     """Of one environment step."""
     slow_fraction: float = 0.0
     slow_factor: float = 1.0
-    max_staleness: int = 0
     tokens: float | None = None
     """Mean tokens of a response; None: those of `measured`, else the config's limit."""
     turns: float | None = None
@@ -66,14 +66,14 @@ class Problem:
     @property
     def staleness(self) -> int:
         """Steps that generation may be ahead: none where it shares the learner's devices."""
-        return self.max_staleness if self.machine.rollout_gpus else 0
+        return self.config.rl.max_staleness if self.machine.rollout_gpus else 0
 
     @property
     def slots(self) -> int:
         """Sequences that a replica decodes at once, as the config and the engine's cache allow."""
-        config, device = self.config, self.machine.device
+        config, device, facts = self.config, self.machine.device, backend_facts(self.config)
         if config.rollout.backend != "vllm":
-            return config.rollout.max_batch_size if backend_facts(config).is_learner else config.vllm.max_num_seqs
+            return config.rollout.max_batch_size if facts.is_learner or facts.is_copy else config.vllm.max_num_seqs
         if device is None:
             return config.vllm.max_num_seqs
         rows = engine_on_gpu(config, self.shape, BF16, int(device.memory))[2]
@@ -104,6 +104,8 @@ class Problem:
             records=RECORD_SECONDS * work.rollouts * work.lengths.turns * factors.records,
             split=machine.rollout_gpus > 0,
             max_staleness=self.staleness,
+            in_turn=not config.rl.in_flight_updates,
+            barriers=barriers(config.rl),
             weight=weight,
             seed=config.seed,
         )

@@ -1,14 +1,15 @@
 """Discrete-event simulation of the RL loop: rollouts, environments, update, weight transfer. Pure: numbers in, numbers out.
 
-Batch k may start once update k - `max_staleness` is in force, and is learned from once all of its rollouts have ended. Replicas decode as
-vLLM does (continuous batching, arXiv 2309.06180): all sequences in a replica advance together, a token a round, and a round takes the longer
-the more of them there are.
+Batch k may start once update k - `max_staleness` is in force, and none is in flight across a barrier (a checkpoint, an evaluation). It is learned
+from once all of its rollouts have ended. Replicas decode as vLLM does (continuous batching, arXiv 2309.06180): all sequences in a replica advance
+together, a token a round, and a round takes the longer the more of them there are.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import deque
+import math
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,6 +19,8 @@ import numpy as np
 PARTS = ("generation", "environment", "update", "transfer", "records")
 """Parts of a step; `records` are votes, rewards, skills and files, all on the driver."""
 MEASURED_STEPS = 4
+LONGEST = 20
+"""Most steps that are simulated from one start with nothing in flight to another; barriers further apart are left out, their share is small."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,7 @@ class Loop:
     """Sequences that a replica decodes at once; others wait."""
     env_seconds: float = 0.0
     env_slots: int = 1
-    """Environments that are called at the same time."""
+    """Environments of one step that are called at the same time; steps in flight have threads of their own."""
     slow_fraction: float = 0.0
     """Rollouts whose environment is slow."""
     slow_factor: float = 1.0
@@ -68,9 +71,18 @@ class Loop:
     split: bool = False
     """Generation and learner have devices of their own; else they take turns, and staleness is 0."""
     max_staleness: int = 0
+    in_turn: bool = False
+    """The rollouts of a step start once those of the step before have ended (`rl.in_flight_updates: false`)."""
+    barriers: tuple[int, ...] = ()
+    """Numbers of steps at whose multiples no rollouts are in flight (`rl.save_steps`, `rl.eval_steps`)."""
     weight: int = 1
     """Rollouts that one simulated sequence stands for."""
     seed: int = 0
+
+    @property
+    def generation_alone(self) -> Loop:
+        """The same loop without its other parts."""
+        return replace(self, env_seconds=0.0, update=0.0, transfer=0.0, records=0.0, split=False)
 
     def faster(self, part: str, factor: float = 2.0) -> Loop:
         """The same loop where one of `PARTS` takes 1/`factor` of its time."""
@@ -99,9 +111,21 @@ def simulate(loop: Loop) -> Outcome:
     Where nothing is drawn and no step begins before the last one has ended, all steps are alike and one is enough.
     """
     staleness = loop.max_staleness if loop.split else 0
+    if staleness and (steps := _steps_to_barrier(loop.barriers, MEASURED_STEPS + staleness)):
+        return _Simulation(loop, staleness).run(0, steps)  # its start is what follows a barrier
     alike = len(loop.lengths) == 1 and loop.slow_fraction in (0.0, 1.0) and not staleness
     warm = 1 + 2 * staleness
-    return _Simulation(loop, staleness).run(warm, warm + (1 if alike else MEASURED_STEPS + staleness))
+    flight = staleness + 1  # steps that may end as a bunch: whole ones count
+    measured = flight * math.ceil((MEASURED_STEPS + staleness) / flight)
+    return _Simulation(loop, staleness).run(warm, warm + (1 if alike else measured))
+
+
+def _steps_to_barrier(periods: tuple[int, ...], least: int) -> int:
+    """Steps after which barriers repeat, `least` or more; the last barrier in `LONGEST` steps where that is longer; 0: there is none."""
+    repeat = math.lcm(*periods)
+    if periods and (steps := repeat * math.ceil(least / repeat)) <= LONGEST:
+        return steps
+    return max((step for step in range(1, LONGEST + 1) for each in periods if step % each == 0), default=0)
 
 
 @dataclass(eq=False, slots=True)
@@ -169,8 +193,8 @@ class _Simulation:
         # Several rollouts in one: where fewer environments than that are called at once, one call takes the time of all.
         self.env_slots = max(1, loop.env_slots // loop.weight)
         self.env_scale = max(1.0, loop.weight / loop.env_slots)
-        self.calling = 0
-        self.env_waiting: deque[_Rollout] = deque()
+        self.calling = Counter[int]()  # by batch, as `env_waiting` is
+        self.env_waiting = defaultdict[int, deque[_Rollout]](deque)
         self.spent = dict.fromkeys(PARTS, 0.0)
         self.ends: list[float] = []
 
@@ -179,7 +203,7 @@ class _Simulation:
         self.admit()
         while len(self.ends) < steps:
             time, _, action = heapq.heappop(self.events)
-            if self.calling:
+            if any(self.calling.values()):
                 self.spent["environment"] += time - self.now
             self.now, done = time, len(self.ends)
             action()
@@ -202,8 +226,11 @@ class _Simulation:
 
     def admit(self) -> None:
         """Start the batches that may start with the weights in force."""
-        while self.admitted <= min(self.version + self.staleness, self.steps - 1):
-            batch, loop = self.admitted, self.loop
+        loop = self.loop
+        barriers = [(self.version // each + 1) * each for each in loop.barriers]
+        end = min(self.version + self.staleness + 1, self.steps, *barriers)
+        while self.admitted < end and not (loop.in_turn and self.left.get(self.admitted - 1)):
+            batch = self.admitted
             self.admitted += 1
             self.began[batch], self.left[batch], self.held[batch] = self.version, self.units, []
             random = np.random.default_rng((loop.seed, batch))
@@ -250,18 +277,20 @@ class _Simulation:
         if not self.loop.env_seconds:
             self.next_turn(rollouts)
             return
-        self.env_waiting.extend(rollouts)
-        self.start_envs()
+        batch = rollouts[0].batch
+        self.env_waiting[batch].extend(rollouts)
+        self.start_envs(batch)
 
-    def start_envs(self) -> None:
-        while self.env_waiting and self.calling < self.env_slots:
-            each = self.env_waiting.popleft()
-            self.calling += 1
+    def start_envs(self, batch: int) -> None:
+        waiting = self.env_waiting[batch]
+        while waiting and self.calling[batch] < self.env_slots:
+            each = waiting.popleft()
+            self.calling[batch] += 1
             self.later(each.env_seconds, partial(self.answered, each))
 
     def answered(self, rollout: _Rollout) -> None:
-        self.calling -= 1
-        self.start_envs()
+        self.calling[rollout.batch] -= 1
+        self.start_envs(rollout.batch)
         self.together(rollout, self.next_turn)
 
     def next_turn(self, rollouts: list[_Rollout]) -> None:
@@ -275,6 +304,7 @@ class _Simulation:
                 touched[each.replica] = None
         for replica in touched:
             self.decode(replica)
+        self.admit()
         self.learn()
 
     def learn(self) -> None:

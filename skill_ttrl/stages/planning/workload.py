@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from statistics import mean, median
@@ -54,6 +54,8 @@ class Workload:
     """Sequences that are learned from."""
     updates: int
     """Optimiser steps, over all passes."""
+    whole_episode: bool
+    """An episode is one sequence, which grows turn by turn."""
     passes: float
     """Training passes over the trained tokens, scoring and reference counted as thirds."""
 
@@ -83,30 +85,46 @@ class Workload:
         """Prompt tokens that are computed for a turn of one rollout: a group shares its first prompt, an episode as one sequence grows."""
         if self.lengths.turns <= 1:
             return self.lengths.prompt * self.prompts / self.rollouts
-        grows = self.trained <= self.rollouts  # one sequence an episode
-        return self.lengths.prompt / self.lengths.turns if grows else self.lengths.prompt
+        return self.lengths.prompt / self.lengths.turns if self.whole_episode else self.lengths.prompt
 
 
 def bounds(config: SkillTTRLConfig, tokens: float | None = None, turns: float | None = None) -> Lengths:
     """Lengths from a config: prompts at their longest; `tokens` a response and `turns` a rollout, or these at their longest too."""
     prompt, answer = longest_turn(config)
     response = answer if tokens is None else min(tokens, answer)
-    return Lengths(turns or config.agent.max_turns, prompt, (float(response),), prompt + response)
+    most = float(config.agent.max_turns)
+    return Lengths(min(turns or most, most), prompt, (float(response),), prompt + response)
 
 
 def limited(lengths: Lengths, config: SkillTTRLConfig, tokens: float | None, turns: float | None) -> Lengths:
     """Measured lengths under the limits of another config; `tokens` and `turns`: other means."""
     limit, scale = longest_turn(config)[1], 1.0 if tokens is None else tokens / lengths.response
     responses = tuple(min(each * scale, limit) for each in lengths.responses)
-    change = (mean(responses) - lengths.response) * (lengths.item > lengths.prompt)
-    most = float(config.agent.max_turns)
-    return Lengths(min(turns or lengths.turns, most), lengths.prompt, responses, lengths.item + change)
+    found = replace(lengths, turns=min(turns or lengths.turns, float(config.agent.max_turns)), responses=responses)
+    if items_of_episode(config) == 1:
+        return _grown(lengths, found, sum(longest_turn(config)))
+    change = (found.response - lengths.response) * (lengths.item > lengths.prompt)
+    return replace(found, item=lengths.item + change)
+
+
+def _grown(was: Lengths, now: Lengths, longest: int) -> Lengths:
+    """Whole episodes with the turns and responses of `now`, and between two responses as much text as `was` has; `longest` tokens at most.
+
+    An episode of n turns has the first prompt, n responses and n - 1 observations; its prompts have half of what grows, in the mean.
+    """
+    grown = was.item - was.prompt - was.response  # the other half
+    observed = max(0.0, 2 * grown / (was.turns - 1) - was.response) if was.turns > 1 else 0.0
+    more = now.turns * now.response - was.turns * was.response + (now.turns - was.turns) * observed
+    half = ((now.turns - 1) * (now.response + observed) - (was.turns - 1) * (was.response + observed)) / 2
+    item = was.item + more * (was.item > was.prompt)
+    return replace(now, prompt=min(max(1.0, was.prompt + half), longest), item=min(item, longest))
 
 
 def count(config: SkillTTRLConfig, lengths: Lengths) -> Workload:
     """Count one step of `config` with rollouts of these lengths."""
     rl, rollout = config.rl, config.rollout
-    per_rollout = lengths.turns if items_of_episode(config) > 1 else 1.0
+    whole_episode = items_of_episode(config) == 1
+    per_rollout = 1.0 if whole_episode else lengths.turns
     units, size = rl.prompts_per_step, rl.mini_batch_size
     if rl.mini_batch_by == "samples":
         units = rollout.n_samples_per_prompt
@@ -119,6 +137,7 @@ def count(config: SkillTTRLConfig, lengths: Lengths) -> Workload:
         lengths=lengths,
         trained=round(rl.prompts_per_step * rollout.n_samples_per_prompt * per_rollout),
         updates=updates * rl.ppo_epochs,
+        whole_episode=whole_episode,
         passes=rl.ppo_epochs * update_thirds(rl) / 3 + rescored / 3,
     )
 
@@ -132,6 +151,8 @@ class MeasuredStep:
     sample: float
     update: float
     sync: float
+    on_gpu: bool
+    """The learner's device was a GPU: the run has measured its memory."""
 
 
 def measured_run(path: str | Path) -> tuple[SkillTTRLConfig, MeasuredStep]:
@@ -139,9 +160,14 @@ def measured_run(path: str | Path) -> tuple[SkillTTRLConfig, MeasuredStep]:
 
     Raises:
         RunFolderError: it is none.
-        DataError: it has fewer than two RL steps, or no trajectories.
+        DataError: it has fewer than two RL steps, or no trajectories, or sampled while it learned.
     """
     run = read_run(path)
+    if ahead := run.config.rl.max_staleness:
+        raise DataError(
+            f"--calibrate {path}: its rollouts ran ahead of the learner (rl.max_staleness={ahead}), so the times of its parts overlap. Name a run "
+            "with rl.max_staleness=0, or make one: skillttrl train CONFIG --set rl.max_staleness=0 --set rl.steps=5."
+        )
     timings, metrics = _rl_rows(run, "timings"), _rl_rows(run, "metrics")
     if len(timings) < 2 or not metrics:
         raise DataError(
@@ -150,8 +176,9 @@ def measured_run(path: str | Path) -> tuple[SkillTTRLConfig, MeasuredStep]:
         )
     rows = timings[1:]
     middle = {name: median(row[f"{name}seconds"] for row in rows) for name in ("", "sample_", "update_", "sync_")}
-    found = MeasuredStep(_lengths(run, metrics), middle[""], middle["sample_"], middle["update_"], middle["sync_"])
-    return run.config, found
+    on_gpu = any(row.get("gpu_peak_bytes", 0) > 0 for row in rows)
+    times = (middle[""], middle["sample_"], middle["update_"], middle["sync_"])
+    return run.config, MeasuredStep(_lengths(run, metrics), *times, on_gpu)
 
 
 def _lengths(run: Run, metrics: list[dict[str, Any]]) -> Lengths:

@@ -23,8 +23,14 @@ from skill_ttrl.stages.planning.problem import MAX_SIMULATED, MAX_TURNS, Problem
 from skill_ttrl.stages.planning.simulate import simulate
 from skill_ttrl.stages.planning.workload import Lengths, MeasuredStep, bounds, count, limited
 
+SMALL = "ttrl_qwen2.5_math_1.5b"
 NAME = "ttrl_qwen2.5_math_7b"
 OPTIONS = PlanOptions(gpus=8, nodes=2, gpu="h100", env_seconds=0.001)
+
+
+EPISODES = ("agent.max_turns=10", "agent.context_mode=episode", "agent.template=boxed")
+AHEAD = PlanOptions(gpus=3, gpu="h100", rollout_gpus=2, env_seconds=0.001)
+FAR = ("rl.eval_steps=null", "rl.save_steps=1000")
 
 
 def problem(*overrides: str, options: PlanOptions = OPTIONS, name: str = NAME) -> Problem:
@@ -75,13 +81,41 @@ def test_no_advice_is_given_for_what_gains_nothing() -> None:
 
 
 def test_staleness_is_advised_where_generation_has_gpus_of_its_own() -> None:
-    apart = problem(options=replace(OPTIONS, gpus=16, rollout_gpus=8))
+    apart = problem(*FAR, options=AHEAD, name=SMALL)
     assert apart.config.vllm.mode == "server" and apart.config.rollout.backend == "vllm"
-    (ahead,) = [
-        each for each in changes(apart) if "max_staleness=1" in each.setting or "max-staleness=1" in each.setting
-    ]
-    assert ahead.effect == "off-policy" and ahead.gain > 1.5
-    assert not [each for each in changes(problem()) if "staleness" in each.setting]
+    (ahead,) = [each for each in changes(apart) if each.setting == "rl.max_staleness=1"]
+    assert ahead.effect == "off-policy" and ahead.gain > 1.2
+    assert not staleness_advised(problem(name=SMALL))
+
+
+def test_staleness_that_a_run_refuses_is_not_advised() -> None:
+    once = problem("rl.in_flight_updates=false", options=AHEAD, name=SMALL)
+    assert staleness_advised(once) == ["rl.max_staleness=1"]
+    ahead = once.with_setting("rl.max_staleness", 1)
+    assert not staleness_advised(ahead)
+    assert "--rollout-gpus=1" in {each.setting for each in changes(once)} - {each.setting for each in changes(ahead)}
+    with pytest.raises(ConfigError, match="max_staleness=2 does not go with this config"):
+        problem("rl.in_flight_updates=false", options=replace(AHEAD, max_staleness=2), name=SMALL)
+    asleep = ["vllm.mode=server", "vllm.servers=['http://a:1','http://b:1']", "vllm.enable_sleep_mode=true"]
+    assert not staleness_advised(problem(*asleep, options=AHEAD, name=SMALL))
+    assumptions: list[str] = []
+    several = replace(AHEAD, rollout_gpus=1, max_staleness=1)
+    what_if = pose(load_config(SMALL), several, assumptions)
+    assert what_if.staleness == 1 and [each for each in assumptions if "refuses several ranks" in each]
+    assert not staleness_advised(what_if)
+
+
+def test_rollouts_run_ahead_to_the_next_checkpoint_or_evaluation() -> None:
+    ahead = replace(AHEAD, max_staleness=1)
+    free, held = (problem(*each, options=ahead, name=SMALL).loop() for each in (FAR, ["rl.eval_steps=2"]))
+    assert held.barriers == (10, 2) and simulate(held).step_seconds > 1.05 * simulate(free).step_seconds
+    assert simulate(held).staleness == 0.5  # every other batch starts with nothing before it
+    every = problem(*FAR, "rl.save_steps=1", options=ahead, name=SMALL).loop()
+    assert simulate(every).step_seconds == pytest.approx(simulate(replace(every, max_staleness=0)).step_seconds)
+
+
+def staleness_advised(asked: Problem) -> list[str]:
+    return [each.setting for each in changes(asked) if "staleness" in each.setting]
 
 
 def test_memory_of_a_learner_is_the_estimate_of_a_run(found: ClusterPlan) -> None:
@@ -163,13 +197,38 @@ def test_factors_are_measured_over_computed_seconds() -> None:
     loop = own.loop()
     sample = simulate(replace(loop, update=0, transfer=0, records=0)).step_seconds
     parts = (2 * sample, 3 * loop.update, 4 * loop.transfer)
-    step = MeasuredStep(own.measured, sum(parts) + 5 * loop.records, *parts)  # type: ignore[arg-type]
+    step = MeasuredStep(own.measured, sum(parts) + 5 * loop.records, *parts, on_gpu=True)  # type: ignore[arg-type]
     found = calibrate(own, step)
     assert [found.generation, found.update, found.transfer, found.records] == pytest.approx([2, 3, 4, 5])
     again = replace(own, factors=found).loop()
     assert simulate(again).step_seconds == pytest.approx(step.seconds)
     with pytest.raises(DataError, match="Name another run"):
         calibrate(replace(own, env_seconds=1e9), step)
+    assert calibrate(own, replace(step, seconds=0.9 * sum(parts))).records == 0  # medians need not add up
+
+
+def test_lengths_of_whole_episodes_grow_with_their_turns_and_responses() -> None:
+    """A first prompt of 20 tokens, 5 responses of 10 and 4 observations of 6: the mean prompt has 20 + 2 x 16 tokens."""
+    config = load_config(NAME, [*EPISODES])
+    known = Lengths(5, 52, (10.0,), 94)
+    assert limited(known, config, None, None) == known
+    assert limited(known, config, 20.0, None) == Lengths(5, 72, (20.0,), 144)
+    assert limited(known, config, None, 10.0) == Lengths(10, 92, (10.0,), 174)
+    short = load_config(NAME, [*EPISODES, "data.max_prompt_tokens=100", "rollout.max_new_tokens=20"])
+    assert limited(known, short, None, 10.0).item == 120
+    packed = Lengths(1, 60, (50.0,), 40)  # most of its samples were skipped
+    assert limited(packed, load_config(NAME), 20.0, None) == replace(packed, responses=(20.0,))
+    assert bounds(config, turns=30).turns == 10
+    turns = load_config(NAME, ["agent.max_turns=10", "agent.template=boxed"])
+    assert limited(Lengths(5, 52, (10.0,), 62), turns, 20.0, 10.0) == Lengths(10, 52, (20.0,), 72)
+
+
+def test_prompts_are_read_anew_each_turn_but_in_whole_episodes() -> None:
+    """Whatever the numbers of votes and of trained samples are."""
+    known = Lengths(5, 900, (10.0,), 910)
+    window = load_config(NAME, ["agent.max_turns=10", "agent.template=boxed", "rollout.n_samples_per_prompt=8"])
+    assert count(window, known).read_per_turn == 900
+    assert count(load_config(NAME, [*EPISODES]), known).read_per_turn == 180
 
 
 def test_the_curve_has_the_points_that_fit_and_growing_batches_keep_growing() -> None:

@@ -86,6 +86,35 @@ def test_one_slow_environment_holds_up_a_whole_step_and_a_step_ahead_hides_it() 
     assert simulate(replace(loop, max_staleness=2)).step_seconds < slow.step_seconds
 
 
+@pytest.mark.parametrize("staleness", [1, 3])
+def test_each_step_in_flight_calls_one_environment_in_lockstep(staleness: int) -> None:
+    """Environments alone take time: as many steps as are in flight share it."""
+    loop = replace(
+        LOOP, env_seconds=1.0, lockstep=True, split=True, decoding=Decoding(fixed=1e-6), max_staleness=staleness
+    )
+    loop = replace(loop, update=1e-3, transfer=0.0, records=0.0)
+    assert simulate(loop).step_seconds == pytest.approx(3 * 12 / (staleness + 1), rel=0.01)
+    in_turn = replace(loop, in_turn=True)
+    assert simulate(in_turn).step_seconds == pytest.approx(3 * 12, rel=0.01)
+
+
+def test_a_batch_alone_has_the_environments_of_one_step() -> None:
+    """A barrier after each step: staleness has no effect, on environments neither."""
+    loop = replace(LOOP, env_seconds=1.0, lockstep=True, split=True, barriers=(1,))
+    serial = simulate(replace(loop, max_staleness=0))
+    assert simulate(replace(loop, max_staleness=3)).step_seconds == pytest.approx(serial.step_seconds)
+
+
+def test_a_step_ahead_is_lost_at_each_barrier() -> None:
+    """Two batches of 15 rounds at once, then two learners' turns: those of the first while the second decodes no more."""
+    loop = replace(LOOP, split=True, transfer=0.0, max_staleness=1, barriers=(2,))
+    both = 15 * DECODING.seconds(12)
+    assert simulate(loop).step_seconds == pytest.approx((both + 2 * 4.1) / 2)
+    free = simulate(replace(loop, barriers=()))
+    assert simulate(replace(loop, barriers=(7, 500))).step_seconds > free.step_seconds
+    assert simulate(replace(loop, barriers=(500,))) == free
+
+
 def test_several_rollouts_in_one_take_the_same_time() -> None:
     loop = replace(LOOP, rollouts=40, turns=2, slots=100, env_seconds=0.1)
     for env_slots, lockstep in ((1, True), (40, False), (1, False)):
