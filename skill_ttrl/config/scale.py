@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from skill_ttrl.config.section import Section
 
@@ -39,6 +39,12 @@ class ScaleConfig(Section):
         if address not in (AUTO, LOCAL) and not _ADDRESS.fullmatch(address):
             raise ValueError("must be auto, local, HOST:PORT or ray://HOST:PORT")
         return address
+
+    @model_validator(mode="after")
+    def _address_is_of_a_cluster(self) -> ScaleConfig:
+        if self.engine == LOCAL and self.address != AUTO:
+            raise ValueError(f"address {self.address} is of a Ray cluster, and engine is local; set scale.engine=ray")
+        return self
 
     @field_validator("workers")
     @classmethod

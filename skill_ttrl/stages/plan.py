@@ -161,7 +161,16 @@ def pose(config: SkillTTRLConfig, options: PlanOptions, assumptions: list[str]) 
             f"{config.name} has no RL phase (phases: {', '.join(config.phases)}), and that is what is planned. Add it: "
             f"--set 'phases=[{','.join((*config.phases, 'rl'))}]'."
         )
+    if config.requires is not None and config.optimize is not None and config.optimize.every is None:
+        raise ConfigError(
+            f"{config.name} optimizes a document, which takes no GPU time of a learner: skillttrl optimize {config.name} --dry-run."
+        )
     _check_options(options)
+    if options.tokens is not None and options.tokens > config.rollout.max_new_tokens:
+        raise ConfigError(
+            f"--tokens {options.tokens:g} is more than a response may have: rollout.max_new_tokens is {config.rollout.max_new_tokens}. Raise it with "
+            "--set, or give fewer."
+        )
     check_trainable(config)
     device = planned_device(config, assumptions, options.gpus) if options.gpu is None else find_gpu(options.gpu)
     machine = arrange(config, device, options.gpus, options.nodes, options.rollout_gpus)

@@ -61,12 +61,18 @@ def test_the_five_rows_come_first_and_full_has_the_rest() -> None:
         (["--gpus", 8, "--set", "model.path=nobody/knows"], 5, "Cannot read the config of the model"),
         (["--gpus", 8, "--set", "rollout.backend=openai"], 2, "cannot be trained"),
         (["--gpus", 8, "--calibrate", "no-such-run"], 4, "no-such-run"),
+        (["--gpus", 8, "--tokens", 10**5], 2, "rollout.max_new_tokens is 3072"),
     ],
 )
 def test_mistakes_are_one_message_before_anything_runs(arguments: list[Any], code: int, words: str) -> None:
     found, out, err = skillttrl("plan", NAME, "--env-seconds", 0, *arguments)
     assert (found, out) == (code, ""), err
     assert words in err and "Traceback" not in err
+
+
+def test_a_recipe_that_optimizes_a_text_names_its_command() -> None:
+    code, _, err = skillttrl("plan", "quickstart_optimize", "--gpus", 8)
+    assert code == 2 and "skillttrl optimize quickstart_optimize --dry-run" in err
 
 
 def test_a_plan_calibrated_on_a_run_predicts_that_run(tiny_yaml: Path, tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ class ChromaIndex:
             reason = " ".join(str(error).split())[:300]
             raise SkillBankError(
                 f"{self._where()} does not serve the skills' vectors: {reason} Start it (chroma run --path FOLDER --port "
-                "PORT), correct skills.chroma_server, or leave it out for an embedded Chroma."
+                "PORT), correct skills.chroma_server, or do without: skills.index=memory."
             ) from None
 
     def _where(self) -> str:

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from skill_ttrl.config.renamed import SYNTHETIC
+from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.sanitize import escape_terminal, one_line
@@ -107,11 +109,13 @@ class BankComparison:
 
 
 def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, int | None]:
-    """The skills at a path and the bank's version: a bank's folder, a run that has one, or a file (None: no version).
+    """The skills at a path and the bank's version: a bank's folder, a run that has one, a file, or `synthetic:operators` (None: no version).
 
     Raises:
         SkillBankError: nothing is there, or it holds no skills; the message suggests similar names.
     """
+    if str(path).startswith(SYNTHETIC):
+        return SkillFile(bank_family(str(path).removeprefix(SYNTHETIC))), None
     path = Path(path)
     if not path.exists():
         raise SkillBankError(

@@ -105,7 +105,13 @@ def _open_shared(
                 "bank, or an older copy of it. Put the bank back, or start a new run."
             )
         _ = bank.retriever
-        return RunBank(config, bank, models or LLMEndpoints(), Exposure(exposure), list(bank.notices))
+        notices = list(bank.notices)
+        if not len(bank):
+            notices.append(
+                f"The shared skill bank {path} has no skills yet. Import some (skillttrl skills import), or let a run add some: distill, evolve, "
+                "skills.extract_from_solutions, or a policy that writes them."
+            )
+        return RunBank(config, bank, models or LLMEndpoints(), Exposure(exposure), notices)
     except BaseException:
         bank.close()
         raise
