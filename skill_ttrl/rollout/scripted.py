@@ -160,7 +160,7 @@ def run_scripted_episode(
 
 def _reset(env: gymnasium.Env[str, str], task: Task, player: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:
     """First observation and `info` of a task, with what the player needs to know of it."""
-    options = {**reset_options(task), **getattr(player, "needs", {})}
+    options = {**reset_options(task), **getattr(player, "requires", {})}
     own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
     observation, info = env.reset(seed=own, options=options)
     return text_of(observation), info

@@ -331,7 +331,10 @@ def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_ow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"collect": {"agent": "openai:m", "epsilon": 0.5}}, "is for a player, but collect.agent=openai:m is a policy"),
+        (
+            {"collect": {"agent": "openai:m", "epsilon": 0.5}},
+            "is for a scripted agent, but collect.agent=openai:m is a policy",
+        ),
         ({"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}}, "but data.train names others"),
         ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
     ],

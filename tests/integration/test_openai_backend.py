@@ -228,7 +228,7 @@ def test_confidence_needs_log_probs_and_has_them_where_the_server_gives_some(sum
         told = skillttrl(*command, *at(server, "endpoints.policy.logprobs=true")).json["strategies"][1]
         blind = skillttrl(*command, *at(server)).json["strategies"][1]
     assert told["strategy"] == blind["strategy"] == "confidence"
-    assert told["needs"] is None and "log-probabilities" in blind["needs"]
+    assert told["requires"] is None and "log-probabilities" in blind["requires"]
 
 
 def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     config = load_config(tmp_path / "sft" / "config.yaml")
     assert config.demonstrations.label == "success" and config.env.kwargs["data"] == "generated"
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=expert")
-    refused(done, 3, "none says what its player advised")
+    refused(done, 3, "none says what its agent advised")
 
 
 @pytest.mark.parametrize(
@@ -244,7 +244,7 @@ def test_advice_that_nobody_gave(episodes: Path) -> None:
     refused(
         run_of(silent, "demonstrations.label=expert"),
         3,
-        "none says what its player advised",
+        "none says what its agent advised",
         "demonstrations.label=success",
     )
     assert run_of(silent, "demonstrations.label=success").code == 0

@@ -42,7 +42,9 @@ def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: P
     assert [found.json[name] for name in ("problems", "visits", "labelled", "trained_on")] == [3, 3, 3, 3]
     each = strategies(found.json)
     assert set(each) == set(STRATEGIES) and next(iter(each)) == "majority"
-    assert [name for name in each if each[name]["needs"]] == ["harmonic"]  # a run has a history, and no paraphrase here
+    assert [name for name in each if each[name]["requires"]] == [
+        "harmonic"
+    ]  # a run has a history, and no paraphrase here
     # The majority of the laboratory is the run's own: winner by winner, and whether it was true.
     held = [(row["task_id"], row["answer"], row["majority_ratio"], row["correct"]) for row in lines(run)]
     mine = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
@@ -121,7 +123,7 @@ def test_a_model_is_asked_in_two_wordings(
     )
     found = skillttrl(*asked, *ALL, "-o", "lab", "--json")
     assert found.code == 0, found
-    assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["needs"] is None
+    assert found.json["trained_on"] is None and strategies(found.json)["harmonic"]["requires"] is None
     rows = lines(tmp_path / "lab", "samples.jsonl")
     assert all([sample["prompt_variant"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
     assert all("now" not in row["task"]["options"]["question"] for row in rows)

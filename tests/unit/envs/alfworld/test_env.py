@@ -258,7 +258,7 @@ def test_a_step_before_reset_is_refused(env: ALFWorldEnv) -> None:
     [
         (
             {"tsk": "x"},
-            r"has no option 'tsk'\. Did you mean 'task'\? Known: moved, reference, rule, skill, task, walkthrough\.",
+            r"has no option 'tsk'\. Did you mean 'task'\? Known: ground_truth, moved, rule, skill, task, walkthrough\.",
         ),
         ({3: "x"}, "has no option 3"),
         ("task", "The options of SkillTTRL/ALFWorld-v0 are a dict, found str"),

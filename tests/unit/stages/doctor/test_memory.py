@@ -18,6 +18,8 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ModelError
+from skill_ttrl.rl.forward.log_probs import GPU_BLOCK
+from skill_ttrl.rl.policy import LOGIT_BUDGET
 
 SMALL = {"vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6} | {
     "num_attention_heads": 8,
@@ -294,7 +296,7 @@ def test_prompts_that_packed_samples_share_count_once() -> None:
 def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
     config = load_config("ttrl_qwen2.5_math_7b", ["rl.micro_batch_size=64"])
     logits = gpu_estimate(config, (152064, 3584, 18944, 28, 28, 4, False)).parts["logits"]
-    assert logits <= 4 * 4 * 32_000_000
+    assert logits <= 4 * 4 * GPU_BLOCK + 2 * LOGIT_BUDGET
 
 
 def test_built_in_policy_needs_no_download() -> None:
