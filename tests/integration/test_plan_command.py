@@ -100,6 +100,7 @@ def test_a_plan_calibrated_on_a_run_predicts_that_run(tiny_yaml: Path, tmp_path:
     assert code == 3 and "--set rl.max_staleness=0" in err
 
 
+@pytest.mark.slow
 def test_the_curve_is_an_image_and_part_of_the_json(tmp_path: Path) -> None:
     image = tmp_path / "curve.svg"
     found = planned("quickstart", "--gpus", 8, "--gpu", "h100", "--env-seconds", 0, "--svg", image)

@@ -104,7 +104,12 @@ def test_all_that_is_wrong_with_the_nodes_is_said_together() -> None:
 
 @pytest.mark.parametrize("address", ["auto", "local", "10.0.0.7:6379", "ray://head.lab:10001", "[::1]:6379"])
 def test_addresses_that_are_some(address: str) -> None:
-    assert ScaleConfig(address=address).address == address
+    assert ScaleConfig(engine="ray", address=address).address == address
+
+
+def test_an_address_needs_an_engine() -> None:
+    with pytest.raises(ValueError, match=r"engine is local; set scale\.engine=ray"):
+        ScaleConfig(address="local")
 
 
 @pytest.mark.parametrize(

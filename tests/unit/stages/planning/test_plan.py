@@ -88,6 +88,7 @@ def test_staleness_is_advised_where_generation_has_gpus_of_its_own() -> None:
     assert not staleness_advised(problem(name=SMALL))
 
 
+@pytest.mark.slow
 def test_staleness_that_a_run_refuses_is_not_advised() -> None:
     once = problem("rl.in_flight_updates=false", options=AHEAD, name=SMALL)
     assert staleness_advised(once) == ["rl.max_staleness=1"]
