@@ -299,7 +299,7 @@ def test_an_output_layer_that_keeps_old_weights_ends_the_run(
     backend: Any, loaded: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.weight_sync.pack_output_layer", lambda model: None)
+        patch.setattr("skill_ttrl.llm.vllm.updates.pack_output_layer", lambda model: None)
         move(loaded)
         with pytest.raises(WeightSyncError, match="differ from the learner's by"):
             backend.update_weights(8)

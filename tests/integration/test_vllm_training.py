@@ -90,7 +90,7 @@ def test_a_run_follows_all_weights(trained: Path) -> None:
     look_at(trained)
 
 
-@pytest.mark.parametrize("updates", ["lora", "weights"])
+@pytest.mark.parametrize("updates", ["lora", "full"])
 def test_a_run_follows_adapters(updates: str, trained: Path, tmp_path: Path) -> None:
     config = lora_config(trained, updates, "vllm.enable_sleep_mode=true", "rl.learning_rate=1e-2")
     train.run(config, tmp_path / "run")
