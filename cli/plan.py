@@ -96,7 +96,7 @@ def plan(
 
     Example: `skillttrl plan ttrl_qwen2.5_math_7b --gpus 8 --nodes 2 --price 2.5`
     """
-    from skill_ttrl.stages.plan import PlanOptions, run, write_curve
+    from skill_ttrl.stages.plan import PlanOptions, run
     from skill_ttrl.stages.setup.checks import load_checked
 
     options = PlanOptions(
@@ -113,12 +113,9 @@ def plan(
         turns=turns,
         calibrate=calibrate,
     )
-    settings = load_checked(config, overrides or [])
-    found = run(settings, options)
-    lines = None if svg is None else write_curve(settings, options, svg)
+    found = run(load_checked(config, overrides or []), options, svg)
     if as_json:
-        curves = {} if lines is None else {"curve": {name: list(map(asdict, line)) for name, line in lines.items()}}
-        print_json(asdict(found) | curves)
+        print_json(asdict(found))
         return
     Console().print(cluster_view(found, full=full))
     if svg is not None:

@@ -52,9 +52,9 @@ async def rollout(
             envs,
             RolloutContext(agent, backend, settings, on_episode),
         )
-    tries = [run.finished[place] for place in range(len(owners))]
+    rollouts = [run.finished[place] for place in range(len(owners))]
     starts = range(0, len(owners), group_size)
-    return [Group(task, tuple(tries[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
+    return [Group(task, tuple(rollouts[start : start + group_size])) for task, start in zip(tasks, starts, strict=True)]
 
 
 async def _play(
@@ -207,12 +207,14 @@ def refuse_failure(groups: Sequence[Group]) -> list[str]:
         EndpointError: the model gave no answer in any rollout.
         EnvError: every rollout failed: the environment is broken, and there is nothing to learn from or to measure.
     """
-    tries = [trajectory for group in groups for trajectory in group.trajectories]
-    errors = [trajectory.error for trajectory in tries if trajectory.error is not None]
-    if tries and all_unanswered(groups):
+    rollouts = [trajectory for group in groups for trajectory in group.trajectories]
+    errors = [trajectory.error for trajectory in rollouts if trajectory.error is not None]
+    if rollouts and all_unanswered(groups):
         raise EndpointError(
-            f"The model gave no answer in any of {len(tries)} rollouts. The first: {errors[0]}", "failed"
+            f"The model gave no answer in any of {len(rollouts)} rollouts. The first: {errors[0]}", "failed"
         )
-    if errors and len(errors) == len(tries):
-        raise EnvError(f"Every one of {len(tries)} rollouts failed in {groups[0].task.env_id}. The first: {errors[0]}")
+    if errors and len(errors) == len(rollouts):
+        raise EnvError(
+            f"Every one of {len(rollouts)} rollouts failed in {groups[0].task.env_id}. The first: {errors[0]}"
+        )
     return errors

@@ -96,14 +96,17 @@ class ClusterPlan:
     staleness: float
     changes: list[Change] = field(default_factory=list)
     assumptions: list[str] = field(default_factory=list)
+    curve: Mapping[str, list[Point]] = field(default_factory=dict)
+    """Throughput by number of GPUs, of each line of the image; empty without one."""
 
 
-def run(config: SkillTTRLConfig, options: PlanOptions | None = None) -> ClusterPlan:
-    """Plan the RL phase of a config.
+def run(config: SkillTTRLConfig, options: PlanOptions | None = None, svg: Path | None = None) -> ClusterPlan:
+    """Plan the RL phase of a config; with `svg` also draw its throughput from 1 to 1,000 GPUs into that file.
 
     Raises:
         ConfigError: the config has no such phase, or config, machine and options do not go together.
-        DataError, RunFolderError: the run to calibrate with is of no use.
+        DataError: the run to calibrate with is of no use.
+        RunFolderError: there is no such run, or the image cannot be written.
         ModelError: the sizes or the speed of the model are not known, or it does not fit.
     """
     options = options or PlanOptions()
@@ -147,6 +150,7 @@ def run(config: SkillTTRLConfig, options: PlanOptions | None = None) -> ClusterP
         staleness=outcome.staleness,
         changes=found,
         assumptions=assumptions,
+        curve={} if svg is None else write_curve(problem, svg),
     )
 
 
@@ -200,28 +204,25 @@ def pose(config: SkillTTRLConfig, options: PlanOptions, assumptions: list[str]) 
     return problem
 
 
-def write_curve(
-    config: SkillTTRLConfig, options: PlanOptions, path: Path, counts: Sequence[int] = COUNTS
-) -> dict[str, list[Point]]:
+def write_curve(problem: Problem, path: Path, counts: Sequence[int] = COUNTS) -> dict[str, list[Point]]:
     """Write the throughput with these numbers of GPUs as SVG, and return its lines by name.
 
     Raises:
         ConfigError: the model fits on none of these numbers of GPUs.
         RunFolderError: the file cannot be written.
-        SkillTTRLError: see `run`.
     """
-    problem = pose(config, options, [])
+    name, gpus = problem.config.name, problem.machine.gpus
     lines = {AS_CONFIGURED: curve(problem, counts=counts)}
     if (advised := best(changes(problem))) is not None:
         lines[f"with {advised.setting}"] = curve(advised_problem(problem, advised), counts=counts)
     lines[GROWING] = curve(problem, grows=True, counts=counts)
-    lines = {name: line for name, line in lines.items() if line}
+    lines = {label: line for label, line in lines.items() if line}
     if not lines:
         raise ConfigError(
-            f"--svg: {config.name} fits on none of {counts[0]} to {counts[-1]} GPUs shared out as --gpus {options.gpus}."
+            f"--svg: {name} fits on none of {counts[0]} to {counts[-1]} GPUs shared out as --gpus {gpus}."
         )
     with wrap_os_errors("write", path):
-        write_atomic(path, draw(f"{config.name} on {device_name(problem.machine.device)}", lines).encode())
+        write_atomic(path, draw(f"{name} on {device_name(problem.machine.device)}", lines).encode())
     return lines
 
 
@@ -276,8 +277,8 @@ def _with_rates(
 def _env_seconds(config: SkillTTRLConfig, options: PlanOptions, assumptions: list[str]) -> float:
     if options.env_seconds is not None:
         return options.env_seconds
-    found = measure_env_seconds(config)
-    assumptions.append(f"a step of the environment takes {found * 1e3:.2g} ms, measured here (--env-seconds)")
+    found, what = measure_env_seconds(config)
+    assumptions.append(f"a step of the environment takes {found * 1e3:.2g} ms, measured here{what} (--env-seconds)")
     return found
 
 
@@ -301,7 +302,7 @@ def _env_seconds_of(own: SkillTTRLConfig, problem: Problem, options: PlanOptions
     if options.env_seconds is None and own.env == problem.config.env:
         return problem.env_seconds
     try:
-        return measure_env_seconds(own)
+        return measure_env_seconds(own)[0]
     except ConfigError:
         assumptions.append("environment steps of the run cannot be measured here: they count as generation")
         return 0.0

@@ -13,11 +13,10 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from skill_ttrl.config import BuiltinConfig, SkillTTRLConfig
+from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hand_over import HandOver
@@ -25,15 +24,11 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, save_model
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
+from tests.integration.test_vllm_server import CLOSE, QUESTIONS, SHAPE, largest_difference, move
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
-torch: Any = pytest.importorskip("torch")
 
-CLOSE = 1e-4
-"""Largest difference of log-probs in float32 that is rounding, nats."""
-SHAPE = BuiltinConfig(hidden_size=128, layers=2, heads=4, max_positions=512)
-QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
 CALLERS, CALLS, SAMPLES = 4, 6, 2
 VERSIONS = 3
 
@@ -85,19 +80,6 @@ def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[P
         process.kill()
 
 
-def scores(model: Any, generation: Generation) -> float:
-    """Largest difference of a generation's log-probs to those of a model."""
-    found = 0.0
-    for done in generation.completions:
-        ids = torch.tensor([[*generation.prompt_ids, *done.token_ids]])
-        with torch.no_grad():
-            log_p = torch.log_softmax(model(input_ids=ids).logits[0].float(), dim=-1)
-        start = len(generation.prompt_ids) - 1
-        own = [float(log_p[start + place, token]) for place, token in enumerate(done.token_ids)]
-        found = max([found, *(abs(a - b) for a, b in zip(own, done.logprobs, strict=True))])
-    return found
-
-
 def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: Path, servers: Path) -> None:
     addresses = [each["address"] for each in json.loads(servers.read_text())["servers"]]
     config = SkillTTRLConfig.model_validate({"model": {"path": str(model)}})
@@ -126,11 +108,7 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: 
         callers = [pool.submit(call, number) for number in range(CALLERS)]
         for version in range(1, VERSIONS + 1):
             first_done.acquire()  # under load: calls have ended, and others are on their way
-            with torch.no_grad():
-                for parameter in learner.model.parameters():
-                    parameter.add_(
-                        0.03 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(version))
-                    )
+            move(learner.model, 0.03 + version / 1000)  # the scale seeds the noise, too
             versions.append(copy.deepcopy(learner.model))
             backend.update_weights(version)
             if version == 2:
@@ -143,7 +121,7 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: 
         (version,) = {done.policy_version for each in generations for done in each.completions}
         seen.add(version)
         assert all(len(each.completions) == SAMPLES for each in generations)
-        assert max(scores(versions[version], each) for each in generations) < CLOSE
+        assert largest_difference(LoadedModel(versions[version], tokenizer), generations) < CLOSE
     assert len(seen) > 1, "calls before and after an update"
     assert any("sent again" in text or "given the weights" in text for text in notices)
     assert {each["pid"] for each in json.loads(servers.read_text())["servers"]} != before, "it was started again"

@@ -197,9 +197,9 @@ def failures(rows: Sequence[TaskSamples]) -> list[str]:
         EnvError: every try failed: the environment is broken, and there is nothing to measure.
     """
     errors = [sample.error for row in rows for sample in row.samples if sample.error is not None]
-    tries = sum(len(row.samples) for row in rows)
-    if errors and len(errors) == tries:
-        raise EnvError(f"Every one of {tries} rollouts failed in {rows[0].task.env_id}. The first: {errors[0]}")
+    rollouts = sum(len(row.samples) for row in rows)
+    if errors and len(errors) == rollouts:
+        raise EnvError(f"Every one of {rollouts} rollouts failed in {rows[0].task.env_id}. The first: {errors[0]}")
     return errors
 
 
@@ -285,9 +285,9 @@ def _answer_entropy(row: TaskSamples) -> float:
 
 def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
     """Use of the skill bank, counted as in `run_bank.skill_figures`."""
-    tries = [sample for row in rows for sample in row.samples]
-    counts = [sample.skills for sample in tries if sample.skills is not None]
-    return {name: sum(found[name] for found in counts) / len(tries) for name in (counts[0] if counts else ())}
+    rollouts = [sample for row in rows for sample in row.samples]
+    counts = [sample.skills for sample in rollouts if sample.skills is not None]
+    return {name: sum(found[name] for found in counts) / len(rollouts) for name in (counts[0] if counts else ())}
 
 
 def _powers_of_two(largest: int) -> list[int]:

@@ -17,7 +17,8 @@ from skill_ttrl.stages.planning.workload import Workload
 BF16, FP32 = 2, 4
 MEASURED_MFU = ((0.494e9, 0.114), (1.544e9, 0.245))
 """(parameters, 6 N tokens a second as a share of the peak) of updates on an H100: 38,300 tokens a second at 0.5B, 26,200 at 1.5B
-(docs/speed-results.md, "On a GPU"). Between them by the logarithm; outside the nearer one, as nothing larger was measured."""
+(benchmarks/results/learner-speed.md). Between them by the logarithm; outside the nearer one, as nothing larger was measured. The learner is
+faster since: 0.20 at 0.5B on an H200, so plans of small models take their updates for too long."""
 HF_LAUNCH_SECONDS = 3.0e-3
 """A layer's decoding round with `rollout.backend: hf` on an H100, which starts every kernel from Python: 18.6 s for 256 rounds of 24 layers
 (docs/speed-results.md, "On a GPU")."""

@@ -19,22 +19,22 @@ EPISODES, STEPS = 3, 5
 """Of the measurement, at most."""
 
 
-def measure_env_seconds(config: SkillTTRLConfig) -> float:
-    """Median seconds of a step, over a few episodes of the first possible actions.
+def measure_env_seconds(config: SkillTTRLConfig) -> tuple[float, str]:
+    """Median seconds of a step, over a few episodes of the first possible actions; and what it was measured on, if not on training tasks.
 
     Raises:
         ConfigError: the environment or its tasks cannot be had here, or only after work that takes long.
     """
     env_id = resolve_env(config.env.id)
     try:
-        return _measure(config, env_id, training_tasks(config, env_id, config.data.train, AtOnce())[:EPISODES])
+        return _measure(config, env_id, training_tasks(config, env_id, config.data.train, AtOnce())[:EPISODES]), ""
     except TakesLongError as slow:
         reason = str(slow)
     except (SkillTTRLError, OSError) as error:
         reason = str(error).rstrip(".")
     try:  # the data of a task of one question may be missing: any question shows how long an answer takes
         question = Task(id="any", env_id=env_id, options={"question": "Compute 1+1."})
-        return _measure(config, env_id, [question])
+        return _measure(config, env_id, [question]), f" on a question of our own, as the tasks cannot be had: {reason}"
     except (SkillTTRLError, OSError):
         raise ConfigError(
             f"The time of a step of {env_id} cannot be measured here: {reason}. Give its seconds: --env-seconds 0.01, or the data."

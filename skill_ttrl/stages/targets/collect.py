@@ -130,7 +130,7 @@ def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
 def _collect(
     found: EvalTarget, collection: Collection, sampling: Sampling, chunk: int | None, *, use_bank: bool
 ) -> Collected:
-    config, tries = found.config, collection.selection.rollouts_per_task
+    config, per_task = found.config, collection.selection.rollouts_per_task
     if chunk is not None and chunk < 1:
         raise ConfigError(f"chunk must be at least 1, found {chunk}.")
     size = chunk or min(CHUNK, config.rollout.max_batch_size)
@@ -142,7 +142,7 @@ def _collect(
         "chunk": size,
         "skill_bank": use_bank and config.skills is not None,
     }
-    plan = plan_episodes(units, SamplingPass("", tries, sampling, collection.seed), size)
+    plan = plan_episodes(units, SamplingPass("", per_task, sampling, collection.seed), size)
 
     def play(writer: EpisodeWriter) -> int:
         meter = _Meter(current_ledger())

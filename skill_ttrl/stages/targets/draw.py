@@ -100,7 +100,7 @@ def draw_samples(
     if len(most) == 1 and subject.config.scale.engine != LOCAL:
         progress.notice("All problems are one chunk, which one worker samples. With --batch-size N there are more.")
     with open_sampler(subject, tasks, progress, **how) as sampler:
-        plan = plan_samples(sampler.kept, draws, size, subject.config.rollout.max_batch_size)
+        plan = plan_samples(sampler.fitting, draws, size, subject.config.rollout.max_batch_size)
         unknown = UnknownWords(sampler.tokenizer)
         rows = run_sampling_plan(
             plan, lambda left: unknown.watch(sampler.sample(left)), folder, progress, _facts(known)

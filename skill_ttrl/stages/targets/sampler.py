@@ -33,7 +33,7 @@ class Sampler(Protocol):
     """A policy with its agent, its bank and environments."""
 
     @property
-    def kept(self) -> Problems:
+    def fitting(self) -> Problems:
         """The problems whose prompts fit."""
         ...
 
@@ -90,7 +90,7 @@ def open_sampler(
         facts: _Facts = pool.facts()
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
-        yield RemoteSampler(pool, facts.kept, facts.tokenizer)
+        yield RemoteSampler(pool, facts.fitting, facts.tokenizer)
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class LocalSampler:
     """A policy that is loaded in this process."""
 
     worker: RolloutWorker
-    kept: Problems
+    fitting: Problems
     paraphrase: Callable[[Sequence[str]], list[str]] | None
 
     @property
@@ -129,7 +129,8 @@ class LocalSampler:
         """See `Sampler`."""
         worker = self.worker
         return join(
-            play_controls(worker.config, own, worker.envs, worker.agent, source=name) for name, own in self.kept.items()
+            play_controls(worker.config, own, worker.envs, worker.agent, source=name)
+            for name, own in self.fitting.items()
         )
 
 
@@ -138,7 +139,7 @@ class RemoteSampler:
     """A policy that the workers of a cluster have loaded."""
 
     pool: Pool
-    kept: Problems
+    fitting: Problems
     tokenizer: Any
 
     def sample(
@@ -175,7 +176,7 @@ class _Notices(Progress):
 class _Facts:
     """Facts that a worker gives of the policy that it has loaded."""
 
-    kept: Problems
+    fitting: Problems
     tokenizer: Any
     notices: list[tuple[str, bool]]
 
@@ -205,9 +206,9 @@ class PolicySetup:
         with ExitStack() as stack:
             bank = target.bank() if self.use_bank else NoBank()
             stack.callback(bank.close)
-            worker, kept = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
+            worker, fitting = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
             stack.callback(worker.close)
-            yield LocalSampler(worker, kept, _paraphraser(worker, kept) if self.both_wordings else None)
+            yield LocalSampler(worker, fitting, _paraphraser(worker, fitting) if self.both_wordings else None)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
         """Load the policy in a worker, for as long as its process lives: `scale.worker.Setup`."""
@@ -218,7 +219,7 @@ class PolicySetup:
         def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
             return sampler.controls() if chunk is None else sampler.sample_chunk(chunk)
 
-        return work, _Facts(sampler.kept, sampler.tokenizer, notices.texts)
+        return work, _Facts(sampler.fitting, sampler.tokenizer, notices.texts)
 
     def check(self) -> None:
         """See that a node has what the policy and its environment are loaded from: `scale.preflight.Check`.

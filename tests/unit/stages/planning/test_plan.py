@@ -246,12 +246,13 @@ def test_the_curve_has_the_points_that_fit_and_growing_batches_keep_growing() ->
 
 def test_the_image_has_a_dot_for_each_point(tmp_path: Path) -> None:
     name, options = "quickstart", PlanOptions(gpus=8, gpu="h100", env_seconds=0.0)
-    lines = write_curve(load_config(name), options, tmp_path / "curve.svg", counts=(1, 8, 64))
+    posed = pose(load_config(name), options, [])
+    lines = write_curve(posed, tmp_path / "curve.svg", counts=(1, 8, 64))
     image = ElementTree.parse(tmp_path / "curve.svg").getroot()
     dots = image.findall(".//{http://www.w3.org/2000/svg}circle")
     assert len(lines) == 3 and len(dots) == sum(map(len, lines.values())) == 9
     with pytest.raises(RunFolderError):
-        write_curve(load_config(name), options, tmp_path / "none" / "curve.svg", counts=(8,))
+        write_curve(posed, tmp_path / "none" / "curve.svg", counts=(8,))
 
 
 def test_a_shape_is_read_once_for_all_that_is_simulated() -> None:
