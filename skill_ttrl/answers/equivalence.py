@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -64,6 +64,19 @@ class EquivalenceCache:
                 found |= self._decide(sorted(answer for answer in distinct if answer not in found))
         return found
 
+    def judged(self, answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
+        """The results of those answers that the worker has to judge."""
+        found = self.of(answers)
+        asked = (answer for answer in sorted(found) if found[answer].rule == "symbolic" or found[answer].gave_up)
+        return {answer: found[answer] for answer in asked if not isinstance(decide(answer), EquivalenceResult)}
+
+    def take_over(self, judged: Mapping[str, EquivalenceResult]) -> None:
+        """Take what another process's worker has judged as this one's; what is known here stays as it is."""
+        with _lock:
+            new = {answer: result for answer, result in judged.items() if answer not in self._known}
+            self._persist(new)
+            self._remember(new)
+
     def _decide(self, answers: Sequence[str]) -> dict[str, EquivalenceResult]:
         decided: dict[str, EquivalenceResult] = {}
         hard: dict[str, Tree] = {}
@@ -75,11 +88,18 @@ class EquivalenceCache:
                 hard[answer] = found
         if hard:
             judged = dict(zip(hard, map(judged_result, hard, self._pool.judge(list(hard.values()))), strict=True))
-            if self._path is not None:
-                rows = ({"answer": answer, **asdict(result)} for answer, result in judged.items())
-                append_whole(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode(), durable=False)
-                self._persisted |= judged
+            self._persist(judged)
             decided |= judged
+        self._remember(decided)
+        return decided
+
+    def _persist(self, judged: Mapping[str, EquivalenceResult]) -> None:
+        if self._path is not None and judged:
+            rows = ({"answer": answer, **asdict(result)} for answer, result in judged.items())
+            append_whole(self._path, "".join(json.dumps(row) + "\n" for row in rows).encode(), durable=False)
+            self._persisted |= judged
+
+    def _remember(self, decided: Mapping[str, EquivalenceResult]) -> None:
         for result in decided.values():
             self.counts[result.rule] += 1
             if result.gave_up:
@@ -87,7 +107,6 @@ class EquivalenceCache:
         if len(self._known) + len(decided) > MAX_REMEMBERED:
             self._known = dict(self._persisted)
         self._known |= {answer: result for answer, result in decided.items() if len(answer) <= MAX_LENGTH}
-        return decided
 
 
 def canonical(answer: str | None) -> str | None:
@@ -116,6 +135,16 @@ def verdict(answer: str | None) -> EquivalenceResult | None:
         return None
     found = _current.of([answer])[answer]
     return found if found.key else None
+
+
+def judged(answers: Iterable[str | None]) -> dict[str, EquivalenceResult]:
+    """Decide answers here, and return the results that took a judgement by SymPy, for another process to take over."""
+    return _current.judged(answers)
+
+
+def take_over(verdicts: Mapping[str, EquivalenceResult]) -> None:
+    """Take what another process has found out (`judged`) as found out here, and write it down where results are."""
+    _current.take_over(verdicts)
 
 
 def counters() -> dict[str, int]:

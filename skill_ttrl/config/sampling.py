@@ -84,6 +84,10 @@ class RolloutConfig(Section):
     """0 keeps the whole vocabulary."""
     max_new_tokens: int = Field(default=3072, ge=1)
     """Longest completion in tokens (TTRL: 3072)."""
+    prompts_per_batch: int | None = Field(default=None, ge=1)
+    """Prompts whose rollouts are sampled together, from a seed of their own; the next ones follow, or are sampled by another worker of a Ray
+    cluster at the same time (`scale.engine`). Fewer take less memory. None: all prompts of a step, or of an evaluation. Another number draws other
+    samples from the same seed."""
     max_batch_size: int = Field(default=1024, ge=1)
     """Most rows that the `hf` backend decodes at once. Another number draws other samples from the same seed."""
     mode: Literal["auto", "sync", "async"] = "auto"

@@ -26,6 +26,13 @@ class AbandonedError(asyncio.CancelledError):
     """A rollout whose run has left. Like any that is cancelled it is no `Exception`, and no event loop reports it as lost."""
 
 
+def refuse_abandoned() -> None:
+    """Raise `AbandonedError` where the run has left the rollouts of this context."""
+    left = LEFT.get()
+    if left is not None and left.is_set():
+        raise AbandonedError
+
+
 class HandOver:
     """Another backend, for rollouts of several threads; everything that is not here is that backend's.
 
@@ -74,9 +81,7 @@ class HandOver:
 
     def _begin(self) -> bool:
         """Begin a turn, if now is the time for one."""
-        left = LEFT.get()
-        if left is not None and left.is_set():
-            raise AbandonedError
+        refuse_abandoned()
         with self._changed:
             free = not self._handing_over and not (self._one_at_a_time and self._turns)
             self._turns += free

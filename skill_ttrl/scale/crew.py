@@ -58,7 +58,9 @@ class RayCrew:
 
     def give(self, worker: str, item: Any) -> None:
         """See `pool.Crew`."""
-        self._call(worker, False, self._actors[worker].work.remote(item))
+        actor = self._actors.get(worker)
+        if actor is not None:
+            self._call(worker, False, actor.work.remote(item))
 
     def wait(self) -> Sequence[Event]:
         """See `pool.Crew`. Not `ray.wait`, which swallows what a signal's handler raises."""

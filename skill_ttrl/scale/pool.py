@@ -1,21 +1,25 @@
 """An ordered map over workers that come and go. Knows nothing of Ray: a `Crew` says what happens to the workers.
 
 Results are yielded in the order of the items, each exactly once, to one caller, who writes them down: a worker that dies loses
-nothing and doubles nothing, whatever it had done of its item.
+nothing and doubles nothing, whatever it had done of its item. Several threads may map at the same time: the items of whoever came first go first.
 """
 
 from __future__ import annotations
 
 import heapq
+import threading
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from skill_ttrl.errors import ScaleError
 
 WINDOW = 4
 """Items of each worker that may be done, or under way, ahead of the first one that is missing."""
+FOLLOW_S = 1.0
+"""Longest wait of a thread for another one that waits for the crew, in seconds."""
 
 Notice = Callable[[str], None]
 
@@ -62,11 +66,11 @@ class Crew(Protocol):
     """Workers that come and go."""
 
     def give(self, worker: str, item: Any) -> None:
-        """Have a ready worker without an item work on this one."""
+        """Have a ready worker without an item work on this one; nothing where it is gone, as `wait` will say."""
         ...
 
     def wait(self) -> Sequence[Event]:
-        """Wait for what happens next, for a moment at most; start workers where there is room for more."""
+        """Wait for what happens next, for a moment at most; start workers where there is room for more. One thread waits at a time."""
         ...
 
     def close(self) -> None:
@@ -74,15 +78,23 @@ class Crew(Protocol):
         ...
 
 
-@dataclass
+@dataclass(eq=False)
 class _Work:
     """The items of one map."""
 
     items: Sequence[Any]
     waiting: list[int]
     """Numbers of the items that no worker has, as a heap: the first ones come first, also after a worker has died."""
+    first: int = 0
+    """Number of the first item that is missing."""
     early: dict[int, Done] = field(default_factory=dict)
+    news: list[int] = field(default_factory=list)
+    """Numbers of the items that are done and not reported yet."""
     deaths: Counter[int] = field(default_factory=Counter)
+
+    def has_next(self, ahead: int) -> bool:
+        """True if there is an item for a worker, no more than so many ahead of the first one that is missing."""
+        return bool(self.waiting) and self.waiting[0] < self.first + ahead
 
 
 class Pool:
@@ -96,9 +108,13 @@ class Pool:
 
     def __init__(self, crew: Crew, retries: int, notice: Notice) -> None:
         self._crew, self._retries, self._notice = crew, retries, notice
-        self._at: dict[str, int | None] = {}  # ready workers, and the number of the item that each is at
+        self._at: dict[str, tuple[_Work, int] | None] = {}  # ready workers, and the item that each is at
         self._facts: list[Any] = []
         self._failed_starts = 0
+        self._maps: list[_Work] = []
+        self._failure: Exception | None = None
+        self._changed = threading.Condition()
+        self._waits = False  # a thread waits for the crew; the others wait for it
 
     def facts(self) -> Any:
         """Facts that the setup gives, as soon as one worker is ready.
@@ -107,88 +123,150 @@ class Pool:
             ScaleError: workers die before they are ready.
             Exception: whatever the setup raised.
         """
-        while not self._facts:
-            self._advance(_Work((), []))
+        for _ in self._events(lambda: bool(self._facts)):
+            pass
         return self._facts[0]
 
-    def map(self, items: Sequence[Any], on_done: Callable[[int, Any], None] | None = None) -> Generator[Any]:
+    def map(
+        self,
+        items: Sequence[Any],
+        on_done: Callable[[int, Any], None] | None = None,
+        stop: Callable[[], None] = lambda: None,
+    ) -> Generator[Any]:
         """Yield the result of each item, in the order of the items.
 
         Args:
             items: inputs.
             on_done: called with number and result of an item as soon as it is done, in any order.
+            stop: called again and again while a result is waited for; what it raises ends the map.
 
         Raises:
-            ScaleError: an item's workers die, more often than is retried.
+            ScaleError: an item's workers die, more often than is retried; or the pool is closed.
             Exception: whatever the work on an item raised, after the results of the items before it.
         """
         work = _Work(items, list(range(len(items))))
-        for number in range(len(items)):
-            self._give(work, number)
-            while number not in work.early:
-                self._advance(work, on_done)
-                self._give(work, number)
-            done = work.early.pop(number)
-            if done.error is not None:
-                raise done.error
-            yield done.result
+        with self._changed:
+            self._maps.append(work)
+        try:
+            for number in range(len(items)):
+                work.first = number
+                for _ in self._events(partial(work.early.__contains__, number)):
+                    stop()
+                    self._report(work, on_done)
+                self._report(work, on_done)
+                done = work.early.pop(number)
+                if done.error is not None:
+                    raise done.error
+                yield done.result
+        finally:
+            with self._changed:
+                self._maps.remove(work)
 
     def close(self) -> None:
-        """Stop all workers."""
+        """Stop all workers; a map in another thread ends with a `ScaleError`."""
+        with self._changed:
+            self._failure = self._failure or ScaleError("The workers were stopped.")
+            self._changed.notify_all()
         self._crew.close()
 
-    def _give(self, work: _Work, first: int) -> None:
-        """Give idle workers the next items, not too far ahead of the first one that is missing."""
-        limit = first + WINDOW * len(self._at)
+    def _report(self, work: _Work, on_done: Callable[[int, Any], None] | None) -> None:
+        with self._changed:
+            news, work.news = work.news, []
+            done = [(number, work.early[number]) for number in news]
+        for number, event in done:
+            if on_done is not None and event.error is None:
+                on_done(number, event.result)
+
+    def _events(self, reached: Callable[[], bool]) -> Iterator[None]:
+        """Have the workers work, and yield after whatever has happened to any of them, until it is `reached`."""
+        while True:
+            with self._changed:
+                if self._failure is not None:
+                    raise self._failure
+                self._give()
+                if reached():
+                    return
+                follows = self._waits
+                if follows:
+                    self._changed.wait(FOLLOW_S)
+                else:
+                    self._waits = True
+            if not follows:
+                self._lead()
+            yield
+
+    def _lead(self) -> None:
+        """Wait for the crew, in the place of all threads that map."""
+        events: Sequence[Event] = ()
+        try:
+            events = self._crew.wait()
+        finally:
+            with self._changed:
+                self._waits = False
+                for event in events:
+                    self._take(event)
+                self._changed.notify_all()
+
+    def _give(self) -> None:
+        """Give idle workers the next items, not too far ahead of the first one of their map that is missing."""
+        ahead = WINDOW * len(self._at)
         for worker, busy in self._at.items():
-            if busy is None and work.waiting and work.waiting[0] < limit:
+            work = None if busy else next((each for each in self._maps if each.has_next(ahead)), None)
+            if work is not None:
                 number = heapq.heappop(work.waiting)
-                self._at[worker] = number
+                self._at[worker] = work, number
                 self._crew.give(worker, work.items[number])
 
-    def _advance(self, work: _Work, on_done: Callable[[int, Any], None] | None = None) -> None:
-        for event in self._crew.wait():
-            match event:
-                case Ready():
-                    self._at[event.worker], self._failed_starts = None, 0
-                    self._facts.append(event.facts)
-                case Refused():
-                    self._refuse(event)
-                case Done():
-                    number, self._at[event.worker] = self._at[event.worker], None
-                    assert number is not None  # a worker does nothing that it was not given
-                    work.early[number] = event
-                    if on_done is not None and event.error is None:
-                        on_done(number, event.result)
-                case Lost():
-                    self._lose(event, work)
+    def _take(self, event: Event) -> None:
+        match event:
+            case Ready():
+                self._at[event.worker], self._failed_starts = None, 0
+                self._facts.append(event.facts)
+            case Refused():
+                self._refuse(event)
+            case Done():
+                busy, self._at[event.worker] = self._at[event.worker], None
+                assert busy is not None  # a worker does nothing that it was not given
+                _end(*busy, event)
+            case Lost():
+                self._lose(event)
 
     def _refuse(self, refused: Refused) -> None:
-        """Raise what the first setup raised, which every other one would; where workers are ready, one that cannot be is left out."""
+        """End with what the first setup raised, which every other one would; where workers are ready, one that cannot be is left out."""
         self._failed_starts += 1
         if not self._facts or (not self._at and self._failed_starts > self._retries):
-            raise refused.error
-        self._notice(f"{refused.worker} cannot start, and is left out: {refused.error}")
+            self._failure = refused.error
+        else:
+            self._notice(f"{refused.worker} cannot start, and is left out: {refused.error}")
 
-    def _lose(self, lost: Lost, work: _Work) -> None:
+    def _lose(self, lost: Lost) -> None:
         if lost.worker not in self._at:
             self._failed_starts += 1
             if self._failed_starts > self._retries:
-                raise ScaleError(
+                self._failure = ScaleError(
                     f"No worker starts: {self._failed_starts} in a row ended before they were ready, the last one because {lost.why}. "
                     "See the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
                 )
             return
-        number = self._at.pop(lost.worker)
-        if number is None:
+        busy = self._at.pop(lost.worker)
+        if busy is None:
             self._notice(f"{lost.worker} is gone: {lost.why}. It was at nothing.")
             return
+        work, number = busy
+        part = f"Part {number + 1} of {len(work.items)}"
         work.deaths[number] += 1
         if (deaths := work.deaths[number]) > self._retries:
-            raise ScaleError(
-                f"Part {number + 1} of {len(work.items)} ended its worker {deaths} times in a row, the last one because {lost.why}. "
+            error = ScaleError(
+                f"{part} ended its worker {deaths} times in a row, the last one because {lost.why}. "
                 "Its environment or agent may take too much memory, or end the process. What is finished is kept; to go on trying: "
                 "scale.max_retries."
             )
+            _end(work, number, Done(lost.worker, error=error))
+            return
         heapq.heappush(work.waiting, number)
-        self._notice(f"{lost.worker} is gone: {lost.why}. Part {number + 1} of {len(work.items)} is done again.")
+        self._notice(f"{lost.worker} is gone: {lost.why}. {part} is done again.")
+
+
+def _end(work: _Work, number: int, done: Done) -> None:
+    work.early[number] = done
+    work.news.append(number)

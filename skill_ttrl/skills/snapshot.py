@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Any
 
 from skill_ttrl.types import Change, Skill
 
@@ -24,6 +25,10 @@ class Snapshot:
         """A snapshot of these skills; a later one of the same id counts."""
         by_id = {skill.id: skill for skill in skills}
         return cls(version, MappingProxyType({key: by_id[key] for key in sorted(by_id)}), origin)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a list of skills: the view that makes it frozen cannot be pickled."""
+        return Snapshot.of, (self.version, tuple(self), self.origin)
 
     def __len__(self) -> int:
         return len(self.skills)

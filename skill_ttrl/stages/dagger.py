@@ -79,7 +79,7 @@ def measure(run: Run, rounds: int, done: int) -> None:
     """Evaluate after so many rounds, where that is due; `done` updates. A resumed run makes up for one that was interrupted."""
     every = run.config.dagger.eval_rounds
     if every and rounds % every == 0 and run.resumed.steps_done(PHASE) <= done:
-        run.components.backend.update_weights(done)
+        run.components.worker.update_weights(done)
         first = rounds == 0 and run.config.phases[-1] == PHASE  # its table then says what the rounds have changed
         run.evaluate("before" if first else f"dagger {rounds}")
 
@@ -187,7 +187,7 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
     if not left:
         return []
     shown, state = f"DAgger round {number + 1}: play", PhaseState(PHASE, before)
-    parts.backend.update_weights(before)
+    parts.worker.update_weights(before)
     worker, adviser = (
         worker_of(run),
         partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent),

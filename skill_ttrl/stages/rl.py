@@ -43,7 +43,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
     """Sample → vote → reward → advantages, update → skills → record → sync, until `rl.steps` or a stop rule; a resumed run continues."""
     config, parts = run.config, run.components
     backend, bank, temperature = parts.backend, parts.bank, parts.worker.sampling.temperature
-    backend.update_weights(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
+    parts.worker.update_weights(run.resumed.steps_done(RL))  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     state = RLState.restore(run, evolution, text)
     prepare_first_step(run, state)

@@ -44,6 +44,7 @@ from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
+from skill_ttrl.stages.setup.rollout_workers import rolling_out_on_workers
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
@@ -95,7 +96,7 @@ def run(
         with explaining_memory(config, run.folder.path):
             _train(run, prepared.phases)
         if phases[-1] in IMITATING:  # the other phases measure themselves
-            run.components.backend.update_weights(0)
+            run.components.worker.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
         write_summary(run.folder, summary, baseline_lines(run.folder.path))
@@ -222,6 +223,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
     )
     stack.callback(meter.close)
     stack.callback(components.close)
+    components = stack.enter_context(rolling_out_on_workers(components, meter.eval_tasks, session.progress))
     evolution, text = None, None
     if "rl" in config.phases:
         evolution = make_evolver(components, session.resumed.state, transductive=meter.transductive)

@@ -40,12 +40,12 @@ SAMPLING, LEARNING = "vote SFT: sample", "vote SFT: learn"
 
 def imitate_majority(run: Run) -> None:
     """Run the whole phase, from where a resumed run stopped, measured before and after as RL training is."""
-    backend = run.components.backend
-    backend.update_weights(0)  # a cold start or a checkpoint may have changed the weights
+    backend, worker = run.components.backend, run.components.worker
+    worker.update_weights(0)  # a cold start or a checkpoint may have changed the weights
     run.evaluate("before")
     sample_and_vote(run)
     backend.sleep()
-    backend.update_weights(learn(run))
+    worker.update_weights(learn(run))
     run.evaluate("after")
     if run.components.bank:
         run.evaluate(NO_SKILLS, use_bank=False)

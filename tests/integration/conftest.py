@@ -1,13 +1,18 @@
-"""Every metric that a run of a module here logs is registered; unit tests in the same process log what they like."""
+"""Every metric that a run of a module here logs is registered; and a cluster of Ray, for the modules that ask for one."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from skill_ttrl.config import ScaleConfig
 from skill_ttrl.metrics import find_tracked
 from skill_ttrl.runs.metrics import MetricsLog
+from tests.mortal import MARKS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,3 +27,34 @@ def _metrics_are_registered() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MetricsLog, "track", checked)
         yield
+
+
+EAGER = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
+"""A node that is gone is missed after a second, and not after twenty."""
+
+
+@pytest.fixture(scope="module")
+def marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where processes that die once leave a mark; the nodes inherit its name."""
+    folder = tmp_path_factory.mktemp("marks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARKS, str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def cluster(marks: Path) -> Iterator[Any]:
+    """A head and two more nodes, one CPU each."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    from ray.cluster_utils import Cluster
+
+    found = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": EAGER})
+    for _ in range(2):
+        found.add_node(num_cpus=1)
+    yield found
+    found.shutdown()
+
+
+@pytest.fixture
+def scale(cluster: Any) -> ScaleConfig:
+    return ScaleConfig(engine="ray", address=cluster.address)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,36 +22,6 @@ from tests.mortal import MARKS, MORTAL
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
-
-EAGER = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 300, "health_check_failure_threshold": 3}
-"""A node that is gone is missed after a second, and not after twenty."""
-
-
-@pytest.fixture(scope="module")
-def marks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where processes that die once leave a mark; the nodes inherit its name."""
-    folder = tmp_path_factory.mktemp("marks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(MARKS, str(folder))
-        yield folder
-
-
-@pytest.fixture(scope="module")
-def cluster(marks: Path) -> Iterator[Any]:
-    """A head and two more nodes, one CPU each."""
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    from ray.cluster_utils import Cluster
-
-    found = Cluster(True, head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": EAGER})
-    for _ in range(2):
-        found.add_node(num_cpus=1)
-    yield found
-    found.shutdown()
-
-
-@pytest.fixture
-def scale(cluster: Any) -> ScaleConfig:
-    return ScaleConfig(engine="ray", address=cluster.address)
 
 
 class Heard(SilentProgress):

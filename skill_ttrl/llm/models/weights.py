@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
 
@@ -36,6 +37,24 @@ def trained_weights(model: Any) -> dict[str, Tensor]:
     """Every parameter that learns, whole, by its name in the model: with adapters these alone."""
     named = model.named_parameters()
     return {name: gathered(parameter.detach()) for name, parameter in named if parameter.requires_grad}
+
+
+def pack_weights(weights: Mapping[str, Tensor]) -> bytes:
+    """The weights as they travel to another process: in the format of safetensors."""
+    return save({name: tensor.cpu().contiguous() for name, tensor in weights.items()})
+
+
+@torch.no_grad()
+def take_weights(model: Any, packed: bytes) -> None:
+    """Copy weights that `pack_weights` packed into the parameters of the same names.
+
+    Raises:
+        KeyError: a parameter that learns is not among them.
+    """
+    weights = load(packed)
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            parameter.copy_(weights[name])
 
 
 def gathered(tensor: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import Phase, SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs.lookup import resolve_env
 from skill_ttrl.errors import ConfigError
@@ -10,18 +10,45 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
 
+ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
+"""Phases of training that roll out."""
+
+
+def rolls_out_on_workers(config: SkillTTRLConfig) -> bool:
+    """True if a phase of training rolls out, so that workers can."""
+    return any(phase in config.phases for phase in ROLLING)
+
 
 def check_scale(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where a run names a cluster that no phase of it would use."""
+    """Raise `ConfigError` where a run names a cluster that no phase of it would use, or could not use."""
     if config.scale.engine == LOCAL:
         return
-    if "collect" not in config.phases:
+    if "collect" not in config.phases and not rolls_out_on_workers(config):
         raise ConfigError(
-            f"scale.engine={config.scale.engine} shares out the phase collect, and the commands collect, evaluate and vote; phases is "
-            f"{config.phases}, which runs on this machine. Leave it out. For several GPUs here: --nproc."
+            f"scale.engine={config.scale.engine} shares out the phases collect, {', '.join(ROLLING)}, and the commands collect, evaluate and "
+            f"vote; phases is {config.phases}, which runs on this machine. Leave it out. For several GPUs here: --nproc."
         )
-    if find_scripted_agent(config.collect.agent, resolve_env(config.env.id)) is None:
+    asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
+    if rolls_out_on_workers(config) or asks_agent is None:
         check_shared_policy(config)
+    if rolls_out_on_workers(config):
+        _check_shared_rollouts(config)
+
+
+def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
+    rollout = config.rollout
+    if rollout.backend != "hf":
+        raise ConfigError(
+            f"scale.engine={config.scale.engine} shares out the rollouts of training to workers that sample with hf; rollout.backend is "
+            f"{rollout.backend}. Leave scale.engine out: with vLLM several servers share them (vllm.servers), and environments can be on other "
+            "machines (skillttrl envs serve)."
+        )
+    if rollout.prompts_per_batch is None:
+        raise ConfigError(
+            f"scale.engine={config.scale.engine} gives each worker a batch of prompts, and without rollout.prompts_per_batch all "
+            f"{config.rl.prompts_per_step} of a step are one batch, for one worker. Set it, for example to "
+            f"{max(1, config.rl.prompts_per_step // 8)}: it decides which samples a seed gives, so a run keeps it wherever it runs."
+        )
 
 
 def check_shared_policy(config: SkillTTRLConfig) -> None:

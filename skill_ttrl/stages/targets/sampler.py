@@ -19,6 +19,7 @@ from skill_ttrl.stages.collecting.chunks import Chunk
 from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
 from skill_ttrl.stages.setup.check_scale import check_shared_policy
+from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, ignore
 from skill_ttrl.stages.training.paraphrase import make_paraphraser, sample_both_variants, unstated
@@ -147,13 +148,14 @@ class RemoteSampler:
     ) -> Generator[list[Group]]:
         """See `Sampler`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
 
-        def on_done(number: int, groups: list[Group]) -> None:
+        def on_done(number: int, sampled: Sampled) -> None:
             tell = ignore if listeners is None else listeners[number]
-            for group in groups:
+            for group in sampled.groups:
                 for trajectory in group.trajectories:
                     tell(trajectory)
 
-        return self.pool.map(chunks, on_done)
+        for sampled in self.pool.map(chunks, on_done):
+            yield sampled.take()
 
     def controls(self) -> Controls:
         """See `Sampler`."""
@@ -194,10 +196,8 @@ class PolicySetup:
 
     def on_workers(self) -> PolicySetup:
         """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
-        config = self.target.config.model_copy(deep=True)
-        config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
         needs = _read_from(self.target, self.use_bank)
-        return replace(self, target=replace(self.target, config=config), needs=needs)
+        return replace(self, target=replace(self.target, config=worker_config(self.target.config)), needs=needs)
 
     @contextmanager
     def open(self, progress: Progress) -> Iterator[LocalSampler]:
@@ -217,7 +217,7 @@ class PolicySetup:
         sampler = opened.__enter__()
 
         def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
-            return sampler.controls() if chunk is None else sampler.sample_chunk(chunk)
+            return sampler.controls() if chunk is None else Sampled.of(sampler.sample_chunk(chunk))
 
         return work, _Facts(sampler.fitting, sampler.tokenizer, notices.texts)
 

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.llm.hand_over import LEFT, HandOver
+from skill_ttrl.llm.hand_over import LEFT
 from skill_ttrl.types import Group
 
 LEAVE_S = 10.0
@@ -55,8 +55,8 @@ class RolloutsAhead:
     ends without one whose environment hangs.
     """
 
-    def __init__(self, rl: RLConfig, backend: HandOver, prepare: Prepare) -> None:
-        self._rl, self._backend, self._prepare = rl, backend, prepare
+    def __init__(self, rl: RLConfig, update_weights: Callable[[int], None], prepare: Prepare) -> None:
+        self._rl, self._update_weights, self._prepare = rl, update_weights, prepare
         self._running: dict[int, Future[Rollouts]] = {}
         self._threads: dict[int, threading.Thread] = {}
         self._left = threading.Event()
@@ -78,7 +78,7 @@ class RolloutsAhead:
         """Hand the learner's weights to the sampler: between two turns, or once nothing is in flight (`rl.in_flight_updates`)."""
         if not self._rl.in_flight_updates:
             wait(self._running.values())
-        self._backend.update_weights(policy_version)
+        self._update_weights(policy_version)
 
     def _start(self, step: int) -> None:
         roll_out = self._prepare(step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from skill_ttrl.config import GateConfig
@@ -115,7 +115,7 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
     bank, given = components.bank, components.gate
     if not bank or given is None or bank.config.gate is None:
         return None
-    worker = RolloutWorker(components.config, components.backend, components.worker.agent, given.envs)
+    worker = replace(components.worker, envs=given.envs)
     gate = BankGate(bank.config.gate, given.tasks, BankScorer(worker, bank.config.gate))
     try:
         gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
@@ -22,7 +22,7 @@ from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
-from skill_ttrl.types import Group, Task, Trajectory
+from skill_ttrl.types import Group, Task, Trajectory, derive_seed
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -48,6 +48,30 @@ class RolloutFn(Protocol):
 
 
 @dataclass(frozen=True)
+class Batch:
+    """Tasks whose rollouts are sampled together."""
+
+    tasks: Sequence[Task]
+    n: int
+    """Rollouts of each."""
+    settings: RolloutSettings
+
+
+class OtherWorkers(Protocol):
+    """Generate rollouts elsewhere, with the weights that they were last given."""
+
+    def update_weights(self, policy_version: int) -> None:
+        """Give them the learner's present weights under this version number."""
+        ...
+
+    def generate_rollouts(
+        self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
+    ) -> list[Group]:
+        """Roll out batches at the same time; one group a task, in order. All see the same frozen `bank`, or none."""
+        ...
+
+
+@dataclass(frozen=True)
 class RolloutWorker:
     """Generates rollouts: the policy's sampler, its agent and the environments."""
 
@@ -55,6 +79,8 @@ class RolloutWorker:
     backend: Backend
     agent: Agent
     envs: EnvPool
+    others: OtherWorkers | None = None
+    """Sample in its place, where there are any."""
 
     @property
     def sampling(self) -> Sampling:
@@ -76,7 +102,7 @@ class RolloutWorker:
             return self.with_bank(self._as_bank(document))
         agent = self.agent.with_document(document)
         check_document(agent, self.backend, self.config.data.max_prompt_tokens)
-        return replace(self, agent=agent)
+        return replace(self, agent=agent, others=None)  # they do not know the document
 
     def _as_bank(self, document: str) -> BankView:
         """The skills of a document, searched as those of the present bank."""
@@ -104,27 +130,32 @@ class RolloutWorker:
 
         `adviser` makes scripted agents that watch (`RolloutSettings.adviser`).
         """
-        return wait_for(
-            rollout(
-                tasks,
-                n,
-                envs=self.envs,
-                agent=self.agent,
-                backend=self.backend,
-                on_episode=on_rollout_end,
-                settings=RolloutSettings(
-                    sampling,
-                    seed,
-                    max_turns=self.config.agent.max_turns,
-                    max_prompt_tokens=self.config.data.max_prompt_tokens,
-                    constrain=self.config.agent.structured_actions,
-                    structured_by=self.config.agent.structured_by,
-                    adviser=adviser,
-                    schedule=schedule_of(self.config),
-                    rollout_timeout_s=self.config.rollout.rollout_timeout_s,
-                ),
-            )
+        settings = RolloutSettings(
+            sampling,
+            seed,
+            max_turns=self.config.agent.max_turns,
+            max_prompt_tokens=self.config.data.max_prompt_tokens,
+            constrain=self.config.agent.structured_actions,
+            structured_by=self.config.agent.structured_by,
+            adviser=adviser,
+            schedule=schedule_of(self.config),
+            rollout_timeout_s=self.config.rollout.rollout_timeout_s,
         )
+        batches = batches_of(tasks, n, settings, self.config.rollout.prompts_per_batch)
+        if self.others is not None:
+            return self.others.generate_rollouts(batches, self.agent.bank, on_rollout_end)
+        return [group for batch in batches for group in self.sample_batch(batch, on_rollout_end)]
+
+    def sample_batch(self, batch: Batch, on_rollout_end: OnRolloutEnd = ignore) -> list[Group]:
+        """Roll out one batch in this process."""
+        parts: dict[str, Any] = {"envs": self.envs, "agent": self.agent, "backend": self.backend}
+        return wait_for(rollout(batch.tasks, batch.n, **parts, settings=batch.settings, on_episode=on_rollout_end))
+
+    def update_weights(self, policy_version: int) -> None:
+        """Have whatever samples take over the learner's present weights under this version number; see `Backend.update_weights`."""
+        self.backend.update_weights(policy_version)
+        if self.others is not None:
+            self.others.update_weights(policy_version)
 
     def rollout_fn(self, n: int) -> RolloutFn:
         """`generate_rollouts` with `n` training samples a task."""
@@ -191,6 +222,16 @@ class TrainingComponents:
         self.worker.close()
         if self.gate is not None:
             self.gate.envs.close()
+
+
+def batches_of(tasks: Sequence[Task], n: int, settings: RolloutSettings, size: int | None) -> list[Batch]:
+    """Divide tasks into batches of `size` (`rollout.prompts_per_batch`), each with a seed of its own; None: one of them all."""
+    if size is None:
+        return [Batch(tasks, n, settings)]
+    return [
+        Batch(tasks[start : start + size], n, replace(settings, seed=derive_seed(settings.seed, "batch", start)))
+        for start in range(0, len(tasks), size)
+    ]
 
 
 def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> None:

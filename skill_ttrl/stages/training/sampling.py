@@ -10,7 +10,6 @@ from functools import partial
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import TrainingError
-from skill_ttrl.llm.hand_over import HandOver
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead
@@ -160,7 +159,7 @@ def rolling_ahead(run: Run, state: RLState) -> Iterator[Callable[[int], None]]:
     """
     rl, parts = run.config.rl, run.components
     if not rl.max_staleness:
-        yield parts.backend.update_weights
+        yield parts.worker.update_weights
         return
 
     def prepare(step: int) -> Callable[[], Rollouts]:
@@ -168,8 +167,7 @@ def rolling_ahead(run: Run, state: RLState) -> Iterator[Callable[[int], None]]:
         tasks = step_tasks(parts.train_tasks, rl.prompts_per_step, batch, run.config.seed)
         return partial(roll_out, run, state, tasks, parts.bank.view(), (step,))
 
-    assert isinstance(parts.backend, HandOver)
-    with RolloutsAhead(rl, parts.backend, prepare) as state.ahead:
+    with RolloutsAhead(rl, parts.worker.update_weights, prepare) as state.ahead:
         yield state.ahead.hand_over
 
 

@@ -137,8 +137,14 @@ def test_models_elsewhere_are_not_shared_out() -> None:
 
 
 def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
-    with pytest.raises(ConfigError, match=r"shares out the phase collect, .* phases is \['rl'\]"):
-        check_scale(load_config({}, ["scale.engine=ray"]))
+    shared = ["scale.engine=ray", "rollout.prompts_per_batch=4"]
+    with pytest.raises(ConfigError, match=r"shares out the phases collect, rl, .* phases is \['sft'\]"):
+        check_scale(load_config({}, [*shared, "phases=[sft]"]))
+    with pytest.raises(ConfigError, match=r"without rollout\.prompts_per_batch all 32 of a step are one batch.* to 4:"):
+        check_scale(load_config({}, ["scale.engine=ray", "rl.prompts_per_step=32"]))
+    with pytest.raises(ConfigError, match=r"sample with hf; rollout\.backend is vllm\. .*vllm\.servers"):
+        check_scale(load_config({}, [*shared, "rollout.backend=vllm"]))
+    check_scale(load_config({}, shared))
     check_scale(load_config({}))
     check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))
 

@@ -29,7 +29,7 @@ class Scene:
         self.source = ScriptedBackend(["1"])
         self.source.update_weights = self.update_weights  # type: ignore[method-assign]
         self.backend = HandOver(self.source)
-        self.ahead = RolloutsAhead(rl, self.backend, self.prepare)
+        self.ahead = RolloutsAhead(rl, self.backend.update_weights, self.prepare)
 
     def update_weights(self, policy_version: int) -> None:
         self.version = policy_version

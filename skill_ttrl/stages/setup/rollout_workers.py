@@ -1,0 +1,237 @@
+"""The rollouts of a run that trains, on the workers of a Ray cluster: each has the policy, its agent and environments of its own.
+
+A batch has its own seed (`rollout.prompts_per_batch`) and is sampled with the weights and the bank that it names, so it does not matter who
+samples it, or how often it was begun.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from skill_ttrl.answers.decide import EquivalenceResult
+from skill_ttrl.answers.equivalence import judged, take_over
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.scale import LOCAL
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.hand_over import refuse_abandoned
+from skill_ttrl.progress import Progress
+from skill_ttrl.rl.parallel.commands import Driver
+from skill_ttrl.scale.pool import Pool
+from skill_ttrl.scale.run import open_pool
+from skill_ttrl.scale.shared import Shared
+from skill_ttrl.skills.retrieval.bank_view import BankView
+from skill_ttrl.skills.retrieval.make import make_retriever
+from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.settings import BankSettings
+from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.stages.setup.build import make_envs
+from skill_ttrl.stages.setup.check_scale import rolls_out_on_workers
+from skill_ttrl.stages.setup.policy import build_policy, load_policy
+from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
+from skill_ttrl.types import Group, Task
+
+Weights = tuple[int, bytes]
+"""Version of the policy, and the parameters that learn (`pack_weights`)."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Groups that a worker has sampled, and what it found out of their answers."""
+
+    groups: list[Group]
+    verdicts: Mapping[str, EquivalenceResult]
+    """Results of answers that SymPy had to judge; whoever counts the votes need not ask again."""
+
+    @classmethod
+    def of(cls, groups: list[Group]) -> Sampled:
+        """Judge the answers of these groups here."""
+        return cls(groups, judged(answer for group in groups for answer in group.answers))
+
+    def take(self) -> list[Group]:
+        """The groups; the verdicts are known in this process from here on."""
+        take_over(self.verdicts)
+        return self.groups
+
+
+@dataclass(frozen=True)
+class _Order:
+    """A batch as it is sent to a worker."""
+
+    batch: Batch
+    weights: Shared[Weights]
+    bank: Shared[Snapshot] | None
+
+
+@contextmanager
+def rolling_out_on_workers(
+    components: TrainingComponents, eval_tasks: Sequence[Task], progress: Progress
+) -> Iterator[TrainingComponents]:
+    """The components with workers of a Ray cluster, which end with the block, where `scale.engine` asks for them; else as they are.
+
+    Raises:
+        ScaleError: there is no cluster, or its nodes are not ready.
+        ModelError: the policy cannot be sent.
+    """
+    config = components.config
+    if config.scale.engine == LOCAL or not rolls_out_on_workers(config):
+        yield components
+        return
+    tasks = (components.train_tasks[0], eval_tasks[0])
+    setup = RolloutSetup(worker_config(config), _describe(components), tasks)
+    most = -(-max(config.rl.prompts_per_step, len(eval_tasks)) // (config.rollout.prompts_per_batch or 1))
+    most *= config.rl.max_staleness + 1
+    with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
+        pool.facts()
+        worker = replace(components.worker, others=RayWorkers(pool, components.driver))
+        yield replace(components, worker=worker)
+
+
+def worker_config(config: SkillTTRLConfig) -> SkillTTRLConfig:
+    """The config of a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
+    config = config.model_copy(deep=True)
+    config.runtime.threads = config.runtime.threads or max(1, int(config.scale.cpus_per_worker))
+    return config
+
+
+class RayWorkers:
+    """Workers that generate the rollouts of a run: `stages.training.components.OtherWorkers`.
+
+    Args:
+        pool: the workers (`RolloutSetup`).
+        driver: the ranks that learn.
+    """
+
+    def __init__(self, pool: Pool, driver: Driver) -> None:
+        self._pool, self._driver = pool, driver
+        self._weights: Shared[Weights] | None = None
+        self._bank: tuple[Snapshot, Shared[Snapshot]] | None = None
+
+    def update_weights(self, policy_version: int) -> None:
+        """See `OtherWorkers`. A batch that has been given out is sampled with the weights that it was given out with."""
+        from skill_ttrl.llm.models.weights import pack_weights, trained_weights
+        from skill_ttrl.rl.parallel.backend import on_model
+
+        self._weights = Shared((policy_version, pack_weights(self._driver.run(on_model, trained_weights))))
+
+    def generate_rollouts(
+        self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
+    ) -> list[Group]:
+        """See `OtherWorkers`; rollouts are reported batch by batch, as soon as any worker has finished one.
+
+        Raises:
+            ScaleError: a batch's workers die, more often than is retried.
+            AbandonedError: the run has left these rollouts.
+        """
+
+        def on_done(number: int, sampled: Sampled) -> None:
+            for group in sampled.groups:
+                for trajectory in group.trajectories:
+                    on_rollout_end(trajectory)
+
+        assert self._weights is not None  # a phase hands them over before it samples
+        weights, snapshot = self._weights, self._shared(bank)
+        orders = [_Order(batch, weights, snapshot) for batch in batches]
+        found: Iterator[Sampled] = self._pool.map(orders, on_done, refuse_abandoned)
+        return [group for sampled in found for group in sampled.take()]
+
+    def _shared(self, bank: BankView | None) -> Shared[Snapshot] | None:
+        if bank is None:
+            return None
+        last = self._bank
+        if last is None or last[0] is not bank.snapshot:
+            last = self._bank = bank.snapshot, Shared(bank.snapshot)
+        return last[1]
+
+
+@dataclass(frozen=True)
+class RolloutSetup:
+    """Makes in a worker what rolls out batches: `scale.worker.Setup`."""
+
+    config: SkillTTRLConfig
+    policy: Mapping[str, bytes]
+    """Files of the policy by name, without the weights that come with each order."""
+    tasks: Sequence[Task]
+    """One of each kind: to see that the environment can play it."""
+
+    def __call__(self) -> tuple[Any, None]:
+        """Load the policy, for as long as the worker's process lives. Checked again: its node may have joined after the others were asked."""
+        self.check()
+        return _Rolling(self.config, self._load(), self.tasks), None
+
+    def check(self) -> None:
+        """See that a node has what the environment and the policy are made of: `scale.preflight.Check`.
+
+        Raises:
+            EnvError: the environment or its data are not there.
+            ModelError: the base model of adapters is not there.
+        """
+        make_envs(self.config, self.tasks).close()
+        base = Path(self.config.model.path)
+        if self.config.model.lora is not None and base.is_absolute() and not base.exists():
+            raise ModelError(
+                f"There is no {base}. Workers read the base model of adapters there: use a folder that all nodes share."
+            )
+
+    def _load(self) -> RolloutWorker:
+        with tempfile.TemporaryDirectory(prefix="skillttrl-policy-") as folder:
+            for name, content in self.policy.items():
+                Path(folder, name).write_bytes(content)
+            where, empty = Path(folder), self.config.model.lora is None
+            made = build_policy(
+                self.config, weights=where, load=lambda: load_policy(self.config, None, where, empty=empty)
+            )
+            _ = made.context.loaded  # while the folder is there
+        return RolloutWorker(self.config, made.backend, made.agent, make_envs(self.config, self.tasks))
+
+
+class _Rolling:
+    """Rolls out one order after another, in a worker."""
+
+    def __init__(self, config: SkillTTRLConfig, worker: RolloutWorker, tasks: Sequence[Task]) -> None:
+        self._skills, self._worker = config.skills, worker
+        # An environment keeps what it was reset with: one that saw a true answer is not trained in.
+        self._measuring = replace(worker, envs=make_envs(config, tasks))
+        self._weights = ""
+
+    def __call__(self, order: _Order) -> Sampled:
+        """Sample a batch with the weights and the bank that its order names."""
+        self._take(order.weights)
+        batch, bank = order.batch, None if order.bank is None else BankView(order.bank.get(), self._retriever)
+        answered = any(task.ground_truth is not None for task in batch.tasks)
+        worker = self._measuring if answered else self._worker
+        return Sampled.of(worker.with_bank(bank).sample_batch(batch))
+
+    @cached_property
+    def _retriever(self) -> Retriever:
+        """Searches any version of the bank. How vectors are kept changes no list, so here they are in memory."""
+        assert self._skills is not None  # there is no bank without
+        return make_retriever(replace(BankSettings.from_config(self._skills), index="memory", chroma_server=None))
+
+    def _take(self, weights: Shared[Weights]) -> None:
+        from skill_ttrl.llm.models.weights import take_weights
+
+        if weights.key != self._weights:
+            version, packed = weights.get()
+            backend: Any = self._worker.backend
+            take_weights(backend.model, packed)
+            backend.update_weights(version)
+            self._weights = weights.key
+
+
+def _describe(components: TrainingComponents) -> dict[str, bytes]:
+    """The policy's files without weights, but for adapters: a model is not made with theirs left out."""
+    from skill_ttrl.llm.models.load import save_model
+    from skill_ttrl.llm.models.weights import has_adapters, trained_weights
+    from skill_ttrl.rl.parallel.backend import on_model
+
+    policy = components.policy
+    adapters = components.driver.run(on_model, trained_weights) if has_adapters(policy.model) else {}
+    with tempfile.TemporaryDirectory(prefix="skillttrl-policy-") as folder:
+        save_model(policy.model, policy.tokenizer, Path(folder), weights=adapters)
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
