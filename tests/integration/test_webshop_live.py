@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.webshop.live import live
-from skill_ttrl.envs.webshop.live.client import checked_address
+from skill_ttrl.envs.webshop.live.client import LiveClient
 from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, count_goals
 from skill_ttrl.envs.webshop.live.pages import NotThePage, Target, read_page, read_parts
 from skill_ttrl.envs.webshop.pages import Text, as_text
@@ -309,7 +309,7 @@ def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
 
 
 def test_only_a_plain_address_names_a_server() -> None:
-    assert checked_address("http://127.0.0.1:3000/") == "http://127.0.0.1:3000"
+    assert LiveClient("http://127.0.0.1:3000/", 1.0, 1, 0.0).url == "http://127.0.0.1:3000"
     for wrong in (
         "http://",
         "http://h/path",
@@ -320,7 +320,7 @@ def test_only_a_plain_address_names_a_server() -> None:
         "http://[::1",
     ):
         with pytest.raises(EnvError, match="names a running WebShop server like"):
-            checked_address(wrong)
+            LiveClient(wrong, 1.0, 1, 0.0)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:

@@ -228,7 +228,7 @@ class LiveVisit:
         else:
             target = page.target(argument)
             if target is None:
-                raise EnvError(f"{self.client.address} has a page on which {argument[:60]!r} leads nowhere.")
+                raise EnvError(f"{self.client.url} has a page on which {argument[:60]!r} leads nowhere.")
             if state.place == "sub" and ("button", argument) not in page.targets:
                 chosen = clickables(page.texts)[argument]
                 state = replace(
@@ -275,7 +275,7 @@ class LiveVisit:
 
     def _odd(self, got: Got, wanted: Place, found: str) -> EnvError:
         return EnvError(
-            f"{self.client.address} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
+            f"{self.client.url} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
             "names an official WebShop server or one of `skillttrl envs serve webshop --pages`, and nothing else."
         )
 
