@@ -24,8 +24,8 @@ from skill_ttrl.stages.collecting.collection import TaskSelection
 from tests.web_shop_server import Misbehaving, started_shop
 
 MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {
-    "slow": {"timeout": 0.5, "tries": 2},
-    "drip": {"timeout": 0.5, "tries": 2},
+    "slow": {"timeout": 0.5, "attempts": 2},
+    "drip": {"timeout": 0.5, "attempts": 2},
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
@@ -45,7 +45,7 @@ def faulty(shop: str) -> Iterator[Misbehaving]:
 
 
 def visit_to(server: Misbehaving, **settings: Any) -> LiveVisit:
-    return LiveVisit(server.address, **{"timeout": 5.0, "tries": 3, "pause": 0.01, **settings})
+    return LiveVisit(server.address, **{"timeout": 5.0, "attempts": 3, "pause": 0.01, **settings})
 
 
 def to_a_product(visit: LiveVisit) -> None:
@@ -191,7 +191,7 @@ def test_a_purchase_that_cannot_have_reached_the_server_is_repeated_and_then_giv
     visit = visit_to(faulty)
     to_a_product(visit)
     faulty.close()
-    with pytest.raises(EnvError, match=r"nothing answers there .*\(3 tries\)\. Look whether"):
+    with pytest.raises(EnvError, match=r"nothing answers there .*\(3 attempts\)\. Look whether"):
         visit.act("click[buy now]")
 
 
@@ -200,7 +200,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(EnvError, match=f"{address} was asked for goal 3 .*nothing answers there"):
-        LiveVisit(address, tries=2, pause=0.01).start(3)
+        LiveVisit(address, attempts=2, pause=0.01).start(3)
     with pytest.raises(EnvError, match=f"^{address} was asked for goal 0 .*nothing answers there"):
         collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 

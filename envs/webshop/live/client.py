@@ -42,7 +42,7 @@ class _TryAgain(Exception):
 
 
 class LiveClient(HttpConnections):
-    """Requests pages of one server, each at most `tries` times.
+    """Requests pages of one server, each at most `attempts` times.
 
     Args:
         url: like `http://127.0.0.1:3000`.
@@ -53,9 +53,9 @@ class LiveClient(HttpConnections):
         EnvError: `url` is no URL of a server.
     """
 
-    def __init__(self, url: str, timeout: float, tries: int, pause: float) -> None:
+    def __init__(self, url: str, timeout: float, attempts: int, pause: float) -> None:
         super().__init__(url, "data names a running WebShop server", timeout)
-        self.tries, self.pause = tries, pause
+        self.attempts, self.pause = attempts, pause
 
     def ask(self, method: str, to: str, what: str, form: Mapping[str, str] | None = None, *, again: bool = True) -> Got:
         """Ask for a page and follow where it leads.
@@ -72,12 +72,12 @@ class LiveClient(HttpConnections):
         """
         url = self._own(to, what)
         pause = self.pause
-        for tried in range(1, self.tries + 1):
+        for attempt in range(1, self.attempts + 1):
             try:
                 return self._follow(method, url, what, form)
             except _TryAgain as error:
-                if tried == self.tries or (error.reached and not again):
-                    often = f" ({tried} tries)" if tried > 1 else ""
+                if attempt == self.attempts or (error.reached and not again):
+                    often = f" ({attempt} attempts)" if attempt > 1 else ""
                     why = "" if again else " It was not asked again, because the server may have taken it already."
                     raise EnvError(
                         f"{self.url} was asked for {what} and gave no page: {error}{often}.{why * error.reached} Look "
@@ -85,7 +85,7 @@ class LiveClient(HttpConnections):
                     ) from None
             time.sleep(min(pause, LONGEST_PAUSE))
             pause *= 2
-        raise AssertionError("a request has at least one try")
+        raise AssertionError("a request has at least one attempt")
 
     def has(self, to: str, what: str) -> bool:
         """True if a page exists. A refusal (status 404, or 500 as the official server fails) is tried twice.

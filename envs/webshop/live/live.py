@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a shop of this process needs neither Beautiful Soup nor HTT
     from skill_ttrl.envs.webshop.live.client import Got, LiveClient
     from skill_ttrl.envs.webshop.live.pages import LivePage
 
-TIMEOUT, TRIES, FIRST_PAUSE = 10.0, 4, 0.25
+TIMEOUT, ATTEMPTS, FIRST_PAUSE = 10.0, 4, 0.25
 _ID = re.compile(r"server-(0|[1-9][0-9]{0,8})")
 _NAMES: dict[Place, str] = {
     "search": "the search page",
@@ -166,7 +166,7 @@ def _has_goal(client: LiveClient, number: int) -> bool:
 
 
 class LiveVisit:
-    """Visit to a running server. Requests a page at most `tries` times, and a purchase again only if it cannot have reached the server.
+    """Visit to a running server. Requests a page at most `attempts` times, and a purchase again only if it cannot have reached the server.
 
     It can be pickled between two actions; the pickle holds its session, its place and its page.
 
@@ -185,13 +185,13 @@ class LiveVisit:
         *,
         query_codes: bool = False,
         timeout: float = TIMEOUT,
-        tries: int = TRIES,
+        attempts: int = ATTEMPTS,
         pause: float = FIRST_PAUSE,
     ) -> None:
         from skill_ttrl.envs.webshop.live.client import Got, LiveClient
 
         self.mode, self.query_codes = mode, query_codes
-        self.client = LiveClient(address, timeout, tries, pause)
+        self.client = LiveClient(address, timeout, attempts, pause)
         self._session, self._number = "", 0
         self._state = State()
         self._got = Got("", "")
