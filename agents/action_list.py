@@ -41,10 +41,10 @@ class ActionList:
         self, admissible: Sequence[str], task: str, skills: Sequence[Skill] = (), done: Sequence[str] = ()
     ) -> tuple[str, ...]:
         """The actions as they are listed, see `by_words`; where all would be left out, all of them."""
-        kept = [action for action in admissible if verb_of(action) not in self.unlisted] or list(admissible)
+        listed = [action for action in admissible if verb_of(action) not in self.unlisted] or list(admissible)
         if self.filled:
-            kept = [fill_slot(action, task) for action in kept]
-        return by_words(kept, task, skills, done) if self.by_words else tuple(kept)
+            listed = [fill_slot(action, task) for action in listed]
+        return by_words(listed, task, skills, done) if self.by_words else tuple(listed)
 
 
 def fill_slot(action: str, task: str) -> str:

@@ -88,14 +88,14 @@ def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
 
 def _without_operations(text: str) -> str:
     """The text without the `<skill_ops>` blocks that are closed."""
-    kept, end = [], 0
+    parts, end = [], 0
     while opened := _OPS.search(text, end):
         closing = _OPS_END.search(text, opened.end())
         if closing is None:
             break
-        kept.append(text[end : opened.start()])
+        parts.append(text[end : opened.start()])
         end = closing.end()
-    return " ".join([*kept, text[end:]])
+    return " ".join([*parts, text[end:]])
 
 
 def _tagged(text: str) -> tuple[str, str]:

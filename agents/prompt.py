@@ -129,13 +129,13 @@ class PromptFormatter:
         that is not `render_skill`.
         """
         left = self.skill_tokens if tokens is None else tokens
-        kept = []
+        fitting = []
         for skill in skills:
             needed = self._count((render or self.render_skill)(skill))
             if needed <= left:
-                kept.append(skill)
+                fitting.append(skill)
                 left -= needed
-        return tuple(sorted(kept, key=lambda skill: TIERS.index(skill.tier)))  # stable: best first within a tier
+        return tuple(sorted(fitting, key=lambda skill: TIERS.index(skill.tier)))  # stable: best first within a tier
 
     def render_skill(self, skill: Skill) -> str:
         """One skill as a prompt shows it. Its fields are escaped: they can neither open nor close a tag."""

@@ -244,9 +244,9 @@ class TurnPromptBuilder:
                 low, fewer = at, found
             else:
                 high, more = at, found
-        kept = text[:low]
-        whole = max(kept.rfind(" "), kept.rfind("\n"))
-        return (kept[:whole] if whole > low - 40 else kept).rstrip() + CUT if low else CUT
+        start = text[:low]
+        whole = max(start.rfind(" "), start.rfind("\n"))
+        return (start[:whole] if whole > low - 40 else start).rstrip() + CUT if low else CUT
 
     def _tokens(self, text: str) -> int:
         return self._remembered(text, lambda: self.count_text(text))

@@ -22,6 +22,7 @@ from statistics import fmean
 from curve_plot import Curve, Panel, draw
 
 from skill_ttrl.intervals import mean_interval, paired_difference, repeats_interval
+from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.storage.files import write_atomic
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -187,7 +188,7 @@ def curves(output: Path, arms: Sequence[str], seeds: Sequence[int], measure: boo
             run = output / f"{arm}-{seed}"
             if not result_of(run).exists():
                 continue
-            won = [line["success"] for line in read_jsonl(run / "metrics.jsonl")]
+            won = [line["success"] for line in metric_rows(run)]
             points = [(at + SMOOTH / 2, fmean(won[at : at + SMOOTH])) for at in range(0, len(won), SMOOTH)]
             trained.setdefault(arm, []).append(points)
             held_out.setdefault(arm, []).append(
@@ -203,7 +204,7 @@ def measured(run: Path, measure: bool) -> list[tuple[float, float]]:
     for checkpoint in sorted((run / "checkpoints").glob("rl-*")):
         step = int(checkpoint.name.rpartition("-")[2])
         file = run.with_name(f"{run.name}-{step}.json")
-        if step < len(list(read_jsonl(run / "metrics.jsonl"))):
+        if step < len(metric_rows(run)):
             if measure and not file.exists():
                 write_atomic(file, skillttrl("evaluate", str(checkpoint), "--json", settings=MEASURED))
             if file.exists():

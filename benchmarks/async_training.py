@@ -13,32 +13,27 @@ from __future__ import annotations
 import argparse
 import itertools
 import tempfile
-import time
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-import gymnasium
 from quickstart import pooled
 from stopping import cold_start, signed, skillttrl
+from waiting_env import WAITING
 
 from skill_ttrl.config import load_config
-from skill_ttrl.envs import TextEnv
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import Task
 
-ENV = "async_training:Slow-v0"
 STEPS = 12
-SLOW_ONE_OF = 8
 CURVE = (2, 4, 9, 19)
 """Steps whose rollouts are counted, of those that are right."""
 CONFIG: dict[str, Any] = {
     "name": "slow",
     "phases": ["rl"],
-    "env": {"id": ENV, "train_split": "train", "eval_split": "test"},
+    "env": {"id": WAITING, "train_split": "train", "eval_split": "test"},
     "data": {"max_prompt_tokens": 240},
     "agent": {
         "template": "episode", "prompts": "tiny", "context_mode": "window", "max_turns": 2, "action_parser": "action",
@@ -54,39 +49,6 @@ CONFIG: dict[str, Any] = {
     "runtime": {"device": "cpu", "threads": 1},
 }  # fmt: skip
 """32 episodes a step, of two turns each."""
-_episodes = itertools.count()
-
-
-class Slow(TextEnv):
-    """Two turns without an aim; the first turn of one episode of eight takes `pause` seconds."""
-
-    def __init__(self, pause: float = 0.0) -> None:
-        super().__init__()
-        self._pause = pause
-
-    def tasks(self, split: str | None = None) -> list[Task]:
-        names = {"train": 64, "test": 2}
-        return [
-            Task(f"{name}/{number}", ENV, {"number": number + 100 * (name == "test")}, split=name)
-            for name, count in names.items()
-            if split in (None, name)
-            for number in range(count)
-        ]
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        self._slow, self._turns = next(_episodes) % SLOW_ONE_OF == 0, 0
-        return f"Number {(options or {}).get('number', 0)}.", {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        if self._slow and not self._turns:
-            time.sleep(self._pause)
-        self._turns += 1
-        return "Again.", float(len(action) % 2), self._turns == 2, False, {"won": len(action) % 2 == 1}
-
-
-if "Slow-v0" not in gymnasium.registry:  # this file is both the script and the module that ENV names
-    gymnasium.register("Slow-v0", entry_point=Slow)
 
 
 def main() -> None:
@@ -137,9 +99,8 @@ def time_table(values: list[int], rounds: int, pause: float) -> str:
 
 def timed_run(staleness: int, pause: float) -> dict[str, float]:
     """Means over the steps of one run. Without staleness the learner waits as long as is sampled."""
-    config = load_config(
-        CONFIG | {"env": CONFIG["env"] | {"kwargs": {"pause": pause}}}, [f"rl.max_staleness={staleness}"]
-    )
+    kwargs = {"seconds": pause, "one_of": 8, "turns": 2}
+    config = load_config(CONFIG | {"env": CONFIG["env"] | {"kwargs": kwargs}}, [f"rl.max_staleness={staleness}"])
     with tempfile.TemporaryDirectory() as folder:
         train.run(config, Path(folder) / "run")
         steps = [row for row in read_jsonl(Path(folder) / "run" / "timings.jsonl") if row["phase"] == "rl"]

@@ -22,10 +22,10 @@ from speed_plot import draw
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import MODULUS, Operators
 from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
-from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import derive_seed
 
 RECIPE = "quickstart_skills"
@@ -145,7 +145,7 @@ def figure(seeds: Sequence[int], output: Path) -> str:
     """The training's rewards, and how often the bank is asked, as means over seeds."""
     series = {}
     for arm in list(ARMS)[:3]:
-        runs = [read_jsonl(folder_of(output, arm, seed) / "metrics.jsonl") for seed in seeds]
+        runs = [metric_rows(folder_of(output, arm, seed)) for seed in seeds]
         steps = [[row for row in rows if row["phase"] == "rl" and "retrieve_rate" in row] for rows in runs]
         series[arm] = [
             (

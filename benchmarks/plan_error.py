@@ -21,6 +21,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from waiting_env import WAITING
+
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.plan import PlanOptions, pose
@@ -31,7 +33,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 
 HERE = Path(__file__).parent
 QUICK = ["runtime.threads=1", "eval.samples=1", "eval.greedy=false", "eval.extra_temperatures=[]"]
-SLOW = "env.id=slow_env:SlowMath-v0"
+WAITS = f"env.id={WAITING}"
 GAMES = (
     "env.kwargs={data: 'generated:60', max_steps: 20}",
     "env.eval_tasks=4",
@@ -73,11 +75,11 @@ RECIPES = {
             Arm("64 prompts x 32", ("rl.prompts_per_step=64",)),
             Arm("32 prompts x 64", ("rollout.n_votes_per_prompt=64", "rollout.n_samples_per_prompt=64")),
             Arm("32 prompts x 64 votes, 32 trained", ("rollout.n_votes_per_prompt=64",)),
-            Arm("environment steps of 10 ms, sync", (SLOW, "env.kwargs={seconds: 0.01}"), {"env_seconds": 0.01}),
+            Arm("environment steps of 10 ms, sync", (WAITS, "env.kwargs={seconds: 0.01}"), {"env_seconds": 0.01}),
             Arm(
                 "environment steps of 1 s, async, 5 % of them 5 times as slow",
                 (
-                    SLOW,
+                    WAITS,
                     "env.kwargs={seconds: 1.0, slow_fraction: 0.05, slow_factor: 5.0}",
                     "rollout.mode=async",
                 ),
@@ -117,7 +119,6 @@ def main() -> None:
             make_runs(RECIPES[name], options.output / name)
     print("| run | wall s, predicted | measured | error | CPU s, predicted | measured | error |")
     print("|---|---|---|---|---|---|---|")
-    sys.path.insert(0, str(HERE))
     errors: list[list[float]] = []
     for name in chosen:
         recipe, folder = RECIPES[name], options.output / name

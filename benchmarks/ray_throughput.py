@@ -64,7 +64,9 @@ def measure(workers: int, options: argparse.Namespace) -> Measured:
         scale = ScaleConfig(
             engine="ray", address="local", workers=workers, cpus_per_worker=cores() / max(cores(), workers)
         )
-    kwargs = {"pause": options.pause, "steps": options.steps, "tasks": options.episodes}
+    kwargs = {
+        "seconds": options.pause, "turns": options.steps, "tasks": options.episodes, "actions": ["wait", "look"],
+    }  # fmt: skip
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "out.jsonl")

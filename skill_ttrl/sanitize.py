@@ -116,13 +116,13 @@ def escape(text: str, *, brackets: bool = True) -> str:
     seen = escape_terminal(text)
     folded = _fold(seen)
     places = {match.start() for pattern in (_OURS, _CONTROL, _UNFINISHED) for match in pattern.finditer(folded)}
-    kept, end = [], 0
+    parts, end = [], 0
     for place in sorted(places):
         if not brackets and folded[place] == "[":
             continue
-        kept += [seen[end:place], _ESCAPED.get(folded[place], "&lt;")]
+        parts += [seen[end:place], _ESCAPED.get(folded[place], "&lt;")]
         end = place + 1
-    return "".join([*kept, seen[end:]])
+    return "".join([*parts, seen[end:]])
 
 
 def escape_terminal(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 FAILURES = (Exception, SystemExit, KeyboardInterrupt)
-"""Exceptions that foreign code, such as an environment or a player, may raise of its own; see `pass_signals`."""
+"""Exceptions that foreign code, such as an environment or a scripted agent, may raise of its own; see `pass_signals`."""
 
 
 class Interrupted(BaseException):

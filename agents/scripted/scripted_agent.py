@@ -83,21 +83,21 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
         raise EnvError(f"There is no {name} for {env_id}; there is one for {', '.join(there)}.")
     made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
     try:
-        player = made()
+        scripted = made()
     except SkillTTRLError:
         raise
     except Exception as error:  # it is foreign code
         raise ConfigError(
             f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
         ) from error
-    if hasattr(player, "needs"):
+    if hasattr(scripted, "needs"):
         raise ConfigError(f"The agent {name!r} has an attribute needs, which is now requires. Rename it.")
     for method in ("start", "act"):
-        if not callable(getattr(player, method, None)):
+        if not callable(getattr(scripted, method, None)):
             raise ConfigError(
                 f"The agent {name!r} has no method {method!r}; see skill_ttrl.agents.scripted.scripted_agent.ScriptedAgent."
             )
-    return player
+    return scripted
 
 
 @SCRIPTED_AGENTS.register("random")
@@ -127,7 +127,7 @@ def any_action(rng: random.Random, info: Mapping[str, Any]) -> str:
 
 
 class ListedAgent:
-    """Base of the players that act on the actions as a prompt lists them.
+    """Base of the scripted agents that act on the actions as a prompt lists them.
 
     Args:
         listing: of the possible actions.
@@ -192,21 +192,21 @@ class ConstantAgent(ListedAgent):
         return self._read(self._text, actions).action
 
 
-def on_action_override(player: ScriptedAgent, action: str) -> None:
-    """Tell a player that wants to know (`ScriptedAgent`) what was done in place of what it said."""
-    told = getattr(player, "overruled", None)
+def on_action_override(agent: ScriptedAgent, action: str) -> None:
+    """Tell an agent that wants to know (`ScriptedAgent`) what was done in place of what it said."""
+    told = getattr(agent, "overruled", None)
     if callable(told):
         told(action)
 
 
-def advice_of(player: ScriptedAgent, said: str) -> str | None:
-    """The advice in the player's last action; None where that was a guess (`ScriptedAgent`)."""
-    return None if getattr(player, "guesses", False) else said
+def advice_of(agent: ScriptedAgent, said: str) -> str | None:
+    """The advice in the agent's last action; None where that was a guess (`ScriptedAgent`)."""
+    return None if getattr(agent, "guesses", False) else said
 
 
-def check_adviser(player: ScriptedAgent) -> None:
-    """Raise `ConfigError` where what a player says has no meaning once another action than its own was taken."""
-    if isinstance(player, WalkthroughAgent):
+def check_adviser(agent: ScriptedAgent) -> None:
+    """Raise `ConfigError` where what an agent says has no meaning once another action than its own was taken."""
+    if isinstance(agent, WalkthroughAgent):
         raise ConfigError(
             "explore has no meaning with walkthrough, nor has dagger: it replays a solution without looking, so that it is lost after the "
             "first other action. Take the expert."

@@ -52,5 +52,5 @@ def print_json(value: Any) -> None:
 
 
 def prints_aside() -> AbstractContextManager[object]:
-    """Send what an environment or a player of the user's prints to stderr: stdout is for the result, which may be JSON."""
+    """Send what an environment or a scripted agent of the user's prints to stderr: stdout is for the result, which may be JSON."""
     return redirect_stdout(sys.stderr)

@@ -116,9 +116,9 @@ def play(
     keyboard, screen = _seat(env, console, by_hand=name is None, delay=delay)
     with _leaving(screen):
         env_id, given = resolve_env(env), list(overrides or [])
-        player = keyboard or stage.find_scripted_agent(name or "", env_id)
+        scripted = keyboard or stage.find_scripted_agent(name or "", env_id)
         model = None
-        if player is None:
+        if scripted is None:
             from skill_ttrl.stages.targets.play import find_policy, play_policy
 
             settings = [*given, *(["agent.structured_actions=true"] if structured_outputs else [])]
@@ -136,8 +136,8 @@ def play(
                 played = play_policy(
                     game, screen.task, model, seed=drawn, watch=screen, temperature=temperature, use_bank=not no_skills
                 )
-            elif player is not None:
-                played = stage.play(game, screen.task, player, seed=drawn, watch=screen)
+            elif scripted is not None:
+                played = stage.play(game, screen.task, scripted, seed=drawn, watch=screen)
     _show(played, screen, model.config.data.max_prompt_tokens if model is not None else None, as_json)
 
 

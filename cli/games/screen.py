@@ -58,7 +58,7 @@ class Keyboard:
         """The next line that is an action.
 
         Raises:
-            Stopped: the player leaves, or stdin ends.
+            Stopped: the user leaves, or stdin ends.
         """
         from skill_ttrl.stages.collecting.watch import Stopped
 

@@ -6,9 +6,8 @@ import json
 import os
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from skill_ttrl.envs.http_server import is_loopback
+from skill_ttrl.envs.http_client import HttpConnections
 from skill_ttrl.errors import EnvError, SplitError
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ class SessionEnded(EnvError):
     """The session of a request is not there any more."""
 
 
-class EnvClient:
-    """Requests to one server. Can be pickled, and then connects again when needed.
+class EnvClient(HttpConnections):
+    """Requests to one server.
 
     Args:
         url: like `http://127.0.0.1:3000`.
@@ -38,19 +37,9 @@ class EnvClient:
         EnvError: `url` is no URL of a server.
     """
 
-    _client: httpx.Client | None = None
-    _process = 0
-    """Id of the process that made the connections: another one has its own."""
-
     def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float) -> None:
-        self.url = _checked(url)
-        self.token_env, self.timeout, self.retry_seconds = token_env, timeout, retry_seconds
-
-    def __del__(self) -> None:
-        self.close()  # an environment that is dropped without `close` leaves no connection open
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        super().__init__(url, "url names the server of an environment", timeout)
+        self.token_env, self.retry_seconds = token_env, retry_seconds
 
     def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request until it is answered; the server does nothing twice, because the body has a number.
@@ -92,12 +81,6 @@ class EnvClient:
             time.sleep(max(pause, min(after, MAX_PAUSE_S)))
             pause = min(2 * pause, MAX_PAUSE_S)
 
-    def close(self) -> None:
-        """Close the connections; the next request opens new ones."""
-        if self._client is not None and self._process == os.getpid():
-            self._client.close()
-        self._client = None
-
     def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, httpx.Headers, bytes]:
         import httpx
 
@@ -121,16 +104,6 @@ class EnvClient:
             raise ConnectionError(f"the connection broke ({error or type(error).__name__})") from None
         except UnicodeEncodeError:
             raise EnvError(f"The token in ${self.token_env} must be ASCII text.") from None
-
-    def _connected(self) -> httpx.Client:
-        import httpx
-
-        if self._client is None or self._process != os.getpid():
-            self._process = os.getpid()
-            # Certificates are read only where they are looked at; a proxy is not asked for this machine's own servers.
-            secure, here = self.url.startswith("https:"), is_loopback(urlsplit(self.url).hostname or "")
-            self._client = httpx.Client(timeout=self.timeout, verify=secure, trust_env=not here)
-        return self._client
 
     def _read(self, status: int, text: bytes, what: str) -> dict[str, Any]:
         try:
@@ -171,16 +144,3 @@ def _message(text: bytes) -> str:
 
 def _seconds(text: str | None) -> float:
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
-
-
-def _checked(url: object) -> str:
-    try:
-        parts = urlsplit(str(url).strip())
-        plain = (
-            parts.hostname and parts.path in ("", "/") and not parts.query and not parts.fragment and parts.port != 0
-        )
-    except ValueError:
-        plain = False
-    if not plain or "@" in parts.netloc or parts.scheme not in ("http", "https"):
-        raise EnvError(f"url names the server of an environment like http://127.0.0.1:3000, found {str(url)[:200]!r}.")
-    return f"{parts.scheme}://{parts.netloc}"

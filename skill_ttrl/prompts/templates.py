@@ -158,8 +158,8 @@ class Templates:
         """The template's text with `values` in their places. They are inserted as they are: a `$` in them means nothing."""
         if name not in self._taken_apart:  # prompts are made of hundreds of these
             self._taken_apart[name] = _paragraphs(self.get(name))
-        kept = [part for part in self._taken_apart[name] if not _is_empty(part, values)]
-        return "\n\n".join(part.filled(values) for part in kept)
+        present = [part for part in self._taken_apart[name] if not _is_empty(part, values)]
+        return "\n\n".join(part.filled(values) for part in present)
 
     def get(self, name: str, *, of_a_turn: bool = False) -> Template:
         """A template by name or by the path of a Markdown file; without its final newline.

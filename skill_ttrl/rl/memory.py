@@ -163,12 +163,12 @@ def backward_bytes(
         entropy: The entropy is computed too.
     """
     layer = layer_bytes_per_token(shape, how, longest)
-    kept, layers = (shape.layers + 1) * layer, shape.layers + 1
+    saved, layers = (shape.layers + 1) * layer, shape.layers + 1
     if how.gradient_checkpointing:
-        kept, layers = shape.layers * shape.hidden * how.stored + 2 * layer, 2
+        saved, layers = shape.layers * shape.hidden * how.stored + 2 * layer, 2
     around = 4 * FP32 * shape.hidden  # embedding, last norm, what the head is given
     copied = repeated_tokens * 2 * shape.key_value * how.compute * layers
-    activations, numbers = tokens * (kept + around) + copied, answer_tokens * shape.vocabulary
+    activations, numbers = tokens * (saved + around) + copied, answer_tokens * shape.vocabulary
     block = min(numbers, max(CPU_BLOCK if how.on_cpu else GPU_BLOCK, answer_tokens * MIN_BLOCK_WIDTH))
     held = 0 if how.adapters and not entropy else min(numbers, LOGIT_BUDGET)
     logits = (LOGIT_COPIES + entropy) * FP32 * block + how.compute * held

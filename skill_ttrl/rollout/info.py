@@ -25,12 +25,12 @@ def make_step(
         ValueError: the reward is a text, not finite, or too large to learn from (`rewards.as_reward`).
     """
     seen, reward, terminated, truncated, info = answer
-    seen, kept = text_of(seen), serializable_info(info, reset_info)
+    seen, plain = text_of(seen), serializable_info(info, reset_info)
     try:
         reward = as_reward(reward)
     except ValueError as error:
         raise ValueError(f"the environment's reward is {error}") from None
-    return seen, Step(observation, action, reward, bool(terminated), bool(truncated), info=kept, **more)
+    return seen, Step(observation, action, reward, bool(terminated), bool(truncated), info=plain, **more)
 
 
 def reset_options(task: Task) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""One episode of a player that needs no model, with or without random actions in place of its own."""
+"""One episode of an agent that needs no model, with or without random actions in place of its own."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ MOVES = ("go to *",)
 
 @dataclass(frozen=True, slots=True)
 class Exploration:
-    """Random actions that a player's episodes have in place of its own."""
+    """Random actions that an agent's episodes have in place of its own."""
 
     chances: tuple[float, ...] = (0.0,)
-    """Chance of a step, in [0, 1], that another action is taken: one for each try at a task in turn, from the first again after the last."""
+    """Chance of a step, in [0, 1], that another action is taken: one for each attempt at a task in turn, from the first again after the last."""
     moves: float = 0.0
     """Share of these actions that only move (`moves_like`), where the environment lists such; the others are any of the admissible ones."""
     max_steps: int | None = None
     """Longest episode; None: the environment alone bounds it."""
     listed: bool = False
-    """The chances were given as a list: what the player advised is then kept even where all of them are 0."""
+    """The chances were given as a list: the advice of the agent is then recorded even where all of them are 0."""
     moves_like: tuple[str, ...] = MOVES
     """Patterns of the actions that only move: a text, or its beginning with `*` behind it."""
     never: tuple[str, ...] = ()
-    """Patterns of actions that are never taken at random. Where no other is possible, the player's own is taken."""
+    """Patterns of actions that are never taken at random. Where no other is possible, the agent's own is taken."""
 
     @classmethod
     def of(cls, explore: float | Sequence[float] | Exploration) -> Exploration:
@@ -56,7 +56,9 @@ class Exploration:
             listed = isinstance(explore, Sequence)
             explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,), listed=listed)
         if not explore.chances:
-            raise ConfigError("explore is empty: name a share of the steps, such as 0, or one for each try in turn.")
+            raise ConfigError(
+                "explore is empty: name a share of the steps, such as 0, or one for each attempt in turn."
+            )
         for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is a share, from 0 to 1, found {share:g}.")
@@ -66,7 +68,7 @@ class Exploration:
 
     @property
     def advises(self) -> bool:
-        """True where every step of every try says what the player advised: any try explores, or there is a chance for each."""
+        """True where every step of every attempt says what the agent advised: any attempt explores, or there is a chance for each."""
         return any(self.chances) or self.listed
 
     @property
@@ -75,7 +77,7 @@ class Exploration:
         return list(self.chances) if self.listed else self.chances[0]
 
     def draw(self, rng: random.Random, info: Mapping[str, Any], attempt: int) -> str | None:
-        """The action to take in place of the player's own; None: its own."""
+        """The action to take in place of the agent's own; None: its own."""
         chance = self.chances[attempt % len(self.chances)]
         if not chance or rng.random() >= chance:
             return None
@@ -99,7 +101,7 @@ def fits(action: str, patterns: Sequence[str]) -> bool:
 def run_scripted_episode(
     env: gymnasium.Env[str, str],
     task: Task,
-    player: ScriptedAgent,
+    agent: ScriptedAgent,
     *,
     seed: int,
     attempt: int = 0,
@@ -108,17 +110,17 @@ def run_scripted_episode(
 ) -> Trajectory:
     """Play a task to its end.
 
-    A player that explores is asked in every step; in some another action is taken all the same, which leads to states it would never see.
+    An agent that explores is asked in every step; in some another action is taken all the same, which leads to states it would never see.
 
-    An exception of the environment or the player is the episode's outcome (`stop_reason` "error"), not the caller's.
+    An exception of the environment or the agent is the episode's outcome (`stop_reason` "error"), not the caller's.
 
     Args:
         env: it is reset.
         task: what is played.
-        player: who plays.
-        seed: of the environment, where the task has none, and of the player.
-        attempt: number of the try at this task: all begin alike, and the player's choices differ.
-        explore: chance of a step, in [0, 1], that any admissible action is taken, all equally likely, whatever the player says; see
+        agent: plays the task.
+        seed: of the environment, where the task has none, and of the agent.
+        attempt: number of the attempt at this task: all begin alike, and the agent's choices differ.
+        explore: chance of a step, in [0, 1], that any admissible action is taken, all equally likely, whatever the agent says; see
             `Exploration`. Above 0, what it said stands in the `info` of every step (`ADVICE`).
         max_steps: bound for environments that set none.
     """
@@ -127,16 +129,16 @@ def run_scripted_episode(
     observation, error = "", None
     reset_info: Mapping[str, Any] = {}
     try:
-        observation, info = _reset(env, task, player, seed)
+        observation, info = _reset(env, task, agent, seed)
         reset_info = serializable_info(info)
-        player.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
+        agent.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
         draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
         while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
-            advice, admissible = text_of(player.act(observation, info), "The agent's action"), admissible_actions(info)
-            shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(player, advice)) is not None else {}
+            advice, admissible = text_of(agent.act(observation, info), "The agent's action"), admissible_actions(info)
+            shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(agent, advice)) is not None else {}
             action = how.draw(draws, info, attempt) or advice
             if action != advice:
-                on_action_override(player, action)
+                on_action_override(agent, action)
             answer = env.step(action)
             observation, step = make_step(observation, action, answer, reset_info, admissible_actions=admissible)
             info = answer[-1]
@@ -158,9 +160,9 @@ def run_scripted_episode(
     )
 
 
-def _reset(env: gymnasium.Env[str, str], task: Task, player: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:
-    """First observation and `info` of a task, with what the player needs to know of it."""
-    options = {**reset_options(task), **getattr(player, "requires", {})}
+def _reset(env: gymnasium.Env[str, str], task: Task, agent: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:
+    """First observation and `info` of a task, with what the agent needs to know of it."""
+    options = {**reset_options(task), **getattr(agent, "requires", {})}
     own = derive_seed(seed, "env", task.id) if task.seed is None else task.seed
     observation, info = env.reset(seed=own, options=options)
     return text_of(observation), info

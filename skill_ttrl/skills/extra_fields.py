@@ -30,8 +30,8 @@ class ExtraFields:
     def text(self) -> str:
         """As `Skill.extra` holds it; empty where nothing is left over."""
         parts = {"fields": dict(self.fields), "keys": list(self.keys), "given": dict(self.given)}
-        kept = {name: part for name, part in parts.items() if part}
-        return json.dumps(kept) if kept else ""
+        filled = {name: part for name, part in parts.items() if part}
+        return json.dumps(filled) if filled else ""
 
 
 def parse_extra(extra: str) -> ExtraFields:

@@ -181,11 +181,11 @@ class _Reader:
 
     def outside(self) -> str:
         """The text without its blocks, a line break for each: what stood on both sides of one does not grow together."""
-        kept, end = [], 0
+        parts, end = [], 0
         for start, stop in self.blocks:
-            kept.append(self.text[end:start])
+            parts.append(self.text[end:start])
             end = stop
-        return "\n".join([*kept, self.text[end:]])
+        return "\n".join([*parts, self.text[end:]])
 
     def ops(self) -> SkillOps:
         """All that was asked."""

@@ -234,7 +234,7 @@ class _Playing:
         explore: Exploration,
     ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
-        self._make_player = partial(make_scripted_agent, agent, resolve_env(env), prompts)
+        self._make_agent = partial(make_scripted_agent, agent, resolve_env(env), prompts)
         self._play = partial(run_scripted_episode, seed=seed, explore=explore)
         if prompts is not None:
             self._play = partial(self._play, max_steps=prompts.max_turns)
@@ -242,9 +242,9 @@ class _Playing:
 
     def __call__(self, unit: Unit) -> tuple[str, EpisodeResult]:
         """The line of the episode, and what is counted of it."""
-        env, player = self._made = self._made or self._make()
+        env, agent = self._made = self._made or self._make()
         task, attempt = unit
-        line, outcome = written(self._play(env, task, player, attempt=attempt))
+        line, outcome = written(self._play(env, task, agent, attempt=attempt))
         if outcome.error is not None:
             close_env(env)
             self._made = None
@@ -253,7 +253,7 @@ class _Playing:
     def _make(self) -> tuple[gymnasium.Env[Any, Any], ScriptedAgent]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # said already, where the tasks were listed
-            return self._make_env(), self._make_player()
+            return self._make_env(), self._make_agent()
 
     def check(self, tasks: Sequence[Task]) -> None:
         """See that agent and environment can be made where this is called, and that one of these tasks can be played.

@@ -169,16 +169,18 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
-    with _bank_unchanged(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as kept:
+    with _bank_unchanged(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as opened:
         notices = _NoticeCollector()
         with ledger.phase(SOURCE):
             episodes = read_with_progress(source, progress, notices)
-            found = distill_into(kept, episodes, config, models_of(config), gate=gate)
+            found = distill_into(opened, episodes, config, models_of(config), gate=gate)
         if not merge and not found.skills:
             raise nothing_distilled(found, source, folder)
-        by_vectors = kept.settings.retrieval_mode in ("embedding", "hybrid")
+        by_vectors = opened.settings.retrieval_mode in ("embedding", "hybrid")
         retrieval = (
-            f"{kept.settings.retrieval_mode}, {kept.settings.embedder}" if by_vectors else kept.settings.retrieval_mode
+            f"{opened.settings.retrieval_mode}, {opened.settings.embedder}"
+            if by_vectors
+            else opened.settings.retrieval_mode
         )
     return replace(
         found,

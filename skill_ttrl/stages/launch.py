@@ -283,7 +283,7 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     made_with = read_identity(episodes)["made_with"]
     given = [f"env.kwargs.data={json.dumps(made_with.get('kwargs', {}).get('data'))}"]
     if not made_with.get("explore"):
-        given.append("demonstrations.label=success")  # advice is recorded only where the player explored
+        given.append("demonstrations.label=success")  # advice is recorded only where the agent explored
         notice(
             "The episodes were collected without --epsilon: the actions of successful ones are imitated (demonstrations.label=success)."
         )

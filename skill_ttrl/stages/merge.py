@@ -91,17 +91,17 @@ def run(
     config = config or SkillTTRLConfig()
     rules, notes = _rules(config, merger, extract), list[str]()
     samples = _read(Path(source), by, config, notes)
-    with _open(Path(bank), dry_run) as kept, _unmerged(), track_usage(None, config.endpoints) as ledger:
-        before, known = kept.snapshot(), merged_samples(kept.history())
+    with _open(Path(bank), dry_run) as opened, _unmerged(), track_usage(None, config.endpoints) as ledger:
+        before, known = opened.snapshot(), merged_samples(opened.history())
         notes += _merged_before(samples, known, bank)
         samples = [part.without(known) for part in samples]
         with ledger.phase("merge"):
-            updates, after, report = _plan(samples, before, rules, kept.settings.max_skills)
+            updates, after, report = _plan(samples, before, rules, opened.settings.max_skills)
         tested = gate(before, after) if gate is not None and content_changes(before, after) else None
         if tested is not None and not tested.decision.accept:
             updates, after = (), before
         for update in () if dry_run else updates:
-            kept.apply(update)
+            opened.apply(update)
     return MergeResult(
         source=str(source),
         bank=str(bank),

@@ -221,7 +221,7 @@ def write_curve(problem: Problem, path: Path, counts: Sequence[int] = COUNTS) ->
         raise ConfigError(
             f"--svg: {name} fits on none of {counts[0]} to {counts[-1]} GPUs shared out as --gpus {gpus}."
         )
-    with wrap_os_errors("write", path):
+    with wrap_os_errors("write", path, "--svg"):
         write_atomic(path, draw(f"{name} on {device_name(problem.machine.device)}", lines).encode())
     return lines
 

@@ -207,9 +207,9 @@ def per_response(found: AdvantageEstimate | Advantages) -> list[float]:
 def offline_group(problem: str, responses: Sequence[str]) -> Group:
     """Wrap external responses as the rollouts of one task. Parses their skill-bank operations, but does not answer queries."""
     task = Task(problem, MATH_ENV_ID, {"question": problem})
-    tries = []
+    rollouts = []
     for text in responses:
         parsed = OutputParser().parse(text)
         step = Step(problem, text, 0.0, terminated=True, truncated=False)
-        tries.append(Trajectory(task, (step,), parsed.answer, "terminated", ops=parsed.skill_ops))
-    return Group(task, tuple(tries))
+        rollouts.append(Trajectory(task, (step,), parsed.answer, "terminated", ops=parsed.skill_ops))
+    return Group(task, tuple(rollouts))

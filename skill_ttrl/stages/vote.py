@@ -118,7 +118,7 @@ def run(
     if plot is not None:
         from skill_ttrl.stages.reports.vote_page import vote_html
 
-        with wrap_os_errors("write", Path(plot)):
+        with wrap_os_errors("write", Path(plot), "--plot"):
             write_atomic(Path(plot), vote_html(lab).encode())
     return lab
 

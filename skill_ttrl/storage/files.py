@@ -22,25 +22,25 @@ _held: set[str] = set()  # real paths this process has locked: a POSIX lock does
 
 
 @contextmanager
-def wrap_os_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps."""
+def wrap_os_errors(action: str, path: Path, option: str = "--output") -> Iterator[None]:
+    """Turn an `OSError` into a `RunFolderError` that says what could not be done, why, and what helps; `option` names the path."""
     try:
         yield
     except OSError as error:
-        raise RunFolderError(f"Cannot {action} {path}: {explain_os_error(error)}") from error
+        raise RunFolderError(f"Cannot {action} {path}: {explain_os_error(error, option)}") from error
 
 
-def explain_os_error(error: OSError) -> str:
+def explain_os_error(error: OSError, option: str = "--output") -> str:
     """Why the system refused, and what to do, as a clause and a sentence."""
     remedies = {
-        errno.ENOSPC: "the disk is full. Free some space, or choose another --output.",
-        errno.EDQUOT: "your disk quota is used up. Free some space, or choose another --output.",
+        errno.ENOSPC: f"the disk is full. Free some space, or choose another {option}.",
+        errno.EDQUOT: f"your disk quota is used up. Free some space, or choose another {option}.",
         errno.EFBIG: "the file would pass the size limit of this process or file system (see ulimit -f).",
-        errno.EROFS: "the file system is read-only. Choose another --output.",
-        errno.EACCES: "permission denied. Choose another --output, or change its permissions.",
-        errno.EPERM: "permission denied. Choose another --output, or change its permissions.",
-        errno.ENOTDIR: "a part of the path is a file, not a folder. Choose another --output.",
-        errno.ENOENT: "the folder is gone or its parent does not exist. Make it first, or choose another --output.",
+        errno.EROFS: f"the file system is read-only. Choose another {option}.",
+        errno.EACCES: f"permission denied. Choose another {option}, or change its permissions.",
+        errno.EPERM: f"permission denied. Choose another {option}, or change its permissions.",
+        errno.ENOTDIR: f"a part of the path is a file, not a folder. Choose another {option}.",
+        errno.ENOENT: f"the folder is gone or its parent does not exist. Make it first, or choose another {option}.",
     }
     return remedies.get(error.errno or 0, f"{error.strerror or error}.")
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
-from skill_ttrl.metrics import renamed as metric_names
-from skill_ttrl.types import old_names
 
 
-def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any]]:
-    """The objects of a file, none where there is no file; a torn last line is left out, and noted in `notes`. Files of a run are read under
-    the present names, whatever version wrote them.
+def read_jsonl(
+    path: Path,
+    notes: list[str] | None = None,
+    convert: Callable[[dict[str, Any], bytes], dict[str, Any]] = lambda record, line: record,
+) -> list[dict[str, Any]]:
+    """The objects of a file, none where there is no file; a torn last line is left out, and noted in `notes`.
+
+    `convert` takes each object and its line, and returns the object to hand out.
 
     Raises:
         RunFolderError: it cannot be read, or a whole line is no JSON object; names file and line.
@@ -27,19 +30,8 @@ def read_jsonl(path: Path, notes: list[str] | None = None) -> list[dict[str, Any
             raise RunFolderError(f"{path}, line {number} is not JSON: {error}.") from None
         if not isinstance(record, dict):
             raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
-        records.append(current_record(path, record, line))
+        records.append(convert(record, line))
     return records
-
-
-def current_record(path: Path, record: dict[str, Any], line: bytes) -> dict[str, Any]:
-    """The record of a line of a run's file, which is known by its name, under the present names of its fields."""
-    if path.name == "metrics.jsonl":
-        return metric_names.with_current_names(record)
-    kind = old_names.FILES.get(path.name)
-    if kind is None or not old_names.has_old_names(kind, line):
-        return record
-    current: dict[str, Any] = old_names.with_current_names(kind, record)
-    return current
 
 
 def whole_lines(path: Path, notes: list[str]) -> Iterator[tuple[str, bytes]]:

@@ -115,11 +115,11 @@ class Completion:
     @property
     def model_text(self) -> str:
         """Sampled text, without inserted spans. Only this text is parsed for answers, actions and skill operations."""
-        kept, end = [], 0
+        parts, end = [], 0
         for start, stop in self.inserted_spans:
-            kept.append(self.text[end:start])
+            parts.append(self.text[end:start])
             end = stop
-        return "".join([*kept, self.text[end:]])
+        return "".join([*parts, self.text[end:]])
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,13 +50,6 @@ FIELDS: Mapping[str, Mapping[str, str]] = {
 """Type → former field, of it or of a part of it → present field."""
 LABELS = {"after, bank off": "after_no_skills"}
 """Former label of an evaluation → present one."""
-FILES: Mapping[str, str] = {
-    "trajectories.jsonl": "Trajectory",
-    "votes.jsonl": "VoteResult",
-    "evaluations.jsonl": "Evaluation",
-    "eval_samples.jsonl": "TaskSamples",
-}
-"""File of a run → type of its lines."""
 _FREE = ("options", "extra", "rewards", "kwargs", "config")
 """Fields whose content is the user's."""
 INFO = {"advice": "expert_action"}

@@ -47,10 +47,10 @@ def ballot_of(group: Group, **known: Any) -> Ballot:
     Log-probabilities are set where every rollout with text has them, views where there are two of them. `known` are further
     fields of the ballot: `history`, `base_majority_ratio`, `seed`.
     """
-    tries = group.trajectories
-    written = [_written(trajectory) for trajectory in tries]
+    rollouts = group.trajectories
+    written = [_written(trajectory) for trajectory in rollouts]
     scored = any(tokens for _, tokens in written)
-    views = tuple(trajectory.prompt_variant for trajectory in tries)
+    views = tuple(trajectory.prompt_variant for trajectory in rollouts)
     return Ballot(
         answers=tuple(group.answers),
         prompt=group.task.id,
@@ -67,6 +67,6 @@ def _written(trajectory: Trajectory) -> tuple[float, int]:
     for step in trajectory.steps:
         if step.completion is not None:
             mask = step.completion.completion_mask or (True,) * len(step.completion.logprobs)
-            kept = [value for value, sampled in zip(step.completion.logprobs, mask, strict=True) if sampled]
-            total, count = total + sum(kept), count + len(kept)
+            own = [value for value, sampled in zip(step.completion.logprobs, mask, strict=True) if sampled]
+            total, count = total + sum(own), count + len(own)
     return total, count

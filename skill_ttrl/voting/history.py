@@ -137,8 +137,8 @@ class VoteHistory:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> VoteHistory:
         """Restore what `state_dict` gave, in this version or in one without histories of prompts."""
-        kept = {
+        prompts = {
             prompt: PromptHistory(**{**saved, "ratios": tuple(saved["ratios"])})
             for prompt, saved in state.get("prompts", {}).items()
         }
-        return cls(**{**state, "prompts": kept})
+        return cls(**{**state, "prompts": prompts})

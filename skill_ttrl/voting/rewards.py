@@ -115,7 +115,7 @@ def _checked(
     if problem:
         raise ConfigError(
             f"Reward {name!r} must give one finite number of at most {LARGEST_REWARD:g} for each of the "
-            f"{len(group.trajectories)} tries at task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
+            f"{len(group.trajectories)} rollouts of task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
         )
     return values
 

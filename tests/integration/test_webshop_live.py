@@ -14,7 +14,7 @@ from bs4 import BeautifulSoup
 
 from skill_ttrl.envs import check_text_env, env_tasks, make_env
 from skill_ttrl.envs.webshop.live import live
-from skill_ttrl.envs.webshop.live.client import checked_address
+from skill_ttrl.envs.webshop.live.client import LiveClient
 from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, count_goals
 from skill_ttrl.envs.webshop.live.pages import NotThePage, Target, read_page, read_parts
 from skill_ttrl.envs.webshop.pages import Text, as_text
@@ -24,8 +24,8 @@ from skill_ttrl.stages.collecting.collection import TaskSelection
 from tests.web_shop_server import Misbehaving, started_shop
 
 MAX_WAIT_FRACTION: dict[str, dict[str, Any]] = {
-    "slow": {"timeout": 0.5, "tries": 2},
-    "drip": {"timeout": 0.5, "tries": 2},
+    "slow": {"timeout": 0.5, "attempts": 2},
+    "drip": {"timeout": 0.5, "attempts": 2},
 }
 GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
@@ -45,7 +45,7 @@ def faulty(shop: str) -> Iterator[Misbehaving]:
 
 
 def visit_to(server: Misbehaving, **settings: Any) -> LiveVisit:
-    return LiveVisit(server.address, **{"timeout": 5.0, "tries": 3, "pause": 0.01, **settings})
+    return LiveVisit(server.address, **{"timeout": 5.0, "attempts": 3, "pause": 0.01, **settings})
 
 
 def to_a_product(visit: LiveVisit) -> None:
@@ -191,7 +191,7 @@ def test_a_purchase_that_cannot_have_reached_the_server_is_repeated_and_then_giv
     visit = visit_to(faulty)
     to_a_product(visit)
     faulty.close()
-    with pytest.raises(EnvError, match=r"nothing answers there .*\(3 tries\)\. Look whether"):
+    with pytest.raises(EnvError, match=r"nothing answers there .*\(3 attempts\)\. Look whether"):
         visit.act("click[buy now]")
 
 
@@ -200,7 +200,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(EnvError, match=f"{address} was asked for goal 3 .*nothing answers there"):
-        LiveVisit(address, tries=2, pause=0.01).start(3)
+        LiveVisit(address, attempts=2, pause=0.01).start(3)
     with pytest.raises(EnvError, match=f"^{address} was asked for goal 0 .*nothing answers there"):
         collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 
@@ -309,7 +309,7 @@ def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
 
 
 def test_only_a_plain_address_names_a_server() -> None:
-    assert checked_address("http://127.0.0.1:3000/") == "http://127.0.0.1:3000"
+    assert LiveClient("http://127.0.0.1:3000/", 1.0, 1, 0.0).url == "http://127.0.0.1:3000"
     for wrong in (
         "http://",
         "http://h/path",
@@ -320,7 +320,7 @@ def test_only_a_plain_address_names_a_server() -> None:
         "http://[::1",
     ):
         with pytest.raises(EnvError, match="names a running WebShop server like"):
-            checked_address(wrong)
+            LiveClient(wrong, 1.0, 1, 0.0)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:

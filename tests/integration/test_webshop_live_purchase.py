@@ -33,7 +33,7 @@ def server(shop: str) -> Iterator[Misbehaving]:
 
 
 def at_a_product(address: str) -> LiveVisit:
-    visit = LiveVisit(address, timeout=5.0, tries=3, pause=0.01)
+    visit = LiveVisit(address, timeout=5.0, attempts=3, pause=0.01)
     visit.start(0)
     visit.act("search[lamp]")
     assert "buy now" in visit.act("click[b0lamp0001]").clickables
@@ -109,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def test_a_purchase_that_led_on_to_a_page_that_did_not_come_is_not_repeated() -> None:
     server = _Recording()
-    client = LiveClient(server.address, timeout=5.0, tries=3, pause=0.01)
+    client = LiveClient(server.address, timeout=5.0, attempts=3, pause=0.01)
     with pytest.raises(EnvError, match="was not asked again, because the server may have taken it"):
         client.ask("POST", "/leads-on", "a purchase", again=False)
     assert [each[:2] for each in server.asked] == [("POST", "/leads-on")]

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # a shop of this process needs neither Beautiful Soup nor HTT
     from skill_ttrl.envs.webshop.live.client import Got, LiveClient
     from skill_ttrl.envs.webshop.live.pages import LivePage
 
-TIMEOUT, TRIES, FIRST_PAUSE = 10.0, 4, 0.25
+TIMEOUT, ATTEMPTS, FIRST_PAUSE = 10.0, 4, 0.25
 _ID = re.compile(r"server-(0|[1-9][0-9]{0,8})")
 _NAMES: dict[Place, str] = {
     "search": "the search page",
@@ -166,7 +166,7 @@ def _has_goal(client: LiveClient, number: int) -> bool:
 
 
 class LiveVisit:
-    """Visit to a running server. Requests a page at most `tries` times, and a purchase again only if it cannot have reached the server.
+    """Visit to a running server. Requests a page at most `attempts` times, and a purchase again only if it cannot have reached the server.
 
     It can be pickled between two actions; the pickle holds its session, its place and its page.
 
@@ -185,13 +185,13 @@ class LiveVisit:
         *,
         query_codes: bool = False,
         timeout: float = TIMEOUT,
-        tries: int = TRIES,
+        attempts: int = ATTEMPTS,
         pause: float = FIRST_PAUSE,
     ) -> None:
         from skill_ttrl.envs.webshop.live.client import Got, LiveClient
 
         self.mode, self.query_codes = mode, query_codes
-        self.client = LiveClient(address, timeout, tries, pause)
+        self.client = LiveClient(address, timeout, attempts, pause)
         self._session, self._number = "", 0
         self._state = State()
         self._got = Got("", "")
@@ -228,7 +228,7 @@ class LiveVisit:
         else:
             target = page.target(argument)
             if target is None:
-                raise EnvError(f"{self.client.address} has a page on which {argument[:60]!r} leads nowhere.")
+                raise EnvError(f"{self.client.url} has a page on which {argument[:60]!r} leads nowhere.")
             if state.place == "sub" and ("button", argument) not in page.targets:
                 chosen = clickables(page.texts)[argument]
                 state = replace(
@@ -275,7 +275,7 @@ class LiveVisit:
 
     def _odd(self, got: Got, wanted: Place, found: str) -> EnvError:
         return EnvError(
-            f"{self.client.address} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
+            f"{self.client.url} was asked for {_NAMES[wanted]} and gave something else at {got.url[:200]}: {found}. data "
             "names an official WebShop server or one of `skillttrl envs serve webshop --pages`, and nothing else."
         )
 

@@ -86,7 +86,7 @@ class HFBackend(TokenizerMixin):
         end = tokenizer.eos_token_id
         self._choices = ChoiceTokens(tokenizer, end if end in self.eos_ids else min(self.eos_ids))
         self.kept_bytes = kept_bytes
-        self._kept: KeptRows | None = None
+        self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
         self._said_open = False
@@ -94,7 +94,7 @@ class HFBackend(TokenizerMixin):
     def update_weights(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
         self.policy_version = policy_version
-        self._kept = None
+        self._kept_rows = None
 
     @contextlib.contextmanager
     def keeping(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class HFBackend(TokenizerMixin):
             with self._counting:
                 self._keepers -= 1
                 if not self._keepers:
-                    self._kept = None
+                    self._kept_rows = None
 
     def sleep(self) -> None:
         """Nothing to give back: the model is the learner's own."""
@@ -142,8 +142,8 @@ class HFBackend(TokenizerMixin):
                     sampled = samplers[way](_Rows(prompts, limits, choices, rows, part_seeds), sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
                         found[owner].append(completion)
-            if self._kept is not None:
-                self._kept.shrink(self.kept_bytes)
+            if self._kept_rows is not None:
+                self._kept_rows.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
 
     def score_responses(
@@ -270,8 +270,8 @@ class HFBackend(TokenizerMixin):
         unique = list(dict.fromkeys(rows))
         self._check_prompts([prompts[index] for index in unique])
         trees = [Tree(self._choices.ids(choices[index][0], limits[index])) for index in unique]
-        kept = self._rows_to_keep() if self._keepers else KeptRows()
-        scores_P_C = score_choices(self.model, kept, [prompts[index] for index in unique], trees, self.pad_id)
+        kept_rows = self._rows_to_keep() if self._keepers else KeptRows()
+        scores_P_C = score_choices(self.model, kept_rows, [prompts[index] for index in unique], trees, self.pad_id)
         place_of = {index: place for place, index in enumerate(unique)}
         rows_M = torch.tensor([place_of[index] for index in rows], device=scores_P_C.device)
         number_M, _ = sample_token(
@@ -305,15 +305,15 @@ class HFBackend(TokenizerMixin):
     ) -> Decoding | KeptDecoding:
         """The prompts, read, on kept rows where there are some; `several`: where it can be, one that reads several tokens at once."""
         if (self._keepers or several) and takes_slot_masks(self.model):
-            kept = self._rows_to_keep() if self._keepers else KeptRows()
-            return KeptDecoding(self.model, prompts, self.pad_id, kept, most_rows=rows)
+            kept_rows = self._rows_to_keep() if self._keepers else KeptRows()
+            return KeptDecoding(self.model, prompts, self.pad_id, kept_rows, most_rows=rows)
         return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
 
     def _rows_to_keep(self) -> KeptRows:
         weights = self._weight_versions()
-        if self._kept is None or weights != self._weights:
-            self._kept, self._weights = KeptRows(), weights
-        return self._kept
+        if self._kept_rows is None or weights != self._weights:
+            self._kept_rows, self._weights = KeptRows(), weights
+        return self._kept_rows
 
     def _weight_versions(self) -> tuple[int, ...]:
         return tuple(part._version for part in self.model.parameters())  # raised by what is done to them in place

@@ -40,6 +40,6 @@ class HFCopyBackend(HFBackend):
         for own, learned in zip(self.model.parameters(), self._learner.parameters(), strict=True):
             if learned.requires_grad:
                 own.copy_(learned)
-        kept = self._kept if self._keeps_cache else None
+        kept_rows = self._kept_rows if self._keeps_cache else None
         super().update_weights(policy_version)
-        self._kept, self._weights = kept, self._weight_versions()
+        self._kept_rows, self._weights = kept_rows, self._weight_versions()

@@ -70,9 +70,9 @@ class UpdateCorrection:
             weights = weights * ((found > 0).to(mask.dtype) if self._loss_has_ratio else found)
             metrics |= {"rollout_is_mean": found, "rollout_is_square": found.square()}
         if self._reject is not None:
-            kept = kept_tokens(log_ratio, sequences, self._reject)
-            weights = weights * kept
-            metrics["rollout_rs_masked_fraction"] = 1.0 - kept.to(mask.dtype)
+            within = kept_tokens(log_ratio, sequences, self._reject)
+            weights = weights * within
+            metrics["rollout_rs_masked_fraction"] = 1.0 - within.to(mask.dtype)
         if self.settings.off_policy_kl is not None:
             far = far_off_policy(log_ratio, advantages, sequences, self.settings.off_policy_kl)
             weights = weights * ~far

@@ -51,7 +51,7 @@ class DPPO:
         options, advantages, mask = self.options, inputs.advantages, inputs.response_mask
         log_ratio = bounded_log_ratio(inputs.log_probs, inputs.old_log_probs)
         high = options.threshold if options.threshold_high is None else options.threshold_high
-        kept = within_bounds(
+        within = within_bounds(
             inputs.log_probs.detach(),
             inputs.old_log_probs,
             advantages,
@@ -61,11 +61,11 @@ class DPPO:
             both_directions=options.both_directions,
         )
         ratio = log_ratio.detach().exp()
-        weight = (ratio if options.ratio_max is None else ratio.clamp(max=options.ratio_max)) * kept
+        weight = (ratio if options.ratio_max is None else ratio.clamp(max=options.ratio_max)) * within
         loss = -weight * advantages * inputs.log_probs
         if options.log_ratio_coef:
             loss = loss + options.log_ratio_coef * log_ratio.square()
-        out = (~kept).to(mask.dtype)
+        out = (~within).to(mask.dtype)
         return loss, {
             "clip_fraction": masked_mean(out, mask),
             "clip_fraction_low": masked_mean(out * (advantages < 0), mask),

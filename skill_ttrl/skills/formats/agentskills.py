@@ -84,14 +84,14 @@ def skill_files(skill: Skill, name: str) -> dict[str, str]:
     """The files of one skill's folder by their paths in it."""
     long = len(skill.text.splitlines()) >= MAX_LINES or len(skill.text) > MAX_CHARS
     body = f"The advice is long: read all of [{ADVICE}]({ADVICE})." if long else skill.text
-    kept = parse_extra(skill.extra).fields
+    extra = parse_extra(skill.extra).fields
     front: dict[str, Any] = {"name": name, "description": describe(skill)}
     for key in ("license", "compatibility", "allowed-tools"):
-        value = kept.get(key)
+        value = extra.get(key)
         allowed = isinstance(value, str) and (key != "compatibility" or 0 < len(value) <= MAX_COMPATIBILITY)
         if allowed or (key == "allowed-tools" and is_texts(value)):
             front[key] = value
-    others = kept.get("metadata")
+    others = extra.get("metadata")
     front["metadata"] = _own(skill, long) | (as_texts(others) if isinstance(others, dict) else {})
     lines = ["---", *_yaml(front), "---", "", body]
     return {FILE: "\n".join(lines) + "\n", **({ADVICE: skill.text} if long else {})}

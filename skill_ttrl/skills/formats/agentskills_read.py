@@ -219,15 +219,15 @@ def _foreign_skill(parts: Parts, folder: Path) -> Skill:
 
 def _with_others(skill: Skill, front: Mapping[str, Any]) -> Skill:
     """Add the remaining front matter to the skill's `extra`; metadata that `extra` holds in another form (1.5 for "1.5") stays unchanged."""
-    kept = parse_extra(skill.extra)
-    known = kept.fields.get("metadata")
+    extra = parse_extra(skill.extra)
+    known = extra.fields.get("metadata")
     others = {key: value for key, value in front.items() if key not in ("name", "description", "metadata")}
     foreign = front.get("metadata", {})
     if isinstance(foreign, dict):
         foreign = {key: value for key, value in foreign.items() if not key.startswith(OURS)}
     if foreign != (as_texts(known) if isinstance(known, dict) else {}):
         others["metadata"] = foreign
-    return replace(skill, extra=replace(kept, fields={**kept.fields, **others}).text())
+    return replace(skill, extra=replace(extra, fields={**extra.fields, **others}).text())
 
 
 def _json(text: object, name: str) -> Any:

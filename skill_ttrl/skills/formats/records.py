@@ -89,15 +89,15 @@ def _with_unknown(skill: Skill, d: Mapping[str, Any]) -> Skill:
     unknown = {name: value for name, value in d.items() if name not in KNOWN}
     if not unknown:
         return skill
-    kept = parse_extra(skill.extra)
+    extra = parse_extra(skill.extra)
     try:
-        extra = replace(kept, fields={**kept.fields, **unknown}).text()
+        text = replace(extra, fields={**extra.fields, **unknown}).text()
     except (TypeError, ValueError, RecursionError):
         names = quote(", ".join(map(str, unknown)))
         raise SkillBankError(
             f"Skill {quote(skill.id)}: {names} cannot be kept: no values that JSON can hold."
         ) from None
-    return replace(skill, extra=extra)
+    return replace(skill, extra=text)
 
 
 def _stats(value: object) -> SkillStats:

@@ -185,10 +185,10 @@ def _left_over(item: Mapping[str, Any], skill: Skill, place: Place) -> str:
 
 def _rebuilt(skill: Skill, place: Place) -> dict[str, Any] | None:
     """Rebuild the original record with the skill's current values; None if its tier or type no longer fits this list."""
-    kept, usual = parse_extra(skill.extra), _usual(skill, place)
-    parts = {**usual, **kept.fields, **kept.given}
-    record = {key: parts[key] for key in (kept.keys or parts) if key in parts}
-    record.update({key: value for key, value in kept.fields.items() if key not in record})
+    extra, usual = parse_extra(skill.extra), _usual(skill, place)
+    parts = {**usual, **extra.fields, **extra.given}
+    record = {key: parts[key] for key in (extra.keys or parts) if key in parts}
+    record.update({key: value for key, value in extra.fields.items() if key not in record})
     found = _read_again(record, skill, place)
     if found is None or (found.tier, found.task_type) != (skill.tier, skill.task_type):
         return None

@@ -53,7 +53,7 @@ def read_memories(text: str, where: str) -> SkillFile:
     if not isinstance(content, list):
         raise SkillBankError(f"{where} is a list of memories, found {quote(content)}. Nothing was imported.")
     skills: list[Skill] = []
-    kept: list[dict[str, Any]] = []
+    memories: list[dict[str, Any]] = []
     taken: set[str] = set()
     for place, memory in enumerate(content):
         try:
@@ -63,11 +63,11 @@ def read_memories(text: str, where: str) -> SkillFile:
         skills += found
         pattern = [skill.id for skill in found if skill.tier != "mistake"]
         mistakes = [skill.id for skill in found if skill.tier == "mistake"]
-        kept.append({"memory": memory, "pattern": pattern[0] if pattern else None, "mistakes": mistakes})
-    silent = sum(not each["pattern"] and not each["mistakes"] for each in kept)
-    notices = (f"{silent} of {len(kept)} memories hold no guidelines and gave no skill",) if silent else ()
-    origin = {"format": NAME, "content": kept, "layout": layout_of(text, content)}
-    return SkillFile(skills, json.dumps(origin) if kept else "", notices)
+        memories.append({"memory": memory, "pattern": pattern[0] if pattern else None, "mistakes": mistakes})
+    silent = sum(not each["pattern"] and not each["mistakes"] for each in memories)
+    notices = (f"{silent} of {len(memories)} memories hold no guidelines and gave no skill",) if silent else ()
+    origin = {"format": NAME, "content": memories, "layout": layout_of(text, content)}
+    return SkillFile(skills, json.dumps(origin) if memories else "", notices)
 
 
 def dump_memories(snapshot: Snapshot) -> str:
@@ -86,9 +86,9 @@ def dump_memories(snapshot: Snapshot) -> str:
 def dump_trajectories(trajectories: Iterable[Trajectory]) -> tuple[str, int]:
     """Episodes as memories, and how many were left out because nothing was played in them."""
     memories: list[dict[str, Any]] = []
-    silent, tries = 0, dict[str, int]()
+    silent, attempts = 0, dict[str, int]()
     for each in trajectories:
-        tries[each.task.id] = number = tries.get(each.task.id, 0) + 1
+        attempts[each.task.id] = number = attempts.get(each.task.id, 0) + 1
         if each.steps:
             memories.append(memory_of(each, f"{each.task.id}/{number}"))
         else:
@@ -215,13 +215,13 @@ def _rewritten(entry: Mapping[str, Any], left: dict[str, Skill]) -> dict[str, An
     old = iter(_skills_of(memory, 0, set()))
     if entry.get("pattern") is not None:
         _set_pattern(memory, next(old), left.pop(str(entry["pattern"]), None))
-    kept = []
+    mistakes = []
     for skill_id, mistake, was in zip(entry["mistakes"], _guidelines(memory)[1], old, strict=True):
         skill = left.pop(str(skill_id), None)
         if skill is not None:
-            kept.append(_set_mistake(mistake, was, skill))
+            mistakes.append(_set_mistake(mistake, was, skill))
     if entry["mistakes"]:
-        memory["content"]["strategic_guidelines"]["mistakes_to_avoid"] = kept
+        memory["content"]["strategic_guidelines"]["mistakes_to_avoid"] = mistakes
     return memory
 
 

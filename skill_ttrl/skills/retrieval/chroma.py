@@ -247,15 +247,15 @@ class ChromaIndex:
             yield list(keys[start : start + self._batch_size])
 
 
-def _embeds_itself(kept: Any) -> bool:
+def _embeds_itself(record: Any) -> bool:
     """True if Chroma's record of a collection names an embedder anywhere: Chroma creates it when it next reads the schema."""
-    if isinstance(kept, list):
-        return any(map(_embeds_itself, kept))
-    if not isinstance(kept, dict):
+    if isinstance(record, list):
+        return any(map(_embeds_itself, record))
+    if not isinstance(record, dict):
         return False
-    named = kept.get("embedding_function")
+    named = record.get("embedding_function")
     kind = named.get("type") if isinstance(named, dict) else named
-    return kind not in (None, "legacy", "unknown") or _embeds_itself(list(kept.values()))
+    return kind not in (None, "legacy", "unknown") or _embeds_itself(list(record.values()))
 
 
 def _lock(folder: Path) -> int:

@@ -100,9 +100,9 @@ class OpenAIEmbedder:
 
     def _remembered(self, text: str) -> bool:
         if text not in self._known and self._cache is not None:
-            kept = (self._cache.get(self._key(text)) or {}).get("vector")
-            if isinstance(kept, list) and kept and all(isinstance(value, int | float) for value in kept):
-                self._known[text] = kept
+            vector = (self._cache.get(self._key(text)) or {}).get("vector")
+            if isinstance(vector, list) and vector and all(isinstance(value, int | float) for value in vector):
+                self._known[text] = vector
         return text in self._known
 
     def _key(self, text: str) -> str:

@@ -149,8 +149,8 @@ class Retriever:
         ranked = []
         for query, own in zip(queries, skills, strict=True):
             hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
-            kept = [hit for hit in hits if hit.score >= self._least(hit.skill.tier) and vectors[query].any()]
-            ranked.append(sorted(kept, key=lambda hit: (-hit.score, hit.skill.id))[:k])
+            near = [hit for hit in hits if hit.score >= self._least(hit.skill.tier) and vectors[query].any()]
+            ranked.append(sorted(near, key=lambda hit: (-hit.score, hit.skill.id))[:k])
         return ranked
 
     @property

@@ -75,18 +75,18 @@ def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> Shown
         tokens: room for all of them together, in tokens (about 4 bytes each).
     """
     texts: list[str] = []
-    kept: list[Case] = []
+    shown: list[Case] = []
     left, left_out = tokens, 0
     for case in cases:
-        text = case_text(case, len(kept) + 1, last_steps)
+        text = case_text(case, len(shown) + 1, last_steps)
         size = tokens_in_text(text) + 1
         if size > left:
             left_out += 1
             continue
         texts.append(text)
-        kept.append(case)
+        shown.append(case)
         left -= size
-    return ShownCases("\n".join(texts), tuple(kept), left_out)
+    return ShownCases("\n".join(texts), tuple(shown), left_out)
 
 
 def case_text(case: Case, number: int, last_steps: int) -> str:

@@ -117,13 +117,13 @@ def step_limit(env: TextEnvironment) -> int | None:
     return env.spec.max_episode_steps if env.spec is not None else None
 
 
-def play(env: TextEnvironment, task: Task, player: ScriptedAgent, *, seed: int, watch: Watch) -> Trajectory:
+def play(env: TextEnvironment, task: Task, agent: ScriptedAgent, *, seed: int, watch: Watch) -> Trajectory:
     """Let a scripted agent play `task`.
 
     Args:
         env: is reset; stays open.
         task: what is played.
-        player: who plays. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
+        agent: plays the task. It may raise `Stopped` to leave: the steps so far are the episode (`stop_reason` "max_turns").
         seed: see `run_scripted_episode`.
         watch: called with every scene, before the agent acts on it.
 
@@ -132,10 +132,10 @@ def play(env: TextEnvironment, task: Task, player: ScriptedAgent, *, seed: int, 
     """
     watched = WatchedEnv(env, task, watch)
     try:
-        played = run_scripted_episode(watched, task, player, seed=seed)
+        played = run_scripted_episode(watched, task, agent, seed=seed)
     except Stopped as stopped:
         return ended(watched, stopped)
-    if isinstance(player, WalkthroughAgent) and not played.steps:
+    if isinstance(agent, WalkthroughAgent) and not played.steps:
         raise EnvError(
             f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
         )

@@ -257,15 +257,15 @@ def _backward(
 def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int) -> dict[str, int]:
     """`kv_cache sampling episodes batch`; the rows that are sampled are shared out to the ranks."""
     prompt, answer = longest_turn(config)
-    prompts, tries = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
+    prompts, rollouts = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
     sampling = {"kv_cache": 0, "sampling": 0}
     facts = backend_facts(config)
     if facts.is_learner or facts.is_copy:
-        rows = min(config.rollout.max_batch_size, -(-tries // ranks))
+        rows = min(config.rollout.max_batch_size, -(-rollouts // ranks))
         sampling = sampling_bytes(
             shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer
         )
-    longest = tries * (prompt + answer) * how.on_cpu
+    longest = rollouts * (prompt + answer) * how.on_cpu
     return sampling | {
         "episodes": longest * config.agent.max_turns * EPISODE_TOKEN_BYTES,
         "batch": longest * items_of_episode(config) * BATCH_TOKEN_BYTES,

@@ -191,7 +191,7 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         count = collect.episodes or (found.train or config.env.train_tasks or 0) * collect.rollouts_per_task
         count *= len(collect.data) if collect.data else 1
         each = PhasePlan(name, f"{_count(count)} by {collect.agent}", episodes=count)
-        return each if _is_player(collect.agent) else _sampled(each, count, _batches(count, config), config)
+        return each if _is_scripted(collect.agent) else _sampled(each, count, _batches(count, config), config)
     if name == "distill":
         asked = TYPES + 2 if config.distill.teacher == OPENAI else 0
         cost = _cost(asked, config.distill.prompt_max_tokens, config.endpoints.teacher)
@@ -213,13 +213,13 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhasePlan:
         between = (config.rl.steps - 1) // config.rl.eval_steps if trained and config.rl.eval_steps else 0
         bank_off = len(trained) if config.skills is not None and config.skills.enabled else 0
         times = 1 + len(trained) + between + bank_off + ("dagger" in config.phases) * config.dagger.evaluations
-        tries = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
+        rollouts = config.eval.samples + config.eval.greedy + config.eval.samples * len(config.eval.extra_temperatures)
         tasks = found.evaluated or config.env.eval_tasks or 0
-        what = f"{times} x {tasks:,} tasks x {tries}" if tasks else "all held-out tasks"
+        what = f"{times} x {tasks:,} tasks x {rollouts}" if tasks else "all held-out tasks"
         eval_ = config.eval
         ways = [eval_.samples] * (1 + len(eval_.extra_temperatures)) + [1] * eval_.greedy
         batches = times * sum(_batches(tasks * each, config) for each in ways)
-        return _sampled(PhasePlan(name, what), times * tasks * tries, batches, config)
+        return _sampled(PhasePlan(name, what), times * tasks * rollouts, batches, config)
     return _dagger(config) if name == "dagger" else _reinforce(name, config)
 
 
@@ -267,7 +267,7 @@ def _greedy_rollouts(config: SkillTTRLConfig) -> int:
     return int("greedy" in requirements(build_algorithm(config.rl.algorithm)))
 
 
-def _is_player(agent: str) -> bool:
+def _is_scripted(agent: str) -> bool:
     """True for a scripted agent; any other is a policy, which samples."""
     return agent in scripted_agent_names() or (":" in agent and not agent.startswith(REMOTE) and not is_command(agent))
 

@@ -95,13 +95,13 @@ def play_controls(
     rows = []
     for name in asked:
         for task in tasks:
-            player = _player(name, config, agent, task)
-            played = run_scripted_episode(env, task, player, seed=config.seed, max_steps=config.agent.max_turns)
+            scripted = _scripted_agent(name, config, agent, task)
+            played = run_scripted_episode(env, task, scripted, seed=config.seed, max_steps=config.agent.max_turns)
             rows.append(drawn(Group(task, (played,)), source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
 
 
-def _player(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
+def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
     if name != FIRST or agent.skills is None or not agent.listing.by_words:
         return make_scripted_agent(name, resolve_env(config.env.id), config.agent)
 

@@ -47,8 +47,8 @@ class VoteLab:
 def describe_samples(lab: VoteLab) -> str:
     """The samples that were voted on, in one sentence."""
     few, many = lab.samples
-    tries = f"{few}" if few == many else f"{few} to {many}"
-    text = f"{lab.problems} problems, {tries} samples each"
+    samples = f"{few}" if few == many else f"{few} to {many}"
+    text = f"{lab.problems} problems, {samples} samples each"
     if lab.visits > 1:
         text += f", {lab.visits} visits"
     if lab.trained_on is not None:

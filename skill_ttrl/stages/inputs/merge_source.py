@@ -109,17 +109,17 @@ def _answered(task: Task, problem: str, text: str) -> Trajectory:
 
 
 def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list[Samples]:
-    tries: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
+    rollouts: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
         # Tokens are most of a trajectory and nothing to a merge.
         steps = tuple(replace(step, completion=None, prompt_ids=()) for step in trajectory.steps)
-        tries[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
-    if not tries:
+        rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
+    if not rollouts:
         raise DataError(f"{path} holds no samples. At least one is needed.")
     held = _votes(votes, notes) if votes else None
     found = []
-    for (phase, step), tasks in tries.items():
+    for (phase, step), tasks in rollouts.items():
         groups = tuple(Group(rows[0].task, tuple(rows)) for rows in tasks.values())
         if held is None:
             winners = [_winners(group) for group in groups]
@@ -132,7 +132,7 @@ def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list
 
 
 def _winners(group: Group) -> tuple[bool, ...]:
-    """By reward; by a vote where no try has one."""
+    """By reward; by a vote where no rollout has one."""
     if all(trajectory.reward is None for trajectory in group.trajectories):
         return majority_vote(group.answers).matches
     return tuple(winning(group))

@@ -94,12 +94,12 @@ def fit_prompts(
     def length(question: str) -> int:
         return backend.count(agent.prompt(AgentInput(question)).messages)
 
-    kept: list[Task] = []
+    fitting: list[Task] = []
     long: list[str] = []
     for task in tasks:
         question = task.options.get("question")
         if not isinstance(question, str) or length(question) <= config.max_prompt_tokens:
-            kept.append(task)
+            fitting.append(task)
             continue
         long.append(task.id)
         if config.overlong == "truncate":
@@ -107,16 +107,16 @@ def fit_prompts(
             start = bisect_left(
                 range(len(question)), True, key=lambda i: length(question[i:]) <= config.max_prompt_tokens
             )
-            kept.append(replace(task, options={**task.options, "question": question[start:]}))
+            fitting.append(replace(task, options={**task.options, "question": question[start:]}))
     if long:
         found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens"
         if config.overlong == "refuse":
             raise DataError(f"{found}, first {long[0]!r}. Raise data.max_prompt_tokens or set data.overlong=filter.")
         done = "left out" if config.overlong == "filter" else "cut at the left"
         progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
-    if not kept:
+    if not fitting:
         raise DataError(f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}.")
-    return kept
+    return fitting
 
 
 def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Task]) -> list[str]:

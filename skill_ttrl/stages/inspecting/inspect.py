@@ -72,7 +72,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
         if (path / MANIFEST).is_file():
             return _checkpoint(path)
         if SampleFolder.exists(path):
-            return _kept(path)
+            return _samples(path)
         if is_seeds(path):
             return seeds_inspection(read_seeds(path))
         if is_bank(path):
@@ -213,7 +213,7 @@ def _checkpoint(path: Path) -> Inspection:
     return Inspection("checkpoint", str(path), facts, ("file", "bytes", "sha256"), rows)
 
 
-def _kept(path: Path) -> Inspection:
+def _samples(path: Path) -> Inspection:
     """Samples that an evaluation or a vote keeps as it draws them."""
     found = read_identity(path)
     made_with, wanted = found["made_with"], found.get("lines")
@@ -233,7 +233,7 @@ def _kept(path: Path) -> Inspection:
     columns: tuple[str, ...] = ("way of sampling", "samples of each", "temperature", "longest")
     notes = [f"vote on them: skillttrl vote {path} --strategies all"]
     if (path / EVALUATION).is_file():
-        facts |= {str(name): f"{tries} of each problem at T = {heat:g}" for name, tries, heat, _ in rows}
+        facts |= {str(name): f"{rollouts} of each problem at T = {heat:g}" for name, rollouts, heat, _ in rows}
         figures = evaluation_inspection(path / EVALUATION)
         return Inspection(
             "samples", str(path), facts, figures.columns, figures.rows, notes, main_rows=figures.main_rows

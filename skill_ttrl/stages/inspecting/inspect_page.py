@@ -21,7 +21,7 @@ def write_page(path: str | Path, file: str | Path) -> Path:
     """
     path, file = Path(path), Path(file)
     page = page_of(path)
-    with wrap_os_errors("write", file):
+    with wrap_os_errors("write", file, "--html"):
         write_atomic(file, page.encode())
     return file
 

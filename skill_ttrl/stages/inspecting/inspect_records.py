@@ -12,9 +12,10 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
+from skill_ttrl.runs.lines import current_record, read_lines
 from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows, text_edit_rows
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
-from skill_ttrl.storage.jsonl import current_record, first_keys, read_jsonl, whole_lines
+from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 COLUMNS = (
@@ -42,7 +43,7 @@ EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 def records_inspection(path: Path, limit: int) -> Inspection:
     """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
     if figures := _table_of(path):
-        lines = len(read_jsonl(path))
+        lines = len(read_lines(path))
         return Inspection("records", str(path), {"lines": lines}, *figures)
     shown: list[dict[str, Any]] = []
     outcomes: list[EpisodeResult] = []
@@ -73,11 +74,11 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
     """Of files of figures, evaluations or steps, the whole as a table of figures; None: their lines are shown one by one."""
     first = first_keys(path)
     if {"label", "accuracy", "results"} <= first:
-        return evaluation_rows(read_jsonl(path))
+        return evaluation_rows(read_lines(path))
     if {"phase", "step", "applied", "report", "changes"} <= first:
-        return text_edit_rows(read_jsonl(path))
+        return text_edit_rows(read_lines(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
-        return step_rows(read_jsonl(path))
+        return step_rows(read_lines(path))
     return None
 
 

@@ -14,9 +14,10 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.runs.lines import current_record
 from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.stages.doctor.memory import items_of_episode, longest_turn, update_thirds
-from skill_ttrl.storage.jsonl import current_record, whole_lines
+from skill_ttrl.storage.jsonl import whole_lines
 
 MAX_ROLLOUTS = 5000
 """Rollouts of a run that are read, its first."""

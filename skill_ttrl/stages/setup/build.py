@@ -165,14 +165,14 @@ def build_for_eval(
     with ExitStack() as stack:
         stack.callback(parts.backend.close)
         check_context(config, parts)
-        kept = {
+        fitting = {
             name: fit_prompts(tasks, config.data, parts.backend, parts.agent, progress)
             for name, tasks in problems.items()
         }
         worker = RolloutWorker(config, parts.backend, parts.agent, envs)
         worker = worker.with_bank(bank.view())
         stack.pop_all()
-    return worker, kept
+    return worker, fitting
 
 
 def make_envs(config: SkillTTRLConfig, tasks: Sequence[Task]) -> EnvPool:

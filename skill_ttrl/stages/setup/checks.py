@@ -268,11 +268,11 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         "backend": lambda: f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}",
     }
     if env:
-        env_id, player = resolve_env(config.env.id), config.collect.agent
+        env_id, agent = resolve_env(config.env.id), config.collect.agent
         for name in config.eval.controls:
             found[f"control {name}"] = partial(_known, name, make_scripted_agent, env_id, config.agent)
         if {"collect", "dagger"} & {*config.phases}:
-            found["player"] = partial(_known, player, find_scripted_agent, env_id)
+            found["scripted agent"] = partial(_known, agent, find_scripted_agent, env_id)
     if "distill" in config.phases:
         found["teacher of distill"] = partial(_known, config.distill.teacher, TEACHERS.get)
     if skills is not None and skills.embeds:

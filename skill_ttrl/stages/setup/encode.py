@@ -65,9 +65,9 @@ def encode_demonstrations(
     config = parts.config.sft
     if config.data is None:
         # A run that goes on imitates what it began with: thoughts that a model wrote come once, and files of others change.
-        kept = folder.path / DEMONSTRATIONS
-        if resumed and kept.is_file():
-            encoded = encode_kept(parts, kept)
+        path = folder.path / DEMONSTRATIONS
+        if resumed and path.is_file():
+            encoded = encode_kept(parts, path)
         else:
             encoded = encode_episodes(parts, meter, folder, progress, warnings)
         return encoded, encoded

@@ -164,8 +164,8 @@ def read_run_bank(config: SkillsConfig | None, run: Path, version: int | None) -
     """Read the bank of a run at one version, to query and measure it. Nothing is written: vectors are made in memory."""
     if config is None:
         return NoBank()
-    with SkillBank.open(bank_path(config, run), read_only=True) as kept:
-        snapshot = kept.snapshot() if version is None else kept.at(version)
+    with SkillBank.open(bank_path(config, run), read_only=True) as bank:
+        snapshot = bank.snapshot() if version is None else bank.at(version)
     return RunBank(config, SkillBank.from_snapshot(snapshot, BankSettings.from_config(config)))
 
 

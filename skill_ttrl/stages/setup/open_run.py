@@ -83,7 +83,7 @@ def _as_it_is_now(
 ) -> SkillTTRLConfig:
     """The config of a run without a checkpoint, which starts again: what was wrong with it may have been mended since.
 
-    Episodes that were collected stay where they are of the same tasks, player and settings; others are refused by their file.
+    Episodes that were collected stay where they are of the same tasks, agent and settings; others are refused by their file.
     """
     changed = config_differences(folder.config, config)
     if not changed:

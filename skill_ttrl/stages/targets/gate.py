@@ -57,13 +57,13 @@ def open_gate(
     gate = given if tasks is None else given.model_copy(update={"tasks": tasks})
     with ExitStack() as stack:
         chosen = _tasks(target, gate)
-        worker, kept = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
+        worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
         stack.callback(worker.close)
         instead = "Name tasks with their true answers: --set skills.gate.data.path=FILE."
-        check_graded(kept["gate"][0], worker.envs, "The change is to pass a gate", instead)
+        check_graded(tasks_of["gate"][0], worker.envs, "The change is to pass a gate", instead)
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
         opened, seed = RunBank(skills, bank), derive_seed(target.config.seed, "gate")
-        tested = BankGate(gate, kept["gate"], BankScorer(worker, gate))
+        tested = BankGate(gate, tasks_of["gate"], BankScorer(worker, gate))
 
         def test(before: Snapshot, after: Snapshot) -> GateOutcome:
             return tested.test(opened, before, after, seed)

@@ -39,11 +39,11 @@ def open_rollouts(
         SkillTTRLError: a part cannot be made; the message names it.
     """
     with ExitStack() as stack:
-        worker, kept = build_for_eval(target.config, splits, progress, weights=target.weights)
+        worker, fitting = build_for_eval(target.config, splits, progress, weights=target.weights)
         stack.callback(worker.close)
         tasks: dict[str, Task] = {}
-        for task in (task for part in kept.values() for task in part):
+        for task in (task for part in fitting.values() for task in part):
             if tasks.setdefault(task.id, task) != task:
                 raise DataError(f"Two different tasks have the id {task.id!r}. Ids are unique over all splits.")
         rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
-        yield rollouts, {name: items_of(part) for name, part in kept.items()}
+        yield rollouts, {name: items_of(part) for name, part in fitting.items()}

@@ -106,25 +106,25 @@ class _Place:
 
 def _from_trajectories(path: Path) -> SampleSet:
     notes: list[str] = []
-    tries: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
+    rollouts: dict[_Place, dict[str, list[tuple[Task, Sample]]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
         # Tokens are most of a trajectory; of them only sums are kept.
         sample = sample_of(trajectory)
         _refuse_unsound(sample, where)
-        tries[place][trajectory.task.id].append((trajectory.task, sample))
-    if not tries:
+        rollouts[place][trajectory.task.id].append((trajectory.task, sample))
+    if not rollouts:
         raise DataError(f"{path} holds no samples. At least one is needed.")
     references = _references(path.parent, notes)
     visits = []
-    for tasks in tries.values():
+    for tasks in rollouts.values():
         rows = []
         for name, group in tasks.items():
             task = next((task for task, sample in group if sample.prompt_variant == 0), group[0][0])
             task = replace(task, ground_truth=task.ground_truth or references.get(name))
             rows.append(TaskSamples("", SAMPLE, task, tuple(sample for _, sample in group)))
         visits.append(tuple(rows))
-    problems = {name for tasks in tries.values() for name in tasks}
+    problems = {name for tasks in rollouts.values() for name in tasks}
     return SampleSet(tuple(visits), tuple(notes), len(problems))  # a run writes down what it is trained on
 
 

@@ -228,10 +228,10 @@ class RunBank:
 
     def _count_uses(self, groups: Sequence[Group], step: int) -> None:
         """Count for each skill the rollouts that got it, and those of them that succeeded; evolution evicts by these counts."""
-        tries = [each for group in groups for each in group.trajectories if each.error is None]
+        rollouts = [each for group in groups for each in group.trajectories if each.error is None]
         uses = [
             (name, each.is_success)
-            for each in tries
+            for each in rollouts
             for name in dict.fromkeys((*each.skills_in_prompt, *each.retrieved))
             if name in self.target
         ]
@@ -319,16 +319,16 @@ def models_of(config: SkillTTRLConfig) -> LLMEndpoints:
 
 def skill_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Compute how much a step's rollouts used the bank: shares of rollouts, and errors and inserted tokens per rollout."""
-    tries = trajectories_of(groups)
-    ops = [trajectory.ops for trajectory in tries if trajectory.ops is not None]
+    rollouts = trajectories_of(groups)
+    ops = [trajectory.ops for trajectory in rollouts if trajectory.ops is not None]
     if not ops:
         return {}
-    count = len(tries)
+    count = len(rollouts)
     return {
         "retrieve_rate": sum(found.has_retrieve for found in ops) / count,
         "generate_rate": sum(found.has_generate for found in ops) / count,
         "evolve_rate": sum(found.has_evolve for found in ops) / count,
-        "retrieval_hit_rate": sum(bool(trajectory.retrieved) for trajectory in tries) / count,
+        "retrieval_hit_rate": sum(bool(trajectory.retrieved) for trajectory in rollouts) / count,
         "skill_op_parse_errors": sum(len(found.errors) for found in ops) / count,
         "retrieved_tokens": sum(completion.num_inserted_tokens for completion in completions_of(groups)) / count,
     }

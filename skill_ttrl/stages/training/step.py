@@ -47,8 +47,8 @@ def select_training_samples(
         views = sorted({trajectory.prompt_variant for trajectory in group.trajectories})
         for view in views:
             keep = (config.rollout.n_samples_per_prompt - len(drawn)) // (len(views) - views.index(view))
-            tries = enumerate(group.trajectories)
-            whole = [place for place, each in tries if each.error is None and each.prompt_variant == view]
+            rollouts = enumerate(group.trajectories)
+            whole = [place for place, each in rollouts if each.error is None and each.prompt_variant == view]
             drawn += whole if len(whole) <= keep else sorted(rng.choice(whole, keep, replace=False).tolist())
         if len(drawn) == 1 < min(len(group.trajectories), config.rollout.n_samples_per_prompt):
             drawn = []

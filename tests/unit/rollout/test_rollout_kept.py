@@ -57,7 +57,7 @@ def test_episodes_are_the_same_with_kept_rows_and_far_fewer_tokens_are_read(
 ) -> None:
     backend = HFBackend(*tiny_model)
     found, read = counted(backend)
-    assert backend._kept is None and len({len(each.steps) for group in found for each in group.trajectories}) > 1
+    assert backend._kept_rows is None and len({len(each.steps) for group in found for each in group.trajectories}) > 1
     monkeypatch.delattr(HFBackend, "keeping")
     expected, read_without = counted(backend)
     assert read_without > 2 * read
@@ -77,7 +77,7 @@ def test_every_action_is_one_that_is_possible(
 
     def looking(*how: Any) -> Any:
         found = sample(*how)
-        kept.append(backend._kept is not None)
+        kept.append(backend._kept_rows is not None)
         return found
 
     monkeypatch.setattr(backend, "sample", looking)
@@ -87,4 +87,4 @@ def test_every_action_is_one_that_is_possible(
             for step in trajectory.steps:
                 assert step.action in step.admissible_actions and step.completion is not None
                 assert len(step.completion.allowed or ()) == len(step.completion.token_ids)
-    assert set(kept) == {memory == "conversation"} and backend._kept is None
+    assert set(kept) == {memory == "conversation"} and backend._kept_rows is None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skill_ttrl.metrics.registry import find
 from skill_ttrl.metrics.renamed import PREFIXES, RENAMED, current_name
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.types import BankUpdate, Task, Trajectory, VoteResult, from_json, to_json
 
 FORMER = Path(__file__).parent / "former"
@@ -39,9 +39,9 @@ def test_a_vote_and_a_change_of_a_bank() -> None:
 
 
 def test_lines_of_a_run() -> None:
-    (vote,) = read_jsonl(FORMER / "votes.jsonl")
+    (vote,) = read_lines(FORMER / "votes.jsonl")
     assert vote["majority_ratio"] == 0.75 and "agreement" not in vote
-    (row,) = read_jsonl(FORMER / "metrics.jsonl")
+    (row,) = read_lines(FORMER / "metrics.jsonl")
     assert row == {
         "completions/clipped_ratio": 0.1, "frac_reward_zero_std": 0.5, "prompt_truncated/turns": 0.2, "phase": "rl", "step": 0
     }  # fmt: skip

@@ -22,7 +22,7 @@ import httpx
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, ask
 
-MOST_TRIES = 5
+MOST_ATTEMPTS = 5
 """Servers that a request may be lost with; one that kills whoever takes it must not go round for ever."""
 POLL = 1.0
 """Seconds between two looks at a server that does not answer."""
@@ -90,7 +90,7 @@ class Dispatch:
         self._ensure_current, self._still = ensure_current, still
         self._room, self._patience, self._notice, self._stopping = room, patience, notice, stopping
         self._waiting = deque(range(len(bodies)))
-        self._tries = [0] * len(bodies)
+        self._attempts = [0] * len(bodies)
         self._answers: dict[int, tuple[Server, dict[str, Any]]] = {}
         self._load = {server.address: 0 for server in self._servers}
         self._ready: set[str] = set()
@@ -171,10 +171,10 @@ class Dispatch:
             self._load[server.address] -= int(self._bodies[index]["n"])
         if isinstance(found, ServerLost) and index is not None:
             self._waiting.append(index)
-            self._tries[index] += 1
-            if self._tries[index] >= MOST_TRIES:
+            self._attempts[index] += 1
+            if self._attempts[index] >= MOST_ATTEMPTS:
                 raise EndpointError(
-                    f"A request was lost {MOST_TRIES} times with the server that it was sent to, the last time because {found}. "
+                    f"A request was lost {MOST_ATTEMPTS} times with the server that it was sent to, the last time because {found}. "
                     "See the servers' logs.",
                     kind="lost",
                 )

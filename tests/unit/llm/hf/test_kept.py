@@ -85,7 +85,7 @@ def test_episodes_are_the_same_with_kept_rows_and_without(
     backend, choices = build(tokenizer), ACTIONS if constrained else ()
     plain = episodes(backend, seed=seed, keep=False, choices=choices, **how)
     same(episodes(backend, seed=seed, keep=True, choices=choices, **how), plain)
-    assert backend._kept is None
+    assert backend._kept_rows is None
 
 
 def test_also_with_adapters(tokenizer: Any) -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_kept_past_a_change_of_weights(tokenizer: Any) -> None:
         assert now.completions[0].token_ids == expected.completions[0].token_ids
         assert now.completions[0].logprobs == pytest.approx(expected.completions[0].logprobs, abs=1e-4)
         backend.update_weights(3)
-        assert backend._kept is None
+        assert backend._kept_rows is None
 
 
 def test_a_sliding_window_keeps_nothing_and_constrains_all_the_same(tokenizer: Any) -> None:
@@ -171,7 +171,7 @@ def test_memory_stays_below_its_bound(tokenizer: Any) -> None:
     requests = [Request(token_ids=(number, *range(30))) for number in range(40)]
     with backend.keeping():
         backend.sample(requests, Sampling(max_new_tokens=2), sample_seeds(requests, 0))
-        kept = backend._kept
+        kept = backend._kept_rows
         assert kept is not None and len(kept.texts) == 40
         held = sum(part.nbytes for layer in kept.cache.layers for part in (layer.keys, layer.values))
         kept.shrink(held // 4)

@@ -251,7 +251,7 @@ def test_the_image_has_a_dot_for_each_point(tmp_path: Path) -> None:
     image = ElementTree.parse(tmp_path / "curve.svg").getroot()
     dots = image.findall(".//{http://www.w3.org/2000/svg}circle")
     assert len(lines) == 3 and len(dots) == sum(map(len, lines.values())) == 9
-    with pytest.raises(RunFolderError):
+    with pytest.raises(RunFolderError, match="choose another --svg"):
         write_curve(posed, tmp_path / "none" / "curve.svg", counts=(8,))
 
 
