@@ -45,6 +45,8 @@ class RemoteEnv(TextEnv):
         EnvError: there is no such server, or it serves another environment.
     """
 
+    elsewhere = True
+    """It computes in another process, so that others may be called meanwhile; see `rollout.rollout`."""
     metadata = {"render_modes": [*RENDER_MODES], "render_fps": 1}  # noqa: RUF012 (as Gymnasium declares it)
 
     def __init__(

@@ -15,7 +15,7 @@ _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 
 class ScaleConfig(Section):
-    """Where `collect`, `evaluate` and `vote` run their episodes. It does not change what is sampled."""
+    """Where `collect`, `evaluate`, `vote` and the rollouts of training run their episodes. It does not change what is sampled."""
 
     engine: Literal["local", "ray"] = "local"
     """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with environments, agent and policy
@@ -29,6 +29,10 @@ class ScaleConfig(Section):
     """CPUs that Ray sets aside for a worker. Its policy computes with so many threads, at least 1, where `runtime.threads` is null."""
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """GPUs that Ray sets aside for a worker, which sees no others; 0.5: two workers share one."""
+    training: Literal["auto", "rollouts", "environments"] = AUTO
+    """What workers do for the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`) with `hf`,
+    with the policy, the bank and environments of its own. `environments`: each holds environments, and this process samples, by any backend. `auto`:
+    `rollouts` with `hf`, else `environments`."""
     max_retries: int = Field(default=3, ge=0, le=1000)
     """Times that the same episodes are begun anew, with the same seed, after their worker has died. An error that their own code
     raises is not retried."""

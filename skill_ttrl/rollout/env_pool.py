@@ -60,9 +60,13 @@ class EnvPool:
                 self._lent -= set(map(id, taken))
 
     def discard(self, env: TextEnvironment) -> None:
-        """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed."""
+        """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed.
+
+        One that has `abandon` can end the process that it hangs in.
+        """
         with self._lock:
             self._envs = [each for each in self._envs if each is not env]
+        getattr(env.unwrapped, "abandon", lambda: None)()
 
     def _first_free(self, count: int) -> list[TextEnvironment]:
         free = [env for env in self._envs if id(env) not in self._lent]

@@ -24,6 +24,8 @@ from skill_ttrl.rollout.episode import ActiveRollout, call_inline
 from skill_ttrl.rollout.turns import PromptCache, RolloutContext, RolloutSettings, attach_prompt_skills, generate_turn
 from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 
+CallAll = Callable[[Iterable[Coroutine[Any, Any, None]]], Coroutine[Any, Any, None]]
+"""Awaits all of these, in one order or at the same time."""
 THREADS = 256
 """Most environments that are called at the same time in threads."""
 GROUP_START_WAIT_S = 1.0
@@ -63,7 +65,8 @@ async def _play(
     """Play each task in its environment; gives `run` with what came of it."""
     backend, settings = run.backend, run.settings
     threads = EnvThreads(THREADS)
-    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None
+    elsewhere = all(getattr(env.unwrapped, "elsewhere", False) for _, env in placed)
+    in_threads = settings.schedule == "async" or settings.rollout_timeout_s is not None or elsewhere
     call = threads.call if in_threads else call_inline
     episodes = [ActiveRollout(task, env, envs, call, settings.rollout_timeout_s) for task, env in placed]
     if settings.adviser is not None:
@@ -74,7 +77,7 @@ async def _play(
     try:
         with getattr(backend, "keeping", nullcontext)() if extends else nullcontext():
             if settings.schedule == "sync":
-                await _run_lockstep(run, episodes, group_size)
+                await _run_lockstep(run, episodes, group_size, _gather if elsewhere else _one_by_one)
             else:
                 if getattr(backend, "blocking", False):
                     batching = BatchingBackend(backend, lambda: len(episodes) - len(run.finished))
@@ -87,14 +90,16 @@ async def _play(
     return run
 
 
-async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int) -> None:
+async def _run_lockstep(
+    run: RolloutContext, episodes: Sequence[ActiveRollout], group_size: int, call_all: CallAll
+) -> None:
     """Advance all active rollouts together, turn by turn.
 
-    Environments are called one after the other, always in the same order. Where two share a file or a generator, a resumed run
-    would otherwise differ.
+    Environments of this process are called one after the other, always in the same order: where two share a file or a generator, a resumed run
+    would otherwise differ. Those that live elsewhere, each by itself, are called at the same time.
     """
-    for episode in episodes:  # one seed for all rollouts of a task, the same in a resumed run
-        await episode.start(derive_seed(run.settings.seed, "env", episode.task.id))
+    # One seed for all rollouts of a task, the same in a resumed run.
+    await call_all(episode.start(derive_seed(run.settings.seed, "env", episode.task.id)) for episode in episodes)
     if run.agent.skills is not None:
         attach_prompt_skills(episodes, run.agent, run.backend)
     for turn in range(run.settings.max_turns):
@@ -108,9 +113,11 @@ async def _run_lockstep(run: RolloutContext, episodes: Sequence[ActiveRollout], 
             break
         requests = [replace(request, n=len(row)) for (_, request), row in waiting.items()]
         found = await generate_turn(requests, list(waiting.values()), run, derive_seed(run.settings.seed, "turn", turn))
-        for generation, row in found:
-            for episode, completion in zip(row, generation.completions, strict=True):
-                await run.apply_completion(episode, generation, completion)
+        await call_all(
+            run.apply_completion(episode, generation, completion)
+            for generation, row in found
+            for episode, completion in zip(row, generation.completions, strict=True)
+        )
         for place, episode in enumerate(episodes):
             run.finish(place, episode)
     for place, episode in enumerate(episodes):
@@ -180,6 +187,11 @@ async def _run_rest(
 
 def _seed(run: RolloutContext, place: int, episode: ActiveRollout) -> int:
     return derive_seed(run.settings.seed, "episode", place, len(episode.steps))
+
+
+async def _one_by_one(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    for each in work:
+        await each
 
 
 async def _gather(work: Iterable[Coroutine[Any, Any, None]]) -> None:

@@ -1,4 +1,4 @@
-"""From settings to workers: the cluster, a look at its nodes, and the pool."""
+"""From settings to workers: the cluster, a look at its nodes, and the pool or the hosts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from skill_ttrl.config import ScaleConfig
 from skill_ttrl.progress import Progress
 from skill_ttrl.scale.cluster import connected
 from skill_ttrl.scale.crew import RayCrew
+from skill_ttrl.scale.host import MakeEnv
+from skill_ttrl.scale.hosts import Hosts
 from skill_ttrl.scale.pool import Pool
 from skill_ttrl.scale.preflight import Check, check_nodes
 from skill_ttrl.scale.worker import Setup
@@ -37,3 +39,26 @@ def open_pool(setup: Setup, check: Check, settings: ScaleConfig, *, most: int, p
             yield pool
         finally:
             pool.close()
+
+
+@contextmanager
+def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[Hosts]:
+    """Processes on the nodes of a Ray cluster that hold environments; they end with the block.
+
+    Args:
+        make: makes an environment in a host.
+        check: as for `open_pool`.
+        settings: the cluster, and what a host takes.
+        progress: gets what environments print, and what becomes of the hosts.
+
+    Raises:
+        MissingDependencyError: Ray is not installed.
+        ScaleError: there is no cluster, or its nodes are not ready; lists all that is wrong.
+    """
+    with connected(settings):
+        check_nodes(check, settings)
+        hosts = Hosts(make, settings, lambda text: progress.notice(text, warning=True))
+        try:
+            yield hosts
+        finally:
+            hosts.close()

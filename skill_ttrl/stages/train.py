@@ -40,11 +40,11 @@ from skill_ttrl.stages.setup.checks import check_enough, check_names, check_read
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.groups import check_groups
+from skill_ttrl.stages.setup.on_cluster import on_cluster
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
-from skill_ttrl.stages.setup.rollout_workers import rolling_out_on_workers
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
@@ -223,7 +223,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
     )
     stack.callback(meter.close)
     stack.callback(components.close)
-    components = stack.enter_context(rolling_out_on_workers(components, meter.eval_tasks, session.progress))
+    components, meter = stack.enter_context(on_cluster(components, meter, session.progress))
     evolution, text = None, None
     if "rl" in config.phases:
         evolution = make_evolver(components, session.resumed.state, transductive=meter.transductive)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.config.scale import LOCAL
+from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.envs.lookup import resolve_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backends import backend_facts
@@ -19,6 +19,11 @@ def rolls_out_on_workers(config: SkillTTRLConfig) -> bool:
     return any(phase in config.phases for phase in ROLLING)
 
 
+def shares_rollouts(config: SkillTTRLConfig) -> bool:
+    """True if workers sample the rollouts of training, and not only hold its environments."""
+    return config.scale.training == "rollouts" or (config.scale.training == AUTO and config.rollout.backend == "hf")
+
+
 def check_scale(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where a run names a cluster that no phase of it would use, or could not use."""
     if config.scale.engine == LOCAL:
@@ -28,10 +33,11 @@ def check_scale(config: SkillTTRLConfig) -> None:
             f"scale.engine={config.scale.engine} shares out the phases collect, {', '.join(ROLLING)}, and the commands collect, evaluate and "
             f"vote; phases is {config.phases}, which runs on this machine. Leave it out. For several GPUs here: --nproc."
         )
+    # False where nobody is asked, None where a policy is.
     asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
-    if rolls_out_on_workers(config) or asks_agent is None:
+    if asks_agent is None or (rolls_out_on_workers(config) and shares_rollouts(config)):
         check_shared_policy(config)
-    if rolls_out_on_workers(config):
+    if rolls_out_on_workers(config) and shares_rollouts(config):
         _check_shared_rollouts(config)
 
 
@@ -39,15 +45,16 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
     rollout = config.rollout
     if rollout.backend != "hf":
         raise ConfigError(
-            f"scale.engine={config.scale.engine} shares out the rollouts of training to workers that sample with hf; rollout.backend is "
-            f"{rollout.backend}. Leave scale.engine out: with vLLM several servers share them (vllm.servers), and environments can be on other "
-            "machines (skillttrl envs serve)."
+            f"scale.training=rollouts has workers that sample with hf; rollout.backend is {rollout.backend}. Set "
+            "scale.training=environments: then this process samples, and workers hold the environments. vLLM has servers of its own "
+            "(vllm.servers)."
         )
     if rollout.prompts_per_batch is None:
         raise ConfigError(
             f"scale.engine={config.scale.engine} gives each worker a batch of prompts, and without rollout.prompts_per_batch all "
             f"{config.rl.prompts_per_step} of a step are one batch, for one worker. Set it, for example to "
-            f"{max(1, config.rl.prompts_per_step // 8)}: it decides which samples a seed gives, so a run keeps it wherever it runs."
+            f"{max(1, config.rl.prompts_per_step // 8)}: it decides which samples a seed gives, so a run keeps it wherever it runs. Or share "
+            "out the environments alone: scale.training=environments."
         )
 
 

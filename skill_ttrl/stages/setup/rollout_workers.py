@@ -17,7 +17,6 @@ from typing import Any
 from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import judged, take_over
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
@@ -31,7 +30,6 @@ from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.build import make_envs
-from skill_ttrl.stages.setup.check_scale import rolls_out_on_workers
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
@@ -72,16 +70,13 @@ class _Order:
 def rolling_out_on_workers(
     components: TrainingComponents, eval_tasks: Sequence[Task], progress: Progress
 ) -> Iterator[TrainingComponents]:
-    """The components with workers of a Ray cluster, which end with the block, where `scale.engine` asks for them; else as they are.
+    """The components with workers of a Ray cluster that sample in their place, and end with the block.
 
     Raises:
         ScaleError: there is no cluster, or its nodes are not ready.
         ModelError: the policy cannot be sent.
     """
     config = components.config
-    if config.scale.engine == LOCAL or not rolls_out_on_workers(config):
-        yield components
-        return
     tasks = (components.train_tasks[0], eval_tasks[0])
     setup = RolloutSetup(worker_config(config), _describe(components), tasks)
     most = -(-max(config.rl.prompts_per_step, len(eval_tasks)) // (config.rollout.prompts_per_batch or 1))

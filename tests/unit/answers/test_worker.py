@@ -9,16 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
 from skill_ttrl.answers import canonical, equivalent, persist_cache, verdict
+from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import EquivalenceCache
 from skill_ttrl.answers.latex.grammar import Tree, parse
 from skill_ttrl.answers.latex.normalise import clean
-from skill_ttrl.answers.pool import Pool, WorkerError
+from skill_ttrl.answers.pool import Judged, Pool, WorkerError
 from skill_ttrl.errors import RunFolderError
 
 SLOW = " + ".join(rf"\sin({n}x)\cos({n + 1}x)\tan({n}y)" for n in range(1, 12))
@@ -234,3 +236,21 @@ def test_what_is_read(text: str, tree: Tree) -> None:
 def test_what_is_no_mathematics_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):
         parse(clean(text))
+
+
+def test_what_one_process_has_judged_another_one_takes_over_and_does_not_ask_again(tmp_path: Path) -> None:
+    answers = [r"\sqrt{8}", "7", None, "x + x", "", "seven", "4" * 2000]
+    there = EquivalenceCache(Pool()).judged(answers)
+    assert set(there) == {r"\sqrt{8}", "x + x"}, "what is decided without SymPy need not travel"
+
+    class Nobody(Pool):
+        def judge(self, trees: Sequence[Tree]) -> list[Judged]:
+            raise AssertionError("it was asked")
+
+    here = EquivalenceCache(Nobody(), tmp_path / "cache.jsonl")
+    here.take_over(there)
+    lines = (tmp_path / "cache.jsonl").read_text()
+    here.take_over({"x + x": EquivalenceResult("another", "symbolic")})
+    assert here.keys(answers)[:4] == EquivalenceCache(Pool()).keys(answers)[:4]
+    assert (tmp_path / "cache.jsonl").read_text() == lines and lines.count("\n") == 2
+    assert here.counts["symbolic"] == 2

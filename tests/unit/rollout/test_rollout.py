@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -442,3 +443,24 @@ def test_environments_are_lent_to_one_at_a_time() -> None:
         pool.discard(first[0])
     with pool.lend(4) as later:
         assert later == [first[1], *second], "they are used again, but for one that hangs"
+
+
+class Meeting(Guess):
+    """Waits in each call until another one has been called too."""
+
+    elsewhere = True
+    met = threading.Barrier(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        self.met.wait(20)
+        return super().reset(seed=seed, options=options)
+
+    def step(self, action: str) -> tuple[str, Any, Any, bool, Any]:
+        self.met.wait(20)
+        return super().step(action)
+
+
+def test_environments_that_compute_elsewhere_are_called_at_the_same_time_with_the_same_result() -> None:
+    texts = ["3", "8", "5", "6"]
+    apart = play(Meeting, [guess(9)], 2, Recording(texts), max_turns=2)
+    assert apart == play(Guess, [guess(9)], 2, Recording(texts), max_turns=2)

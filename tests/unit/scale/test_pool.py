@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -146,3 +147,36 @@ def test_a_worker_that_cannot_start_is_left_out_where_others_can() -> None:
     notices: list[str] = []
     assert list(Pool(Late(2), 0, notices.append).map(range(5))) == [0, 2, 4, 6, 8]
     assert notices == ["w9 cannot start, and is left out: no games there"]
+
+
+def test_maps_of_several_threads_share_the_workers_and_each_has_its_own_results() -> None:
+    crew, found = Scripted(3, seed=2, deaths=6), dict[int, list[int]]()
+    pool = Pool(crew, 9, lambda text: None)
+
+    def collect(first: int) -> None:
+        found[first] = list(pool.map(range(first, first + 30, 2)))
+
+    threads = [threading.Thread(target=collect, args=(first,)) for first in (14, 1014, 2015)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == {first: [2 * item for item in range(first, first + 30, 2)] for first in (14, 1014, 2015)}
+    assert set(crew.begun.values()) <= {1, 2, 3, 4, 5, 6, 7} and crew.begun.total() == 45 + 6 - crew.deaths
+
+
+def test_a_map_that_is_left_gives_its_workers_to_the_others() -> None:
+    left: list[int] = []
+
+    def leave() -> None:
+        left.append(1)
+        if len(left) == 4:
+            raise KeyboardInterrupt
+
+    pool = Pool(Scripted(2), 0, lambda text: None)
+    with pytest.raises(KeyboardInterrupt):
+        list(pool.map(range(50), stop=leave))
+    assert list(pool.map(range(100, 103))) == [200, 202, 204]
+    pool.close()
+    with pytest.raises(ScaleError, match="were stopped"):
+        list(pool.map([1]))

@@ -142,8 +142,10 @@ def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
         check_scale(load_config({}, [*shared, "phases=[sft]"]))
     with pytest.raises(ConfigError, match=r"without rollout\.prompts_per_batch all 32 of a step are one batch.* to 4:"):
         check_scale(load_config({}, ["scale.engine=ray", "rl.prompts_per_step=32"]))
-    with pytest.raises(ConfigError, match=r"sample with hf; rollout\.backend is vllm\. .*vllm\.servers"):
-        check_scale(load_config({}, [*shared, "rollout.backend=vllm"]))
+    with pytest.raises(ConfigError, match=r"sample with hf; rollout\.backend is vllm\. .*scale\.training=environments"):
+        check_scale(load_config({}, [*shared, "rollout.backend=vllm", "scale.training=rollouts"]))
+    for others in (["rollout.backend=vllm"], ["scale.training=environments"]):
+        check_scale(load_config({}, ["scale.engine=ray", *others]))
     check_scale(load_config({}, shared))
     check_scale(load_config({}))
     check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))

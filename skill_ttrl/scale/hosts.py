@@ -1,0 +1,178 @@
+"""Hosts as Ray's actors: processes that hold environments, placed by resources, more of them where nodes join."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future
+from typing import Any
+
+from skill_ttrl.config import ScaleConfig
+from skill_ttrl.config.scale import AUTO
+from skill_ttrl.errors import ScaleError
+from skill_ttrl.scale.crew import LOOK_S, PATIENCE_S, cause_of, places
+from skill_ttrl.scale.host import Host, MakeEnv
+from skill_ttrl.scale.pool import Notice
+from skill_ttrl.scale.worker import Answer
+
+
+class HostLostError(Exception):
+    """The process of a host is gone, with the environments in it."""
+
+
+class Hosts:
+    """Actors of a Ray cluster that this process is connected to; several threads may call them.
+
+    Args:
+        make: makes an environment in a host.
+        settings: how many hosts, and what Ray sets aside for each.
+        notice: called with what a user should know, such as what environments print.
+    """
+
+    def __init__(self, make: MakeEnv, settings: ScaleConfig, notice: Notice) -> None:
+        import ray
+
+        self._ray, self._make, self._settings, self._notice = ray, make, settings, notice
+        self._actor = ray.remote(Host).options(
+            num_cpus=settings.cpus_per_worker,
+            num_gpus=settings.gpus_per_worker,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,
+            max_task_retries=0,
+        )
+        self._actors: dict[str, Any] = {}
+        self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
+        self._started = self._left_out = 0
+        self._refused: Exception | None = None
+        self._printed: set[str] = set()
+        self._changed = threading.Condition()
+        self._look_at = 0.0
+        self._closed = False
+
+    def acquire(self) -> str:
+        """Name the host with the fewest environments, which has one more from here on; wait until there is any.
+
+        Raises:
+            ScaleError: the hosts were stopped.
+            Exception: what making the environment raised in the first host.
+        """
+        since, said = time.monotonic(), False
+        with self._changed:
+            while True:
+                if self._closed:
+                    raise ScaleError("The workers were stopped.")
+                self._staff()
+                if self._ready:
+                    host = min(self._ready, key=lambda name: (self._ready[name], int(name.split()[1])))
+                    self._ready[host] += 1
+                    return host
+                if self._refused is not None and not self._actors:
+                    raise self._refused
+                if not said and time.monotonic() - since > PATIENCE_S:
+                    said = True
+                    self._notice(
+                        f"No worker is ready after {PATIENCE_S:g} s: it loads for long, or other work holds what it needs."
+                    )
+                self._changed.wait(1.0)
+
+    def crowded(self, host: str) -> bool:
+        """True if another host has at least two environments fewer: one that begins an episode had better move there."""
+        with self._changed:
+            self._staff()
+            return host in self._ready and min(self._ready.values()) + 1 < self._ready[host]
+
+    def call(self, host: str, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method of an environment in a host.
+
+        Raises:
+            HostLostError: the host is gone.
+            Exception: what the method raised.
+        """
+        from ray.exceptions import RayError
+
+        actor = self._actors.get(host)
+        if actor is None:
+            raise HostLostError("its worker is gone")
+        try:
+            found: Answer = actor.call.remote(name, method, *args, **kwargs).future().result()
+        except RayError as error:
+            self._lose(host, cause_of(error))
+            raise HostLostError(cause_of(error)) from None
+        self._hand_on(host, found)
+        if found.error is not None:
+            raise found.error
+        return found.result
+
+    def release(self, host: str, name: str) -> None:
+        """Close an environment, and have its host one fewer."""
+        with self._changed:
+            actor = self._actors.get(host)
+            if actor is not None:
+                self._ready[host] -= 1
+                actor.close.remote(name)
+
+    def kill(self, host: str, why: str) -> None:
+        """End the process of a host that hangs; its other environments begin again elsewhere."""
+        self._lose(host, why)
+
+    def close(self) -> None:
+        """Stop all hosts."""
+        with self._changed:
+            self._closed = True
+            for actor in self._actors.values():
+                self._ray.kill(actor)
+            self._actors.clear()
+            self._changed.notify_all()
+
+    def _staff(self) -> None:
+        """Start hosts where there is room for more."""
+        if time.monotonic() < self._look_at:
+            return
+        wanted = self._settings.workers
+        if wanted == AUTO:
+            wanted = places(self._ray.nodes(), self._settings)
+        for _ in range(int(wanted) - self._left_out - len(self._actors)):
+            self._started += 1
+            name = f"Worker {self._started}"
+            self._actors[name] = actor = self._actor.remote(os.getcwd())
+            started = actor.start.remote(self._make).future()
+            started.add_done_callback(lambda done, name=name: self._begin(name, done))
+        self._look_at = time.monotonic() + LOOK_S
+
+    def _begin(self, host: str, start: Future[tuple[str, Answer]]) -> None:
+        """A host has started, or could not."""
+        try:
+            _, found = start.result()
+        except Exception as error:
+            self._lose(host, cause_of(error))
+            return
+        self._hand_on(host, found)
+        with self._changed:
+            if found.error is None:
+                self._ready[host] = 0
+            else:
+                self._refused = found.error
+                self._left_out += 1
+                self._ray.kill(self._actors.pop(host))
+                if self._ready:
+                    self._notice(f"{host} cannot start, and is left out: {found.error}")
+            self._changed.notify_all()
+
+    def _lose(self, host: str, why: str) -> None:
+        with self._changed:
+            actor = self._actors.pop(host, None)
+            held = self._ready.pop(host, 0)
+            self._look_at = 0.0
+            self._changed.notify_all()
+        if actor is not None and not self._closed:
+            self._ray.kill(actor)  # where it can only not be reached, it must not go on
+            self._notice(f"{host} is gone: {why}. Its {held} environments are made again elsewhere.")
+
+    def _hand_on(self, host: str, found: Answer) -> None:
+        """Report each line that environments print, once."""
+        for line in found.printed:
+            if line not in self._printed:
+                self._printed.add(line)
+                self._notice(f"{host}: {line}")

@@ -1,0 +1,122 @@
+"""An episode whose host dies is played again elsewhere, to the same state; what is not the same again is an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from skill_ttrl.errors import EnvError
+from skill_ttrl.scale.host import Host
+from skill_ttrl.scale.hosted_env import HostedEnv
+from skill_ttrl.scale.hosts import HostLostError
+from tests.doors import Doors
+
+
+class Frail:
+    """Hosts of this process, each of which dies at its so many-th call."""
+
+    def __init__(self, make: Callable[[], Any], lives: list[int]) -> None:
+        self.make, self.lives = make, lives
+        self.hosts: dict[str, Host] = {}
+        self.held: Counter[str] = Counter()
+        self.done: list[str] = []
+        self.calls: Counter[str] = Counter()
+
+    def acquire(self) -> str:
+        name = f"Worker {len(self.hosts) + 1}"
+        self.hosts[name] = host = Host("")
+        host.start(self.make)
+        self.held[name] += 1
+        return name
+
+    def crowded(self, host: str) -> bool:
+        return False
+
+    def call(self, host: str, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        self.calls[host] += 1
+        if self.calls[host] == self.lives[min(len(self.hosts), len(self.lives)) - 1]:
+            raise HostLostError("its node has died")
+        self.done.append(method)
+        found = self.hosts[host].call(name, method, *args, **kwargs)
+        if found.error is not None:
+            raise found.error
+        return found.result
+
+    def release(self, host: str, name: str) -> None:
+        self.held[host] -= 1
+
+    def kill(self, host: str, why: str) -> None:
+        self.hosts[host] = Host("")
+
+
+def hosted(frail: Frail, retries: int = 3) -> HostedEnv:
+    return HostedEnv(frail, retries)  # type: ignore[arg-type]
+
+
+def episode(env: Any, *actions: str) -> list[Any]:
+    return [env.reset(seed=1, options={"door": 4}), *(env.step(action) for action in actions)]
+
+
+ACTIONS = ("right", "wait", "left")
+
+
+@pytest.mark.parametrize("at", range(1, 6))
+def test_an_episode_is_the_same_wherever_its_host_dies(at: int) -> None:
+    frail = Frail(Doors, [at, 99])
+    env = hosted(frail)
+    assert episode(env, *ACTIONS) == episode(Doors(), *ACTIONS)
+    assert len(frail.hosts) == (1 if at > 4 else 2)
+    env.close()
+    assert frail.held[f"Worker {len(frail.hosts)}"] == 0
+    assert episode(env, "left") == episode(Doors(), "left")
+
+
+def test_an_action_without_text_is_an_action() -> None:
+    assert episode(hosted(Frail(Doors, [3, 99])), "", "left") == episode(Doors(), "", "left")
+
+
+def test_an_episode_that_always_loses_its_host_is_given_up_and_the_next_one_begins_anew() -> None:
+    frail = Frail(Doors, [2, 2, 2, 99])
+    env = hosted(frail, retries=1)
+    with pytest.raises(EnvError, match=r"ended 2 times in one episode, the last time because its node has died"):
+        episode(env, "left")
+    assert episode(env, "left") == episode(Doors(), "left")
+
+
+def test_what_the_environment_raises_is_raised_and_is_no_death() -> None:
+    env = hosted(frail := Frail(partial(Doors, broken=[4]), [99]))
+    with pytest.raises(RuntimeError, match="door 4 is stuck"):
+        env.reset(options={"door": 4})
+    assert env.reset(options={"door": 5})[0].startswith("Door 5") and len(frail.hosts) == 1
+    with pytest.raises(EnvError, match="before reset"):
+        hosted(frail).step("left")
+
+
+def test_an_environment_that_is_not_the_same_again_cannot_go_on() -> None:
+    class Fickle(Doors):
+        made = 0
+
+        def __init__(self) -> None:
+            super().__init__()
+            Fickle.made += 1
+
+        def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+            return f"Closed, for the {Fickle.made}th time.", 0.0, False, False, {}
+
+    env = hosted(Frail(Fickle, [3, 99]))
+    env.reset()
+    env.step("left")
+    with pytest.raises(EnvError, match=r"shows something else after 'left'"):
+        env.step("left")
+
+
+def test_a_host_that_hangs_is_ended() -> None:
+    frail = Frail(Doors, [99])
+    env = hosted(frail)
+    episode(env, "left")
+    env.abandon()
+    assert episode(env, "left") == episode(Doors(), "left") and len(frail.hosts) == 2
