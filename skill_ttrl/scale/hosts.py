@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import threading
 import time
 from collections import Counter
@@ -16,6 +17,9 @@ from skill_ttrl.scale.crew import LOOK_S, PATIENCE_S, cause_of, places
 from skill_ttrl.scale.host import Host, MakeEnv
 from skill_ttrl.scale.pool import Notice
 from skill_ttrl.scale.worker import Answer
+
+POLL_S = 0.1
+"""Seconds between two looks for a host that is ready."""
 
 
 class HostLostError(Exception):
@@ -44,10 +48,13 @@ class Hosts:
         )
         self._actors: dict[str, Any] = {}
         self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
+        # Ray calls back in a thread that its own calls wait for: what it says is put down there, and read elsewhere.
+        self._news: queue.SimpleQueue[tuple[str, Future[tuple[str, Answer]]]] = queue.SimpleQueue()
         self._started = self._left_out = 0
         self._refused: Exception | None = None
+        self._failed_starts, self._why = 0, ""
         self._printed: set[str] = set()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self._look_at = 0.0
         self._closed = False
 
@@ -70,12 +77,17 @@ class Hosts:
                     return host
                 if self._refused is not None and not self._actors:
                     raise self._refused
+                if self._failed_starts > self._settings.max_retries:
+                    raise ScaleError(
+                        f"No worker starts: {self._failed_starts} in a row ended before they were ready, the last one because {self._why}. See "
+                        "the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
+                    )
                 if not said and time.monotonic() - since > PATIENCE_S:
                     said = True
                     self._notice(
                         f"No worker is ready after {PATIENCE_S:g} s: it loads for long, or other work holds what it needs."
                     )
-                self._changed.wait(1.0)
+                self._changed.wait(POLL_S)
 
     def crowded(self, host: str) -> bool:
         """True if another host has at least two environments fewer: one that begins an episode had better move there."""
@@ -127,7 +139,8 @@ class Hosts:
             self._changed.notify_all()
 
     def _staff(self) -> None:
-        """Start hosts where there is room for more."""
+        """Start hosts where there is room for more, and learn which have started."""
+        self._read_news()
         if time.monotonic() < self._look_at:
             return
         wanted = self._settings.workers
@@ -138,27 +151,28 @@ class Hosts:
             name = f"Worker {self._started}"
             self._actors[name] = actor = self._actor.remote(os.getcwd())
             started = actor.start.remote(self._make).future()
-            started.add_done_callback(lambda done, name=name: self._begin(name, done))
+            started.add_done_callback(lambda done, name=name: self._news.put((name, done)))
         self._look_at = time.monotonic() + LOOK_S
 
-    def _begin(self, host: str, start: Future[tuple[str, Answer]]) -> None:
-        """A host has started, or could not."""
-        try:
-            _, found = start.result()
-        except Exception as error:
-            self._lose(host, cause_of(error))
-            return
-        self._hand_on(host, found)
-        with self._changed:
+    def _read_news(self) -> None:
+        while not self._news.empty():
+            host, start = self._news.get()
+            try:
+                _, found = start.result()
+            except Exception as error:  # whatever Ray has to say of a host that could not start
+                self._failed_starts, self._why = self._failed_starts + 1, cause_of(error)
+                self._lose(host, self._why)
+                continue
+            self._hand_on(host, found)
             if found.error is None:
-                self._ready[host] = 0
+                self._ready[host], self._failed_starts = 0, 0
+                self._changed.notify_all()
             else:
                 self._refused = found.error
                 self._left_out += 1
                 self._ray.kill(self._actors.pop(host))
                 if self._ready:
                     self._notice(f"{host} cannot start, and is left out: {found.error}")
-            self._changed.notify_all()
 
     def _lose(self, host: str, why: str) -> None:
         with self._changed:
