@@ -72,7 +72,7 @@ def main() -> None:
 
 def time_table(values: list[int], rounds: int, pause: float) -> str:
     """One row a staleness: medians over rounds, and the range of the ratios to the first one of the same round."""
-    found = [{value: timed_run(value, pause) for value in values} for _ in range(rounds)]
+    found = [{value: timed_run([f"rl.max_staleness={value}"], pause) for value in values} for _ in range(rounds)]
     columns = (
         "rl.max_staleness",
         "s a step",
@@ -97,14 +97,15 @@ def time_table(values: list[int], rounds: int, pause: float) -> str:
     return "\n".join(lines)
 
 
-def timed_run(staleness: int, pause: float) -> dict[str, float]:
-    """Means over the steps of one run. Without staleness the learner waits as long as is sampled."""
+def timed_run(settings: list[str], pause: float, skip: int = 0) -> dict[str, float]:
+    """Means over the steps of one run, without the first ones. Without staleness the learner waits as long as is sampled."""
     kwargs = {"seconds": pause, "one_of": 8, "turns": 2}
-    config = load_config(CONFIG | {"env": CONFIG["env"] | {"kwargs": kwargs}}, [f"rl.max_staleness={staleness}"])
+    config = load_config(CONFIG | {"env": CONFIG["env"] | {"kwargs": kwargs}}, settings)
     with tempfile.TemporaryDirectory() as folder:
         train.run(config, Path(folder) / "run")
         steps = [row for row in read_jsonl(Path(folder) / "run" / "timings.jsonl") if row["phase"] == "rl"]
         ages = [row.get("staleness/mean", 0.0) for row in metric_rows(Path(folder) / "run") if row["phase"] == "rl"]
+    steps = steps[skip:]
     waits = [row.get("wait_seconds", row["sample_seconds"]) for row in steps]
     means = {name: fmean(row[name] for row in steps) for name in ("seconds", "cpu_seconds")}
     return means | {"wait_seconds": fmean(waits), "staleness": fmean(ages)}
