@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -20,6 +21,10 @@ POLL_S = 0.002
 
 LEFT: ContextVar[threading.Event | None] = ContextVar("left", default=None)
 """Set where the run has left the rollouts that sample in this context; they end at their next turn."""
+
+
+PLACE: ContextVar[int] = ContextVar("place", default=0)
+"""Place of the rollouts that sample in this context, among those in flight: the lowest is waited for first."""
 
 
 class AbandonedError(asyncio.CancelledError):
@@ -36,8 +41,8 @@ def refuse_abandoned() -> None:
 class HandOver:
     """Another backend, for rollouts of several threads; everything that is not here is that backend's.
 
-    Turns go on at the same time, or one after the other where the backend is `blocking`. A hand-over waits for those that have
-    begun; those that come meanwhile wait for it.
+    Turns go on at the same time, or one after the other where the backend is `blocking`, then by `PLACE`. A hand-over waits for those that
+    have begun; those that come meanwhile wait for it.
     """
 
     def __init__(self, source: Backend) -> None:
@@ -45,6 +50,7 @@ class HandOver:
         self._one_at_a_time = bool(getattr(source, "blocking", False))
         self._changed = threading.Condition()
         self._turns = 0
+        self._waiting: Counter[int] = Counter()
         self._handing_over = False
 
     def __getattr__(self, name: str) -> Any:
@@ -56,8 +62,15 @@ class HandOver:
         Raises:
             AbandonedError: the run has left.
         """
-        while not self._begin():
-            await asyncio.sleep(POLL_S)
+        place = PLACE.get()
+        with self._changed:
+            self._waiting[place] += 1
+        try:
+            while not self._begin(place):
+                await asyncio.sleep(POLL_S)
+        finally:
+            with self._changed:
+                self._waiting[place] -= 1
         try:
             return await self.source.generate(requests, sampling, seed=seed)
         finally:
@@ -79,10 +92,12 @@ class HandOver:
     def sleep(self) -> None:
         """Nothing to give back: rollouts go on while the learner learns."""
 
-    def _begin(self) -> bool:
-        """Begin a turn, if now is the time for one."""
+    def _begin(self, place: int) -> bool:
+        """Begin a turn, if now is the time for one of this place."""
         refuse_abandoned()
         with self._changed:
-            free = not self._handing_over and not (self._one_at_a_time and self._turns)
+            free = not self._handing_over
+            if free and self._one_at_a_time:
+                free = not self._turns and not any(count for earlier, count in self._waiting.items() if earlier < place)
             self._turns += free
             return free

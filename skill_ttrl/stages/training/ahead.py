@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.llm.hand_over import LEFT
+from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.types import Group
 
 LEAVE_S = 10.0
@@ -86,6 +86,7 @@ class RolloutsAhead:
         future = self._running[step] = Future[Rollouts]()
         context = copy_context()
         context.run(LEFT.set, self._left)
+        context.run(PLACE.set, step)
         thread = self._threads[step] = threading.Thread(
             target=context.run, args=(_carry_out, future, roll_out, before), name=f"rollouts-{step}", daemon=True
         )

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 
 import pytest
 
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.batching import BatchingBackend
-from skill_ttrl.llm.hand_over import LEFT, AbandonedError, HandOver
+from skill_ttrl.llm.hand_over import LEFT, PLACE, AbandonedError, HandOver
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -83,6 +84,27 @@ def test_a_sampler_that_computes_where_it_is_called_takes_one_turn_at_a_time() -
         source.open.set()
         assert {each.result(10) for each in turns} == {-1}
     assert source.most == 1
+
+
+def test_of_turns_that_wait_those_that_the_learner_waits_for_go_first() -> None:
+    source, order = Gated(blocking=True), list[int]()
+    backend = HandOver(source)
+
+    def turn(place: int) -> None:
+        context = copy_context()
+        context.run(PLACE.set, place)
+        context.run(version, backend)
+        order.append(place)
+
+    with ThreadPoolExecutor(4) as pool:
+        begun = pool.submit(turn, 9)
+        until(lambda: source.asking == 1)
+        turns = [pool.submit(turn, place) for place in (8, 7, 5)]
+        until(lambda: backend._waiting.total() == 3)
+        source.open.set()
+        for each in (begun, *turns):
+            each.result(10)
+    assert order == [9, 5, 7, 8] and not backend._waiting.total()
 
 
 @contextmanager
