@@ -125,11 +125,11 @@ def test_environments_on_workers_give_the_same_bytes_though_a_node_dies(
 
 
 def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
-    settings = ["rollout.prompts_per_batch=1", "rl.steps=8", "env.kwargs={pause: 0.1}"]
+    settings = ["rollout.prompts_per_batch=1", "rl.steps=14", "env.kwargs={pause: 0.1}"]
     train.run(load_config(EPISODES, settings), tmp_path / "here")
     doomed = cluster.add_node(num_cpus=1)
     cluster.wait_for_nodes()
-    heard = Heard(lambda: cluster.remove_node(doomed, allow_graceful=False), at=4)
+    heard = Heard(lambda: cluster.remove_node(doomed, allow_graceful=False), at=10)
     train.run(load_config(EPISODES, [*settings, *on(scale)]), tmp_path / "there", progress=heard)
     assert content(tmp_path / "here") == content(tmp_path / "there")
     assert any("is gone: " in text for text in heard.notices), heard.notices
