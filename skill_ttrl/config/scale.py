@@ -45,9 +45,10 @@ class ScaleConfig(Section):
         return address
 
     @model_validator(mode="after")
-    def _address_is_of_a_cluster(self) -> ScaleConfig:
-        if self.engine == LOCAL and self.address != AUTO:
-            raise ValueError(f"address {self.address} is of a Ray cluster, and engine is local; set scale.engine=ray")
+    def _cluster_needs_its_engine(self) -> ScaleConfig:
+        for name in ("address", "training"):
+            if self.engine == LOCAL and (value := getattr(self, name)) != AUTO:
+                raise ValueError(f"{name} {value} is of a Ray cluster, and engine is local; set scale.engine=ray")
         return self
 
     @field_validator("workers")

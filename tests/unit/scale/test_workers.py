@@ -108,8 +108,9 @@ def test_addresses_that_are_some(address: str) -> None:
 
 
 def test_an_address_needs_an_engine() -> None:
-    with pytest.raises(ValueError, match=r"engine is local; set scale\.engine=ray"):
-        ScaleConfig(address="local")
+    for stated in ({"address": "local"}, {"training": "environments"}):
+        with pytest.raises(ValueError, match=r"engine is local; set scale\.engine=ray"):
+            ScaleConfig.model_validate(stated)
 
 
 @pytest.mark.parametrize(
