@@ -18,7 +18,8 @@ from statistics import fmean, median
 
 from skill_ttrl.config import load_config
 from skill_ttrl.cores import cores
-from skill_ttrl.stages import train
+from skill_ttrl.stages import collect, train
+from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.storage.jsonl import read_jsonl
 
 RAY = ["scale.engine=ray", "scale.address=local"]
@@ -35,11 +36,12 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def measure(settings: list[str]) -> tuple[float, float, str]:
-    """Seconds of sampling and of a whole step, means over steps, and a digest of all trajectories."""
+def measure(settings: list[str], episodes: Path) -> tuple[float, float, str]:
+    """Seconds of sampling and of a whole step, means over steps, and a digest of all trajectories; the policy takes its words from `episodes`."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "run"
-        train.run(load_config("quickstart_alfworld", [*SETTINGS, *settings]), folder)
+        words = f"demonstrations.trajectories={episodes}"
+        train.run(load_config("quickstart_alfworld", [words, *SETTINGS, *settings]), folder)
         steps = [row for row in read_jsonl(folder / "timings.jsonl") if row["phase"] == "rl"][2:]
         written = hashlib.sha256((folder / "trajectories.jsonl").read_bytes()).hexdigest()
     return fmean(row["sample_seconds"] for row in steps), fmean(row["seconds"] for row in steps), written
@@ -49,7 +51,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    rounds = [{arm: measure(settings) for arm, settings in ARMS.items()} for _ in range(options.rounds)]
+    with tempfile.TemporaryDirectory() as folder:
+        episodes = Path(folder) / "episodes.jsonl"
+        games = TaskSelection("alfworld", kwargs={"data": "generated:2000", "max_steps": 50}, episodes=200)
+        collect.run(games, agent="expert", output=episodes)
+        rounds = [{arm: measure(settings, episodes) for arm, settings in ARMS.items()} for _ in range(options.rounds)]
     print(f"{platform.machine()}, {cores()} cores, Python {platform.python_version()}, {options.rounds} rounds\n")
     print("| arm | s of sampling a step | rate, as a ratio to one process | of each round | s a step |")
     print("|---|---|---|---|---|")
