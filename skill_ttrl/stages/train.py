@@ -35,6 +35,7 @@ from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.check_ahead import check_ahead, uncorrected_staleness
+from skill_ttrl.stages.setup.check_scale import check_scale
 from skill_ttrl.stages.setup.check_scripted_agents import check_dagger, check_dagger_backend
 from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
@@ -115,6 +116,7 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
     check_groups(config)
     check_dagger(config)
     check_ahead(config)
+    check_scale(config)
     check_ranks(config)
     check_started(config)
     check_gpus(config)

@@ -15,6 +15,7 @@ from skill_ttrl.scale.crew import cause_of, places
 from skill_ttrl.scale.preflight import NodeFacts, problems
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
 from skill_ttrl.stages.setup.check_scale import check_scale, check_shared_policy
+from skill_ttrl.stages.train import check_runnable
 from skill_ttrl.trust import powers
 
 
@@ -148,6 +149,8 @@ def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
     for others in (["rollout.backend=vllm"], ["scale.training=environments"]):
         check_scale(load_config({}, ["scale.engine=ray", *others]))
     check_scale(load_config({}, shared))
+    with pytest.raises(ConfigError, match=r"without rollout\.prompts_per_batch"):
+        check_runnable(load_config({}, ["scale.engine=ray"]))
     check_scale(load_config({}))
     check_scale(load_config({}, ["scale.engine=ray", "phases=[collect,sft]", "env.id=alfworld"]))
 
