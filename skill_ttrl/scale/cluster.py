@@ -60,7 +60,7 @@ def _connect(address: str) -> None:
         raise ScaleError(
             f"There is no Ray cluster at scale.address={address} ({_first_line(error)}). {START}"
         ) from None
-    except (RuntimeError, ValueError, OSError) as error:
+    except Exception as error:  # Ray raises the bare type where a node does not start in time
         if "ersion mismatch" in str(error):
             raise ScaleError(
                 f"The Ray cluster at scale.address={address} was started with other versions than this process has: "

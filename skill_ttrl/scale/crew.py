@@ -21,6 +21,10 @@ LOOK_S = 2.0
 """Seconds between two looks at the nodes."""
 WAIT_S = 1.0
 """Longest wait for an event, in seconds."""
+CLOSE_S = 5.0
+"""Longest wait for workers to close what they work with, in seconds."""
+MOST_PRINTED = 200
+"""Lines that workers print and that are shown; further ones are in Ray's logs alone."""
 PATIENCE_S = 30.0
 """Seconds without any worker after which the user is informed."""
 
@@ -75,6 +79,9 @@ class RayCrew:
 
     def close(self) -> None:
         """See `pool.Crew`."""
+        closing = [actor.close.remote() for actor in self._actors.values()]
+        if closing:
+            self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors.clear()
@@ -145,7 +152,7 @@ class RayCrew:
     def _hand_on(self, worker: str, answer: Answer) -> None:
         """Report each line that workers print, once."""
         for line in answer.printed:
-            if line not in self._printed:
+            if line not in self._printed and len(self._printed) < MOST_PRINTED:
                 self._printed.add(line)
                 self._notice(f"{worker}: {line}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium
@@ -19,26 +20,34 @@ class HostedEnv(gymnasium.Env[str, str]):
 
     Args:
         hosts: where it may live.
-        retries: times that an episode is played again.
+        retries: times that an episode is played again after its own call ended a host.
+        expensive: as the environment itself says (`TextEnv.expensive`).
     """
 
     elsewhere = True
     """It computes in another process, so that others may be called meanwhile; see `rollout.rollout`."""
 
-    def __init__(self, hosts: Hosts, retries: int) -> None:
-        self._hosts, self._retries = hosts, retries
+    def __init__(self, hosts: Hosts, retries: int, expensive: bool = False) -> None:
+        self._hosts, self._retries, self.expensive = hosts, retries, expensive
         self._name, self._host = uuid.uuid4().hex, ""
         self._start: dict[str, Any] = {}
         self._past: list[tuple[str | None, str]] = []
         """Actions of the episode, None for the reset, each with what was seen after it."""
         self._deaths = 0
+        self._abandoned = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Begin an episode, in the host with the least to do."""
-        super().reset(seed=seed)
-        self._start, self._past, self._deaths = {"seed": seed, "options": options}, [], 0
+    def place(self) -> None:
+        """Have it made, in the host with the least to do, before the time of an episode counts."""
         if self._host and self._hosts.crowded(self._host):
             self.close()
+        if not self._host:
+            self._past, self._deaths = [], 0
+            self._call("")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begin an episode."""
+        super().reset(seed=seed)
+        self._start, self._past, self._deaths = {"seed": seed, "options": options}, [], 0
         found: tuple[str, dict[str, Any]] = self._call("reset", **self._start)
         self._past = [(None, found[0])]
         return found
@@ -47,7 +56,7 @@ class HostedEnv(gymnasium.Env[str, str]):
         """Take one step.
 
         Raises:
-            EnvError: there was no `reset` before; the hosts die again and again; or the environment shows something else when it is played again.
+            EnvError: there was no `reset` before; its calls end their hosts again and again; or it shows something else when it is played again.
         """
         if not self._past:
             raise EnvError("step was called before reset.")
@@ -56,9 +65,9 @@ class HostedEnv(gymnasium.Env[str, str]):
         return found
 
     def abandon(self) -> None:
-        """End the host: this environment hangs in it."""
-        host, self._host = self._host, ""
-        self._hosts.kill(host, "an environment in it hangs")
+        """Leave it alone where it hangs: a thread of its host."""
+        self._abandoned = True
+        self._hosts.leave(self._name)
 
     def close(self) -> None:
         """Give the host's room back; `reset` begins anew."""
@@ -68,18 +77,23 @@ class HostedEnv(gymnasium.Env[str, str]):
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         while True:
-            try:
-                if not self._host:
-                    self._host = self._hosts.acquire()
-                    self._play_again()
-                return self._hosts.call(self._host, self._name, method, *args, **kwargs)
-            except HostLostError as lost:
-                self._host, self._deaths = "", self._deaths + 1
-                if self._deaths > self._retries:
-                    raise EnvError(
-                        f"The worker of this environment has ended {self._deaths} times in one episode, the last time because {lost}. It may take "
-                        "too much memory, or end the process; to go on trying: scale.max_retries."
-                    ) from None
+            # One whose call may have ended a host goes on where no other such call is, so that those beside it are cleared of it.
+            with self._hosts.alone(self._name) if self._deaths else nullcontext():
+                try:
+                    if not self._host:
+                        self._host = self._hosts.acquire()
+                        self._play_again()
+                    return self._hosts.call(self._host, self._name, method, *args, **kwargs)
+                except HostLostError as lost:
+                    self._host = ""
+                    if self._abandoned:
+                        raise
+                    self._deaths += lost.during_call
+                    if self._deaths > self._retries:
+                        raise EnvError(
+                            f"The worker of this environment has ended {self._deaths} times in one episode, the last time because {lost}. It "
+                            "may take too much memory, or end the process; to go on trying: scale.max_retries."
+                        ) from None
 
     def _play_again(self) -> None:
         """Bring the environment to where its episode was."""

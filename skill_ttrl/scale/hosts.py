@@ -7,13 +7,15 @@ import queue
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.config.scale import AUTO
-from skill_ttrl.errors import ScaleError
-from skill_ttrl.scale.crew import LOOK_S, PATIENCE_S, cause_of, places
+from skill_ttrl.errors import EnvError, ScaleError
+from skill_ttrl.scale.crew import CLOSE_S, LOOK_S, PATIENCE_S, cause_of, places
 from skill_ttrl.scale.host import Host, MakeEnv
 from skill_ttrl.scale.pool import Notice
 from skill_ttrl.scale.worker import Answer
@@ -22,8 +24,16 @@ POLL_S = 0.1
 """Seconds between two looks for a host that is ready."""
 
 
+THREADS = 64
+"""Environments of a host that are called at the same time."""
+
+
 class HostLostError(Exception):
-    """The process of a host is gone, with the environments in it."""
+    """The process of a host is gone, with the environments in it; `during_call`: while this one was called."""
+
+    def __init__(self, why: str, during_call: bool) -> None:
+        super().__init__(why)
+        self.during_call = during_call
 
 
 class Hosts:
@@ -32,7 +42,7 @@ class Hosts:
     Args:
         make: makes an environment in a host.
         settings: how many hosts, and what Ray sets aside for each.
-        notice: called with what a user should know, such as what environments print.
+        notice: called with what becomes of hosts.
     """
 
     def __init__(self, make: MakeEnv, settings: ScaleConfig, notice: Notice) -> None:
@@ -45,6 +55,7 @@ class Hosts:
             scheduling_strategy="SPREAD",
             max_restarts=0,
             max_task_retries=0,
+            max_concurrency=THREADS,
         )
         self._actors: dict[str, Any] = {}
         self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
@@ -53,7 +64,8 @@ class Hosts:
         self._started = self._left_out = 0
         self._refused: Exception | None = None
         self._failed_starts, self._why = 0, ""
-        self._printed: set[str] = set()
+        self._alone = ""  # name of the environment that goes on alone
+        self._closing: list[Any] = []
         self._changed = threading.Condition(threading.RLock())
         self._look_at = 0.0
         self._closed = False
@@ -77,7 +89,7 @@ class Hosts:
                     return host
                 if self._refused is not None and not self._actors:
                     raise self._refused
-                if self._failed_starts > self._settings.max_retries:
+                if self._gives_up and not self._actors:
                     raise ScaleError(
                         f"No worker starts: {self._failed_starts} in a row ended before they were ready, the last one because {self._why}. See "
                         "the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
@@ -102,17 +114,18 @@ class Hosts:
             HostLostError: the host is gone.
             Exception: what the method raised.
         """
-        from ray.exceptions import RayError
+        from ray.exceptions import RayError, RayTaskError
 
         actor = self._actors.get(host)
         if actor is None:
-            raise HostLostError("its worker is gone")
+            raise HostLostError("its worker is gone", False)
         try:
             found: Answer = actor.call.remote(name, method, *args, **kwargs).future().result()
+        except RayTaskError as error:  # what it gave could not travel
+            raise EnvError(f"The environment's {method} cannot be used from another process: {error.cause!r}") from None
         except RayError as error:
             self._lose(host, cause_of(error))
-            raise HostLostError(cause_of(error)) from None
-        self._hand_on(host, found)
+            raise HostLostError(cause_of(error), True) from None
         if found.error is not None:
             raise found.error
         return found.result
@@ -123,14 +136,31 @@ class Hosts:
             actor = self._actors.get(host)
             if actor is not None:
                 self._ready[host] -= 1
-                actor.close.remote(name)
+                self._closing.append(actor.close.remote(name))
 
-    def kill(self, host: str, why: str) -> None:
-        """End the process of a host that hangs; its other environments begin again elsewhere."""
-        self._lose(host, why)
+    @contextmanager
+    def alone(self, name: str) -> Iterator[None]:
+        """While entered no other environment is; see `leave`."""
+        with self._changed:
+            while self._alone and not self._closed:
+                self._changed.wait(POLL_S)
+            self._alone = name
+        try:
+            yield
+        finally:
+            self.leave(name)
+
+    def leave(self, name: str) -> None:
+        """Have an environment go on alone no more, where it does."""
+        with self._changed:
+            if self._alone == name:
+                self._alone = ""
+                self._changed.notify_all()
 
     def close(self) -> None:
-        """Stop all hosts."""
+        """Stop all hosts, once the environments that were released have closed."""
+        if self._closing:
+            self._ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSE_S)
         with self._changed:
             self._closed = True
             for actor in self._actors.values():
@@ -141,7 +171,7 @@ class Hosts:
     def _staff(self) -> None:
         """Start hosts where there is room for more, and learn which have started."""
         self._read_news()
-        if time.monotonic() < self._look_at:
+        if time.monotonic() < self._look_at or self._gives_up:
             return
         wanted = self._settings.workers
         if wanted == AUTO:
@@ -162,8 +192,11 @@ class Hosts:
             except Exception as error:  # whatever Ray has to say of a host that could not start
                 self._failed_starts, self._why = self._failed_starts + 1, cause_of(error)
                 self._lose(host, self._why)
+                if self._gives_up:
+                    self._notice(
+                        f"No more workers are started: {self._failed_starts} in a row ended before they were ready."
+                    )
                 continue
-            self._hand_on(host, found)
             if found.error is None:
                 self._ready[host], self._failed_starts = 0, 0
                 self._changed.notify_all()
@@ -174,19 +207,18 @@ class Hosts:
                 if self._ready:
                     self._notice(f"{host} cannot start, and is left out: {found.error}")
 
+    @property
+    def _gives_up(self) -> bool:
+        """True where hosts do not start, one after the other."""
+        return self._failed_starts > self._settings.max_retries
+
     def _lose(self, host: str, why: str) -> None:
         with self._changed:
             actor = self._actors.pop(host, None)
-            held = self._ready.pop(host, 0)
+            held = self._ready.pop(host, None)
             self._look_at = 0.0
             self._changed.notify_all()
         if actor is not None and not self._closed:
             self._ray.kill(actor)  # where it can only not be reached, it must not go on
-            self._notice(f"{host} is gone: {why}. Its {held} environments are made again elsewhere.")
-
-    def _hand_on(self, host: str, found: Answer) -> None:
-        """Report each line that environments print, once."""
-        for line in found.printed:
-            if line not in self._printed:
-                self._printed.add(line)
-                self._notice(f"{host}: {line}")
+            again = "Its environments are made again elsewhere." if held else "It held nothing."
+            self._notice(f"{host} is gone: {why}. {again}")

@@ -83,6 +83,7 @@ class _Work:
     """The items of one map."""
 
     items: Sequence[Any]
+    prepare: Callable[[Any], Any]
     waiting: list[int]
     """Numbers of the items that no worker has, as a heap: the first ones come first, also after a worker has died."""
     first: int = 0
@@ -132,19 +133,21 @@ class Pool:
         items: Sequence[Any],
         on_done: Callable[[int, Any], None] | None = None,
         stop: Callable[[], None] = lambda: None,
+        prepare: Callable[[Any], Any] = lambda item: item,
     ) -> Generator[Any]:
         """Yield the result of each item, in the order of the items.
 
         Args:
             items: inputs.
             on_done: called with number and result of an item as soon as it is done, in any order.
+            prepare: makes of an item what a worker is given, at the moment when it is.
             stop: called again and again while a result is waited for; what it raises ends the map.
 
         Raises:
             ScaleError: an item's workers die, more often than is retried; or the pool is closed.
             Exception: whatever the work on an item raised, after the results of the items before it.
         """
-        work = _Work(items, list(range(len(items))))
+        work = _Work(items, prepare, list(range(len(items))))
         with self._changed:
             self._maps.append(work)
         try:
@@ -215,13 +218,13 @@ class Pool:
             if work is not None:
                 number = heapq.heappop(work.waiting)
                 self._at[worker] = work, number
-                self._crew.give(worker, work.items[number])
+                self._crew.give(worker, work.prepare(work.items[number]))
 
     def _take(self, event: Event) -> None:
         match event:
             case Ready():
                 self._at[event.worker], self._failed_starts = None, 0
-                self._facts.append(event.facts)
+                self._facts = self._facts or [event.facts]
             case Refused():
                 self._refuse(event)
             case Done():

@@ -49,7 +49,7 @@ def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Pro
         make: makes an environment in a host.
         check: as for `open_pool`.
         settings: the cluster, and what a host takes.
-        progress: gets what environments print, and what becomes of the hosts.
+        progress: gets what becomes of the hosts.
 
     Raises:
         MissingDependencyError: Ray is not installed.

@@ -25,12 +25,17 @@ class Shared(Generic[T]):
         self.key: str = self._reference.hex()
         """Tells values apart."""
 
-    def get(self) -> T:
-        """Return the value; in a worker, the same object each time, as long as it is held."""
+    def fetch(self) -> T:
+        """Return the value, and hold no copy of it."""
         import ray
 
+        found: T = ray.get(self._reference)
+        return found
+
+    def get(self) -> T:
+        """Return the value; in a worker, the same object each time, as long as it is held."""
         if self.key not in _held:
-            _held[self.key] = ray.get(self._reference)
+            _held[self.key] = self.fetch()
         _held.move_to_end(self.key)
         if len(_held) > MOST_HELD:
             _held.popitem(last=False)

@@ -51,6 +51,13 @@ class Worker:
 
         return platform.node(), answer(make)
 
+    def close(self) -> None:
+        """Close what this worker works with, where that can be closed."""
+        close = getattr(self._work, "close", None)
+        self._work = None
+        if close is not None:
+            close()
+
     def work(self, item: Any) -> Answer:
         """Work on one item."""
         assert self._work is not None  # a worker is given nothing before it is ready

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from skill_ttrl.errors import SkillBankError, SkillTTRLError, TrainingError
+from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -52,7 +52,7 @@ def reinforce(run: Run, rewards: RewardSet, evolution: Evolver | None = None, te
         for step in remaining_steps(run, state):
             clock = StepTimer(run.progress, shown(config), parts.accelerator)
             # Sample → vote → reward; with further tasks too where `rl.dynamic_sampling` asks for groups whose rewards differ.
-            with checkpoint_on_error(run, state, TrainingError, SkillBankError):
+            with checkpoint_on_error(run, state, TrainingError, SkillBankError, ScaleError):
                 found = sample_step(run, state, rewards, clock, step)
             groups, votes, chosen = found.groups, found.votes, found.chosen
             if state.gate is not None:  # it rolls out with the policy as it is, so before the sampler rests

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -35,13 +35,20 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
 @torch.no_grad()
 def trained_weights(model: Any) -> dict[str, Tensor]:
     """Every parameter that learns, whole, by its name in the model: with adapters these alone."""
-    named = model.named_parameters()
-    return {name: gathered(parameter.detach()) for name, parameter in named if parameter.requires_grad}
+    return dict(each_trained_weight(model))
 
 
-def pack_weights(weights: Mapping[str, Tensor]) -> bytes:
+@torch.no_grad()
+def each_trained_weight(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """`trained_weights` one after the other: each is gathered when its turn comes."""
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            yield name, gathered(parameter.detach())
+
+
+def pack_weights(weights: Iterable[tuple[str, Tensor]]) -> bytes:
     """The weights as they travel to another process: in the format of safetensors."""
-    return save({name: tensor.cpu().contiguous() for name, tensor in weights.items()})
+    return save({name: tensor.cpu().contiguous() for name, tensor in weights})
 
 
 @torch.no_grad()

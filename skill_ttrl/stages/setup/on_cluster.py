@@ -48,11 +48,12 @@ def _hosting_environments(components: TrainingComponents, meter: Meter, progress
     config = components.config
     check = partial(check_environment, config, (components.train_tasks[0], meter.eval_tasks[0]))
     make = partial(make_env, resolve_env(config.env.id), **config.env.kwargs)
+    expensive = bool(getattr(components.worker.envs.acquire(1)[0].unwrapped, "expensive", False))
     with ExitStack() as stack:
         hosts = stack.enter_context(open_hosts(make, check, config.scale, progress))
 
         def pool() -> EnvPool:
-            found = EnvPool(lambda: HostedEnv(hosts, config.scale.max_retries))
+            found = EnvPool(lambda: HostedEnv(hosts, config.scale.max_retries, expensive))
             stack.callback(found.close)
             return found
 

@@ -79,8 +79,10 @@ def rolling_out_on_workers(
     config = components.config
     tasks = (components.train_tasks[0], eval_tasks[0])
     setup = RolloutSetup(worker_config(config), _describe(components), tasks)
-    most = -(-max(config.rl.prompts_per_step, len(eval_tasks)) // (config.rollout.prompts_per_batch or 1))
-    most *= config.rl.max_staleness + 1
+    sampled = [config.rl.prompts_per_step * (config.rl.max_staleness + 1), len(eval_tasks)]
+    sampled += [len(components.gate.tasks)] if components.gate is not None else []
+    sampled += [config.dagger.episodes] if "dagger" in config.phases else []
+    most = -(-max(sampled) // (config.rollout.prompts_per_batch or 1))
     with open_pool(setup, setup.check, config.scale, most=most, progress=progress) as pool:
         pool.facts()
         worker = replace(components.worker, others=RayWorkers(pool, components.driver))
@@ -108,11 +110,11 @@ class RayWorkers:
         self._bank: tuple[Snapshot, Shared[Snapshot]] | None = None
 
     def update_weights(self, policy_version: int) -> None:
-        """See `OtherWorkers`. A batch that has been given out is sampled with the weights that it was given out with."""
-        from skill_ttrl.llm.models.weights import pack_weights, trained_weights
+        """See `OtherWorkers`. A batch that a worker has been given is sampled with the weights that were present then."""
+        from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights
         from skill_ttrl.rl.parallel.backend import on_model
 
-        self._weights = Shared((policy_version, pack_weights(self._driver.run(on_model, trained_weights))))
+        self._weights = Shared((policy_version, pack_weights(self._driver.run(on_model, each_trained_weight))))
 
     def generate_rollouts(
         self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
@@ -129,10 +131,13 @@ class RayWorkers:
                 for trajectory in group.trajectories:
                     on_rollout_end(trajectory)
 
-        assert self._weights is not None  # a phase hands them over before it samples
-        weights, snapshot = self._weights, self._shared(bank)
-        orders = [_Order(batch, weights, snapshot) for batch in batches]
-        found: Iterator[Sampled] = self._pool.map(orders, on_done, refuse_abandoned)
+        snapshot = self._shared(bank)
+
+        def order(batch: Batch) -> _Order:
+            assert self._weights is not None  # a phase hands them over before it samples
+            return _Order(batch, self._weights, snapshot)
+
+        found: Iterator[Sampled] = self._pool.map(batches, on_done, refuse_abandoned, order)
         return [group for sampled in found for group in sampled.take()]
 
     def _shared(self, bank: BankView | None) -> Shared[Snapshot] | None:
@@ -202,6 +207,11 @@ class _Rolling:
         worker = self._measuring if answered else self._worker
         return Sampled.of(worker.with_bank(bank).sample_batch(batch))
 
+    def close(self) -> None:
+        """Close the environments."""
+        self._measuring.envs.close()
+        self._worker.close()
+
     @cached_property
     def _retriever(self) -> Retriever:
         """Searches any version of the bank. How vectors are kept changes no list, so here they are in memory."""
@@ -212,7 +222,7 @@ class _Rolling:
         from skill_ttrl.llm.models.weights import take_weights
 
         if weights.key != self._weights:
-            version, packed = weights.get()
+            version, packed = weights.fetch()
             backend: Any = self._worker.backend
             take_weights(backend.model, packed)
             backend.update_weights(version)

@@ -10,7 +10,7 @@ import torch
 
 from skill_ttrl.config import LoraConfig
 from skill_ttrl.llm.models.load import add_lora
-from skill_ttrl.llm.models.weights import pack_weights, take_weights, trained_weights
+from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights, take_weights, trained_weights
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -24,7 +24,7 @@ def test_a_copy_that_takes_them_is_the_same_and_frozen_ones_stay_where_they_are(
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(parameter.requires_grad * 0.5)
-    packed = pack_weights(trained_weights(model))
+    packed = pack_weights(each_trained_weight(model))
     take_weights(other, packed)
     for (name, mine), (_, theirs) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(mine, theirs), name
@@ -35,4 +35,4 @@ def test_a_model_that_lacks_one_of_them_says_which(tiny_model: tuple[Any, Any]) 
     weights = trained_weights(tiny_model[0])
     name, _ = weights.popitem()
     with pytest.raises(KeyError, match=name):
-        take_weights(deepcopy(tiny_model[0]), pack_weights(weights))
+        take_weights(deepcopy(tiny_model[0]), pack_weights(weights.items()))

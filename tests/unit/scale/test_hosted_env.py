@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
+import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -25,6 +28,7 @@ class Frail:
         self.held: Counter[str] = Counter()
         self.done: list[str] = []
         self.calls: Counter[str] = Counter()
+        self.suspects: list[str] = []
 
     def acquire(self) -> str:
         name = f"Worker {len(self.hosts) + 1}"
@@ -39,7 +43,7 @@ class Frail:
     def call(self, host: str, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
         self.calls[host] += 1
         if self.calls[host] == self.lives[min(len(self.hosts), len(self.lives)) - 1]:
-            raise HostLostError("its node has died")
+            raise HostLostError("its node has died", True)
         self.done.append(method)
         found = self.hosts[host].call(name, method, *args, **kwargs)
         if found.error is not None:
@@ -49,8 +53,12 @@ class Frail:
     def release(self, host: str, name: str) -> None:
         self.held[host] -= 1
 
-    def kill(self, host: str, why: str) -> None:
-        self.hosts[host] = Host("")
+    def alone(self, name: str) -> Any:
+        self.suspects.append(name)
+        return nullcontext()
+
+    def leave(self, name: str) -> None:
+        pass
 
 
 def hosted(frail: Frail, retries: int = 3) -> HostedEnv:
@@ -114,9 +122,43 @@ def test_an_environment_that_is_not_the_same_again_cannot_go_on() -> None:
         env.step("left")
 
 
-def test_a_host_that_hangs_is_ended() -> None:
-    frail = Frail(Doors, [99])
-    env = hosted(frail)
-    episode(env, "left")
+def test_one_that_is_left_where_it_hangs_does_not_hang_elsewhere_too() -> None:
+    env = hosted(frail := Frail(Doors, [2, 99]))
+    env.reset(options={"door": 4})
     env.abandon()
-    assert episode(env, "left") == episode(Doors(), "left") and len(frail.hosts) == 2
+    with pytest.raises(HostLostError):
+        env.step("left")
+    assert len(frail.hosts) == 1 and not frail.suspects
+
+
+def test_only_its_own_calls_count_against_an_environment_and_after_one_it_goes_on_alone() -> None:
+    class Crowded(Frail):
+        def call(self, host: str, name: str, method: str, *args: Any, **kwargs: Any) -> Any:
+            if method == "step" and len(self.hosts) < 6:
+                raise HostLostError("another one ended it", False)
+            return super().call(host, name, method, *args, **kwargs)
+
+    env = hosted(crowded := Crowded(Doors, [99]), retries=0)
+    assert episode(env, "left") == episode(Doors(), "left")
+    assert len(crowded.hosts) == 6 and not crowded.suspects
+    env = hosted(frail := Frail(Doors, [2, 99]))
+    episode(env, "left")
+    assert len(frail.suspects) == 1
+
+
+def test_it_is_made_before_its_time_counts_and_again_where_its_host_has_died() -> None:
+    frail = Frail(Doors, [1, 99])
+    env = hosted(frail)
+    env.place()
+    assert len(frail.hosts) == 2 and frail.done == [""]
+    env.place()
+    assert frail.done == [""] and episode(env, "left") == episode(Doors(), "left")
+
+
+def test_of_an_info_that_cannot_be_pickled_what_can_be_stored_is_handed_on() -> None:
+    class Locked(Doors):
+        def _info(self) -> dict[str, Any]:
+            return {**super()._info(), "lock": threading.Lock()}
+
+    found = hosted(Frail(Locked, [99])).reset(options={"door": 4})
+    assert found == Doors().reset(options={"door": 4}) and pickle.dumps(found)
