@@ -138,6 +138,35 @@ def test_training_is_the_same_by_broadcast_and_by_file(servers: Servers, tmp_pat
     assert max(row["sampling/logp_difference/mean"] for row in over_network) < CLOSE
 
 
+def test_two_ranks_gather_each_tensor_and_broadcast_what_a_file_would_hold(
+    servers: Servers, tmp_path: Path, tiny_yaml: Path
+) -> None:
+    rows = []
+    for way in ("file", "broadcast"):
+        settings = [f"model.path={servers.model}", "rollout.backend=vllm", "vllm.mode=server", "runtime.parallel=fsdp"]
+        settings += [f"vllm.servers=[{servers.addresses[0]}]", f"vllm.weight_transfer={way}", "rl.reward=random"]
+        settings += [f"vllm.weight_transfer_dir={servers.folder}"]
+        words = [
+            "train",
+            tiny_yaml,
+            "-o",
+            tmp_path / way,
+            "--nproc",
+            2,
+            *(x for each in settings for x in ("--set", each)),
+        ]
+        command = [sys.executable, "-m", "skill_ttrl.cli.main", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr
+        lines = map(json.loads, (tmp_path / way / "metrics.jsonl").read_text().splitlines())
+        rows.append([line for line in lines if line["phase"] == "rl"])
+    by_file, over_network = rows
+    assert len(by_file) == 2
+    for mine, theirs in zip(over_network, by_file, strict=True):
+        assert {key for key in mine if mine[key] != theirs[key]} <= {"seconds"}
+        assert mine["sampling/logp_difference/mean"] < CLOSE
+
+
 def at_tensor(number: int, action: Callable[[], None]) -> Callable[..., Any]:
     """`broadcast` that does something before it sends the tensor of this number."""
     sent = 0
