@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -168,7 +169,7 @@ def test_a_learner_that_fails_half_way_ends_what_servers_wait_for(groups: Groups
 
 @pytest.mark.parametrize("adapters", [False, True])
 def test_what_is_told_of_the_weights_is_what_comes(tiny_model: tuple[Any, Any], adapters: bool) -> None:
-    model = add_lora(tiny_model[0], LoraConfig(r=2), seed=0) if adapters else tiny_model[0]
+    model = add_lora(copy.deepcopy(tiny_model[0]), LoraConfig(r=2), seed=0) if adapters else tiny_model[0]
     told = weight_shapes(model)
     assert told == [(name, tensor.dtype, list(tensor.shape)) for name, tensor in full_weights(model)]
 

@@ -140,7 +140,7 @@ def test_a_server_that_hangs_or_dies_leaves_the_others_alone() -> None:
 def test_a_learner_that_goes_away_ends_what_a_member_waits_for() -> None:
     with group_with(check_again) as (group, (other,)):
         group.close()
-        assert other.poll(10) and "closed by peer" in other.recv()
+        assert other.poll(10) and "by peer" in other.recv()  # closed or reset
 
 
 def test_nobody_there_ends_in_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
