@@ -17,19 +17,29 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     Adapters are folded into copies, one matrix at a time: the model itself is not touched, so nothing drifts however often
     this is done. Of a model that is spread over ranks all of them iterate: each tensor is gathered when its turn comes.
     """
+    for name, parameter, layer in _in_checkpoint(model):
+        value = parameter.detach()
+        for adapter in layer.active_adapters if layer is not None else ():
+            value = value + layer.get_delta_weight(adapter).to(value.dtype)
+        yield name, gathered(value)
+
+
+def weight_shapes(model: Any) -> list[tuple[str, torch.dtype, list[int]]]:
+    """(name, type, shape) of all that `full_weights` gives, in its order; nothing is gathered."""
+    return [(name, parameter.dtype, list(parameter.shape)) for name, parameter, _ in _in_checkpoint(model)]
+
+
+def _in_checkpoint(model: Any) -> Iterator[tuple[str, Tensor, Any]]:
+    """(name in a checkpoint, parameter, the layer whose adapters are to be folded into it or None)."""
     adapted = has_adapters(model)
     base = model.get_base_model() if adapted else model
     layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}
     for name, parameter in base.named_parameters():
         owner, _, kind = name.rpartition(".base_layer.")
         if owner in layers:
-            value = parameter.detach()
-            if kind == "weight":
-                for adapter in layers[owner].active_adapters:
-                    value = value + layers[owner].get_delta_weight(adapter).to(value.dtype)
-            yield f"{owner}.{kind}", gathered(value)
+            yield f"{owner}.{kind}", parameter, layers[owner] if kind == "weight" else None
         elif not any(name.startswith(f"{layer}.") for layer in layers):
-            yield name, gathered(parameter.detach())
+            yield name, parameter, None
 
 
 @torch.no_grad()

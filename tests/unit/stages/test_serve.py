@@ -464,6 +464,11 @@ def test_the_guard_lets_in_what_is_needed_alone(tmp_path: Path, monkeypatch: pyt
     assert asked_of_guard("/collective_rpc", headers=key)[0] == 403
     good = json.dumps({"update_info": {"path": str(tmp_path / "w.safetensors")}}).encode()
     assert asked_of_guard("/update_weights", good, key) == (200, good)
+    names = b'{"update_info": {"names": ["a"], "dtype_names": ["float32"], "shapes": [[1]]}}'
+    assert asked_of_guard("/update_weights", names, key) == (200, names)
+    assert asked_of_guard("/update_weights", names)[0] == 401
+    both = names.replace(b'"names"', b'"path": "/etc/passwd", "names"')
+    assert asked_of_guard("/update_weights", both, key) == (403, None)
     for body in (b"", b"{", b"[]", b'{"update_info": "x"}', b'{"update_info": {"path": "/etc/passwd"}}', b" " * 2**21):
         assert asked_of_guard("/update_weights", body, key) == (403, None)
     assert asked_of_guard("/v1/load_lora_adapter", b'{"lora_path": "/etc"}', key)[0] == 403

@@ -37,7 +37,7 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     words += ["--served-model-name", SERVED, "--dtype", options.dtype, "--max-num-seqs", str(options.max_num_seqs)]
     words += ["--logprobs-mode", "processed_logprobs"]  # at the sampling temperature
     words += ["--generation-config", "vllm"]  # a model's generation_config.json must not change how is sampled
-    words += ["--weight-transfer-config", '{"backend": "file"}', "--middleware", "skillttrl_guard.Guard"]
+    words += ["--weight-transfer-config", '{"backend": "skillttrl"}', "--middleware", "skillttrl_guard.Guard"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
     words += ["--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
     words += ["--tensor-parallel-size", str(options.tensor_parallel_size)]

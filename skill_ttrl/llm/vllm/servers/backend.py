@@ -1,4 +1,4 @@
-"""The `vllm` backend with servers: tokens go out and come back over HTTP, weights pass through a folder that both sides see.
+"""The `vllm` backend with servers: tokens go out and come back over HTTP, weights pass through a folder or are broadcast.
 
 The servers live in processes, and if need be in an environment, of their own (`skillttrl serve`). Every process of a server that
 is asked was given the learner's weights and compared with the learner on a probe; one that was started again is given them again
@@ -21,6 +21,7 @@ from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.probe import LogprobDiff, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
+from skill_ttrl.llm.vllm.servers.broadcast import Groups
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, Dispatch, SharedLook, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, open_async_client, open_client
 from skill_ttrl.llm.vllm.servers.pool import ServerPool
@@ -48,6 +49,8 @@ class VLLMServerBackend(TokenizerMixin):
                 "vllm.servers=[http://127.0.0.1:8000]."
             )
         check_learnable(context.settings, context.model)
+        broadcasts = self._config.weight_transfer == "broadcast"
+        self._groups = Groups(self._config.weight_transfer_address, context.device) if broadcasts else None
         self.supports_structured_outputs = True
         self.policy_version = 0
         self._client = open_client()
@@ -71,7 +74,7 @@ class VLLMServerBackend(TokenizerMixin):
             )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
-        self._pool = ServerPool(self._context, servers, self._probe)
+        self._pool = ServerPool(self._context, servers, self._probe, self._groups)
         self._ensure_current, self._still = SharedLook(self._pool.ensure_current), SharedLook(self._pool.still)
         policy = self._context.model.weights or self._context.model.config.path
         same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
@@ -143,7 +146,7 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool.sleep()
 
     def close(self) -> None:
-        """Remove what was put into the folder; the servers go on."""
+        """Remove what was put into the folder, and leave the groups; the servers go on."""
         self._asking.close()
         self._pool.close()
         self._client.close()

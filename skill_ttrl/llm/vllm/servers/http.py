@@ -53,14 +53,16 @@ class Server:
         """Send a GET request and return the JSON response; see `post`."""
         return self._said(self._sent("GET", path, timeout=timeout), path)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, timeout: float = CONTROL_TIMEOUT
+    ) -> dict[str, Any]:
         """Send a POST request and return the JSON response; {} if the response is no JSON object.
 
         Raises:
             ServerLost: the server does not answer, or reports that its engine is dead.
             EndpointError: the server refuses the request.
         """
-        return self._said(self._sent("POST", path, json=body, timeout=CONTROL_TIMEOUT), path)
+        return self._said(self._sent("POST", path, json=body, timeout=timeout), path)
 
     def is_well(self) -> bool:
         """True if the server reports that it is healthy."""
@@ -90,8 +92,11 @@ class Server:
             ) from None
 
     def _sent(self, method: str, path: str, **how: Any) -> httpx.Response:
+        headers = key_headers(self.address)
+        if method == "POST":
+            headers = {**headers, "Connection": "close"}  # after a 500 vLLM drops it: the next request on it would fail
         try:
-            return self.client.request(method, self.address + path, headers=key_headers(self.address), **how)
+            return self.client.request(method, self.address + path, headers=headers, **how)
         except httpx.TransportError as error:
             raise ServerLost(f"{self.address} does not answer ({type(error).__name__})") from error
 

@@ -10,23 +10,25 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.models.weights import full_weights, trained_weights
+from skill_ttrl.llm.models.weights import full_weights, trained_weights, weight_shapes
 from skill_ttrl.llm.vllm.checks import hands_adapters
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
+from skill_ttrl.llm.vllm.servers.broadcast import Broadcast, Groups
 from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
+    Delivery,
     awake,
+    file_delivery,
     remove,
     remove_leftovers,
     send_adapters,
-    send_weights,
     weight_transfer_dir,
     weights_file,
 )
@@ -40,9 +42,11 @@ ORIGINAL = "default"
 
 
 class ServerPool:
-    """All servers of a backend; they and the learner are compared on `probe`."""
+    """All servers of a backend; they and the learner are compared on `probe`. With `groups` weights are broadcast."""
 
-    def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
+    def __init__(
+        self, context: BackendContext, servers: Sequence[Server], probe: Probe, groups: Groups | None = None
+    ) -> None:
         self._context, self._config = context, context.settings.vllm
         self.servers = list(servers)
         self.last_logprob_diff: LogprobDiff | None = None
@@ -52,8 +56,11 @@ class ServerPool:
         self._probe = probe
         self._nonce = secrets.token_hex(4)
         self._folder: Path | None = None
+        """Where files pass; None where none do, and before the first hand-over."""
         self._adapters: Path | None = None
         """The learner's adapters; they must stay as long as a server has them."""
+        self._handed = False
+        self._groups = groups
 
     def keep_original(self) -> None:
         """Take the weights that the servers started with for the policy's, unless one has others already."""
@@ -70,22 +77,22 @@ class ServerPool:
             EndpointError: none answers.
         """
         model = self._context.loaded.model
-        if self._folder is None:
+        if self._folder is None and self._groups is None:
             self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
             remove_leftovers(self._folder)
-        self.present, older = f"{self._nonce}:{policy_version}", self._adapters
+        self._handed, older = True, self._adapters
+        self.present = f"{self._nonce}:{policy_version}"
         for server in self.servers:
             server.holds = False
         if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
+            assert self._folder is not None  # a config that broadcasts adapters is refused
             self._adapters = self._folder / self._name()
             model.save_pretrained(self._adapters, state_dict=self._context.on_learner(trained_weights))
-            self._update_all(self._adapters)
-            if older is not None:
-                remove(older)
-        else:
-            with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
-                self._update_all(path)
+        with self._delivery() as delivery:
+            self._update_all(delivery)
+        if older is not None:
+            remove(older)
 
     def ensure_current(self, server: Server) -> None:
         """Make sure that a server has the present weights: one that was started again has those of its start.
@@ -105,20 +112,16 @@ class ServerPool:
 
     def _bring_back(self, server: Server, version: str) -> None:
         """Bring the present weights to a server that has others."""
-        if self.present == ORIGINAL or self._folder is None:
+        if self.present == ORIGINAL or not self._handed:
             raise EndpointError(
                 f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
                 "servers for each.",
                 kind="refused",
             )
         self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
-        sequences = self._probe.sequences
-        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-        if self._adapters is not None:
-            self._update(server, self._adapters, sequences, ours)
-            return
-        with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
-            self._update(server, path, sequences, ours)
+        sequences, ours = self._probed()
+        with self._delivery() as delivery:
+            delivery.run(lambda server: self._update(server, delivery, sequences, ours), [server])
 
     def still(self, server: Server) -> bool:
         """True if the answers of a server since `ensure_current` are of the present weights: nobody gave it others meanwhile.
@@ -133,14 +136,16 @@ class ServerPool:
 
     def sleep(self) -> None:
         """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
-        if self._config.enable_sleep_mode and self._folder is not None:
+        if self._config.enable_sleep_mode and self._handed:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
                     # 1 keeps the weights in main memory, 2 drops them.
                     server.post(f"/sleep?level={1 if hands_adapters(self._context) else 2}&mode=wait")
 
     def close(self) -> None:
-        """Remove what was put into the folder; the servers go on."""
+        """Remove what was put into the folder, and leave the servers' groups; the servers go on."""
+        if self._groups is not None:
+            self._groups.close()
         if self._adapters is not None:
             remove(self._adapters)
             self._adapters = None
@@ -148,22 +153,38 @@ class ServerPool:
     def _name(self) -> str:
         return f"{os.getpid()}-{self._nonce}-{secrets.token_hex(4)}"
 
-    def _update_all(self, path: Path) -> None:
-        """Bring what is at `path` to all servers at once."""
+    @contextlib.contextmanager
+    def _delivery(self) -> Iterator[Delivery]:
+        """How the present weights are brought to servers."""
+        if self._adapters is not None:
+            yield Delivery(partial(send_adapters, path=self._adapters))
+        elif self._groups is not None:
+            shapes = self._context.on_learner(weight_shapes)
+            yield Broadcast(self._groups, lambda: self._context.on_learner(full_weights), shapes)
+        else:
+            assert self._folder is not None
+            with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
+                yield file_delivery(path)
+
+    def _probed(self) -> tuple[Sequence[Sequence[int]], list[list[float]]]:
+        """The sequences of the probe, and the learner's log-probs of them."""
         sequences = self._probe.sequences
-        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
+        return sequences, self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
+
+    def _update_all(self, delivery: Delivery) -> None:
+        """Bring the present weights to all servers at once."""
+        sequences, ours = self._probed()
 
         def update(server: Server) -> LogprobDiff | ServerLost:
             try:
                 with server.lock:
-                    return self._update(server, path, sequences, ours)
+                    return self._update(server, delivery, sequences, ours)
             except ServerLost as lost:
                 return lost
 
         began, noticed = time.monotonic(), False
         while True:
-            with ThreadPoolExecutor(len(self.servers)) as pool:
-                found = list(pool.map(update, self.servers))
+            found = delivery.run(update, self.servers)
             gaps = [each for each in found if isinstance(each, LogprobDiff)]
             lost = [str(each) for each in found if isinstance(each, ServerLost)]
             if lost and not noticed:
@@ -178,15 +199,12 @@ class ServerPool:
             time.sleep(POLL)
 
     def _update(
-        self, server: Server, path: Path, sequences: Sequence[Sequence[int]], ours: Sequence[Sequence[float]]
+        self, server: Server, delivery: Delivery, sequences: Sequence[Sequence[int]], ours: Sequence[Sequence[float]]
     ) -> LogprobDiff:
-        """Bring what is at `path` to one server, and compare."""
+        """Bring the present weights to one server, and compare."""
         assert self.present is not None
         with awake(server, sleeps=self._config.enable_sleep_mode):
-            if hands_adapters(self._context):
-                send_adapters(server, path, self.present)
-            else:
-                send_weights(server, path, self.present)
+            delivery.send(server, self.present)
         dtype: str = self._config.dtype
         if dtype == "auto":
             dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")
