@@ -30,7 +30,7 @@ class ScaleConfig(Section):
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """GPUs that Ray sets aside for a worker, which sees no others; 0.5: two workers share one."""
     training: Literal["auto", "rollouts", "environments"] = AUTO
-    """What workers do for the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`) with `hf`,
+    """Work that workers do for the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`) with `hf`,
     with the policy, the bank and environments of its own. `environments`: each holds environments, and this process samples, by any backend. `auto`:
     `rollouts` with `hf`, else `environments`."""
     max_retries: int = Field(default=3, ge=0, le=1000)

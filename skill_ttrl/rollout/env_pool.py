@@ -62,7 +62,7 @@ class EnvPool:
     def discard(self, env: TextEnvironment) -> None:
         """Forget an environment that hangs: it is used no more, nor closed, and another is made when one is needed.
 
-        One that has `abandon` is told so.
+        `abandon` of the environment is called, where it has one.
         """
         with self._lock:
             self._envs = [each for each in self._envs if each is not env]

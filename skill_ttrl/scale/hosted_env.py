@@ -77,7 +77,7 @@ class HostedEnv(gymnasium.Env[str, str]):
 
     def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         while True:
-            # One whose call may have ended a host goes on where no other such call is, so that those beside it are cleared of it.
+            # One whose call may have ended a host goes on where no other such call is, so that no other one is charged with its deaths.
             with self._hosts.alone(self._name) if self._deaths else nullcontext():
                 try:
                     if not self._host:

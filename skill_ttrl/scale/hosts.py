@@ -59,7 +59,7 @@ class Hosts:
         )
         self._actors: dict[str, Any] = {}
         self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
-        # Ray calls back in a thread that its own calls wait for: what it says is put down there, and read elsewhere.
+        # Ray calls back in a thread that its own calls wait for: what it says is queued there, and read elsewhere.
         self._news: queue.SimpleQueue[tuple[str, Future[tuple[str, Answer]]]] = queue.SimpleQueue()
         self._started = self._left_out = 0
         self._refused: Exception | None = None

@@ -1,4 +1,4 @@
-"""What the workers of a Ray cluster do for a run that trains (`scale.training`): sample its rollouts, or hold its environments."""
+"""Workers of a Ray cluster for a run that trains (`scale.training`): they sample its rollouts, or hold its environments."""
 
 from __future__ import annotations
 

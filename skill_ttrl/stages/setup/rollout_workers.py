@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import judged, take_over
@@ -20,7 +20,6 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.parallel.commands import Driver
 from skill_ttrl.scale.pool import Pool
 from skill_ttrl.scale.run import open_pool
 from skill_ttrl.scale.shared import Shared
@@ -33,6 +32,9 @@ from skill_ttrl.stages.setup.build import make_envs
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
 from skill_ttrl.types import Group, Task
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.parallel.commands import Driver
 
 Weights = tuple[int, bytes]
 """Version of the policy, and the parameters that learn (`pack_weights`)."""

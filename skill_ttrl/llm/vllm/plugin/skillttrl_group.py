@@ -1,6 +1,6 @@
 """The process group in which a learner (rank 0) broadcasts weights to the workers of one server.
 
-Learner and server import this module, so it imports torch alone. The group stands beside the default one of `torch.distributed`,
+Learner and server import this module, so it imports torch alone. The group is apart from the default one of `torch.distributed`,
 which neither side touches: NCCL where both compute on a GPU, else gloo.
 """
 
@@ -189,6 +189,6 @@ def _nccl(store: Any, rank: int, size: int, address: str) -> Any:
 
 
 def _short(error: BaseException) -> str:
-    """What happened, without the place in torch's sources and the advice that it adds."""
+    """The error in a line, without the place in torch's sources and the advice that it adds."""
     said = " ".join(str(error).split())
     return re.sub(r"^\[\S*\] ", "", said).partition(" This is typically")[0][:300]

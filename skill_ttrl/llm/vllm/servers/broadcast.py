@@ -106,7 +106,7 @@ class Groups:
         return self._meet(server, {"group": name, **where}, connect)
 
     def _meet(self, server: Server, told: dict[str, Any], here: Callable[[Future[Any]], T]) -> T:
-        """Do `here` while the server, which is told where, does the same."""
+        """Do `here` while the server, which is sent the place, does the same."""
         body, timeout = {"init_info": {**transfer.INIT, **told}}, CONNECT_TIMEOUT + LOOK_TIMEOUT
         with ThreadPoolExecutor(1) as asking:
             asked = asking.submit(server.post, "/init_weight_transfer_engine", body, timeout)
