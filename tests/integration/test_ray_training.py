@@ -126,7 +126,7 @@ def test_environments_on_workers_give_the_same_bytes_though_a_node_dies(
 
 
 def test_an_environment_that_ends_its_process_changes_nothing(tmp_path: Path, scale: ScaleConfig, marks: Path) -> None:
-    settings = [f"env.id={MORTAL}", "env.kwargs={dies: true}", "rl.prompts_per_step=30"]
+    settings = [f"env.id={MORTAL}", "env.kwargs={dies: true}", "rl.prompts_per_step=30", "data.leak=report"]
     (marks / "env").touch()  # it has died already
     train.run(load_config(EPISODES, settings), tmp_path / "here")
     (marks / "env").unlink()
