@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import threading
@@ -39,12 +40,13 @@ def connected(settings: ScaleConfig) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    try:
-        with _own_sigterm():
-            _connect(settings.address)
-        yield
-    finally:
-        ray.shutdown()  # what it has begun too, where it could not connect
+    with _own_token(settings.address):
+        try:
+            with _own_sigterm():
+                _connect(settings.address)
+            yield
+        finally:
+            ray.shutdown()  # what it has begun too, where it could not connect
 
 
 def _connect(address: str) -> None:
@@ -78,6 +80,19 @@ def _reach(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
     except (OSError, OverflowError) as error:
         raise ScaleError(f"Nothing answers at scale.address={address} ({error}). {START}") from None
+
+
+@contextmanager
+def _own_token(address: str) -> Iterator[None]:
+    """Have a cluster of `local` a token of its own: else Ray writes one into the home, and every later cluster of the user asks for it."""
+    if address != LOCAL or {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        yield
+        return
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        del os.environ["RAY_AUTH_TOKEN"]
 
 
 @contextmanager

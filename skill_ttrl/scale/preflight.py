@@ -11,6 +11,7 @@ from typing import Any
 
 import skill_ttrl
 from skill_ttrl.config import ScaleConfig
+from skill_ttrl.config.scale import AUTO
 from skill_ttrl.errors import ScaleError
 from skill_ttrl.scale.crew import places
 
@@ -31,8 +32,11 @@ class NodeFacts:
     """Message of the check that failed there; empty: none did."""
 
 
-def check_nodes(check: Check, settings: ScaleConfig) -> None:
+def check_nodes(check: Check, settings: ScaleConfig) -> tuple[int, int]:
     """Run the check on every node that has room for a worker, in the cluster that this process is connected to.
+
+    Returns:
+        Number of these nodes, and of the workers that they have room for, `scale.workers` at most.
 
     Raises:
         ScaleError: a node has other versions or lacks something, or none has room for a worker; it lists all that is wrong.
@@ -51,6 +55,8 @@ def check_nodes(check: Check, settings: ScaleConfig) -> None:
     if wrong := list(problems(here, _ask(fitting, check))):
         lines = "\n".join(f"  {line}" for line in wrong)
         raise ScaleError(f"Nothing was run, for the nodes of the Ray cluster are not ready:\n{lines}")
+    room = places(fitting, settings)
+    return len(fitting), room if settings.workers == AUTO else min(room, int(settings.workers))
 
 
 def problems(here: NodeFacts, nodes: Sequence[NodeFacts]) -> list[str]:
@@ -114,7 +120,7 @@ def _ask(nodes: Sequence[Any], check: Check) -> list[NodeFacts]:
     found = []
     for name, reference in zip(names, asked, strict=True):
         try:
-            found.append(NodeFacts(*ray.get(reference)))
+            found.append(NodeFacts(*reference.future().result()))  # not `ray.get`, which a signal breaks
         except ray.exceptions.RayError as error:
             said = next((line for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
             raise ScaleError(f"{name} does not answer: {said.strip()}") from None

@@ -31,8 +31,7 @@ def open_pool(setup: Setup, check: Check, settings: ScaleConfig, *, most: int, p
         MissingDependencyError: Ray is not installed.
         ScaleError: there is no cluster, or its nodes are not ready; lists all that is wrong.
     """
-    with connected(settings):
-        check_nodes(check, settings)
+    with _ready_cluster(check, settings, progress):
         crew = RayCrew(setup, settings, most, lambda text: progress.notice(text, warning=True))
         pool = Pool(crew, settings.max_retries, lambda text: progress.notice(text, warning=True))
         try:
@@ -55,10 +54,20 @@ def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Pro
         MissingDependencyError: Ray is not installed.
         ScaleError: there is no cluster, or its nodes are not ready; lists all that is wrong.
     """
-    with connected(settings):
-        check_nodes(check, settings)
+    with _ready_cluster(check, settings, progress):
         hosts = Hosts(make, settings, lambda text: progress.notice(text, warning=True))
         try:
             yield hosts
         finally:
             hosts.close()
+
+
+@contextmanager
+def _ready_cluster(check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[None]:
+    progress.notice(f"Ray: connecting (scale.address={settings.address}); each node is asked whether it is ready.")
+    with connected(settings):
+        count, room = check_nodes(check, settings)
+        progress.notice(
+            f"Ray: {count} node{'s' * (count != 1)} with room for {room} worker{'s' * (room != 1)}; they load now."
+        )
+        yield

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 
 class Heard(SilentProgress):
-    """Remembers notices, and acts once at so many episodes."""
+    """Remembers warnings, and acts once at so many episodes."""
 
     def __init__(self, at: int = -1, act: Callable[[], object] = lambda: None) -> None:
         self.notices: list[str] = []
@@ -38,7 +38,8 @@ class Heard(SilentProgress):
             self._act()
 
     def notice(self, text: str, *, warning: bool = False) -> None:
-        self.notices.append(text)
+        if warning:
+            self.notices.append(text)
 
 
 def collected(path: Path, env: str = DOORS, **words: Any) -> bytes:

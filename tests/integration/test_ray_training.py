@@ -28,7 +28,7 @@ ALONE = ["rollout.prompts_per_batch=1", "rl.steps=2"]
 
 
 class Heard(SilentProgress):
-    """Remembers notices, and acts when so many steps are done."""
+    """Remembers warnings, and acts when so many steps are done."""
 
     def __init__(self, act: Callable[[], object] = lambda: None, at: int = 1) -> None:
         self.notices: list[str] = []
@@ -39,7 +39,8 @@ class Heard(SilentProgress):
             self._act()
 
     def notice(self, text: str, *, warning: bool = False) -> None:
-        self.notices.append(text)
+        if warning:
+            self.notices.append(text)
 
 
 def on(scale: ScaleConfig) -> list[str]:

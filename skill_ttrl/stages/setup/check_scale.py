@@ -53,7 +53,7 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
     if rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and "rl" in config.phases):
         raise ConfigError(
             f"scale.engine={config.scale.engine} gives each worker a batch of prompts, and with rollout.prompts_per_batch="
-            f"{rollout.prompts_per_batch} all {count} of a step are one batch, for one worker. Set it lower, for example to "
+            f"{rollout.prompts_per_batch or 'null'} all {count} of a step are one batch, for one worker. Set it lower, for example to "
             f"{max(1, count // 8)}: it decides which samples a seed gives, so a run keeps it wherever it runs. Or share "
             "out the environments alone: scale.training=environments."
         )

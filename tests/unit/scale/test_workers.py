@@ -142,7 +142,7 @@ def test_a_run_that_would_not_use_the_cluster_says_so() -> None:
     shared = ["scale.engine=ray", "rollout.prompts_per_batch=4"]
     with pytest.raises(ConfigError, match=r"shares out the phases collect, rl, .* phases is \['sft'\]"):
         check_scale(load_config({}, [*shared, "phases=[sft]"]))
-    with pytest.raises(ConfigError, match=r"prompts_per_batch=None all 32 of a step are one batch.* to 4:"):
+    with pytest.raises(ConfigError, match=r"prompts_per_batch=null all 32 of a step are one batch.* to 4:"):
         check_scale(load_config({}, ["scale.engine=ray", "rl.prompts_per_step=32"]))
     with pytest.raises(ConfigError, match=r"sample with hf; rollout\.backend is vllm\. .*scale\.training=environments"):
         check_scale(load_config({}, [*shared, "rollout.backend=vllm", "scale.training=rollouts"]))
