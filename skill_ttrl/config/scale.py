@@ -15,7 +15,9 @@ _ADDRESS = re.compile(r"(ray://)?(\[[0-9a-fA-F:]+\]|[\w.-]+):\d{1,5}")
 
 
 class ScaleConfig(Section):
-    """Where `collect`, `evaluate`, `vote` and the rollouts of training run their episodes. It does not change what is sampled."""
+    """Where `collect`, `evaluate`, `vote` and the rollouts of training run their episodes. It does not change what is sampled, but for rollouts that run
+    ahead with weights handed over in flight.
+    """
 
     engine: Literal["local", "ray"] = "local"
     """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with environments, agent and policy

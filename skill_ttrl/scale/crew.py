@@ -44,14 +44,7 @@ class RayCrew:
 
         self._ray, self._settings, self._most, self._notice = ray, settings, max(1, most), notice
         self._setup = ray.put(setup)
-        # Not Ray's own restarts: a restarted actor waits for room with its items, while other workers are idle.
-        self._make = ray.remote(Worker).options(
-            num_cpus=settings.cpus_per_worker,
-            num_gpus=settings.gpus_per_worker,
-            scheduling_strategy="SPREAD",
-            max_restarts=0,
-            max_task_retries=0,
-        )
+        self._make = actor_class(Worker, settings)
         self._actors: dict[str, Any] = {}
         self._started = self._left_out = 0
         self._later: set[str] = set()  # workers that did not come with the first ones
@@ -155,6 +148,21 @@ class RayCrew:
             if line not in self._printed and len(self._printed) < MOST_PRINTED:
                 self._printed.add(line)
                 self._notice(f"{worker}: {line}")
+
+
+def actor_class(kind: type, settings: ScaleConfig, **more: Any) -> Any:
+    """Make Ray's class of actors that are placed as workers; `more` are further options of Ray."""
+    import ray
+
+    # Not Ray's own restarts: a restarted actor waits for room with its items, while other workers are idle.
+    return ray.remote(kind).options(
+        num_cpus=settings.cpus_per_worker,
+        num_gpus=settings.gpus_per_worker,
+        scheduling_strategy="SPREAD",
+        max_restarts=0,
+        max_task_retries=0,
+        **more,
+    )
 
 
 def places(nodes: Sequence[Mapping[str, Any]], settings: ScaleConfig) -> int:

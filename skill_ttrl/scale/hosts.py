@@ -15,9 +15,9 @@ from typing import Any
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.config.scale import AUTO
 from skill_ttrl.errors import EnvError, ScaleError
-from skill_ttrl.scale.crew import CLOSE_S, LOOK_S, PATIENCE_S, cause_of, places
+from skill_ttrl.scale.crew import CLOSE_S, LOOK_S, PATIENCE_S, actor_class, cause_of, places
 from skill_ttrl.scale.host import Host, MakeEnv
-from skill_ttrl.scale.pool import Notice
+from skill_ttrl.scale.pool import Notice, none_starts
 from skill_ttrl.scale.worker import Answer
 
 POLL_S = 0.1
@@ -49,14 +49,7 @@ class Hosts:
         import ray
 
         self._ray, self._make, self._settings, self._notice = ray, make, settings, notice
-        self._actor = ray.remote(Host).options(
-            num_cpus=settings.cpus_per_worker,
-            num_gpus=settings.gpus_per_worker,
-            scheduling_strategy="SPREAD",
-            max_restarts=0,
-            max_task_retries=0,
-            max_concurrency=THREADS,
-        )
+        self._actor = actor_class(Host, settings, max_concurrency=THREADS)
         self._actors: dict[str, Any] = {}
         self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
         # Ray calls back in a thread that its own calls wait for: what it says is queued there, and read elsewhere.
@@ -90,10 +83,7 @@ class Hosts:
                 if self._refused is not None and not self._actors:
                     raise self._refused
                 if self._gives_up and not self._actors:
-                    raise ScaleError(
-                        f"No worker starts: {self._failed_starts} in a row ended before they were ready, the last one because {self._why}. See "
-                        "the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
-                    )
+                    raise none_starts(self._failed_starts, self._why)
                 if not said and time.monotonic() - since > PATIENCE_S:
                     said = True
                     self._notice(

@@ -246,10 +246,7 @@ class Pool:
         if lost.worker not in self._at:
             self._failed_starts += 1
             if self._failed_starts > self._retries:
-                self._failure = ScaleError(
-                    f"No worker starts: {self._failed_starts} in a row ended before they were ready, the last one because {lost.why}. "
-                    "See the logs of the Ray cluster (/tmp/ray/session_latest/logs on its nodes); often memory has run out."
-                )
+                self._failure = none_starts(self._failed_starts, lost.why)
             return
         busy = self._at.pop(lost.worker)
         if busy is None:
@@ -268,6 +265,14 @@ class Pool:
             return
         heapq.heappush(work.waiting, number)
         self._notice(f"{lost.worker} is gone: {lost.why}. {part} is done again.")
+
+
+def none_starts(count: int, why: str) -> ScaleError:
+    """The error where so many workers in a row ended before they were ready."""
+    return ScaleError(
+        f"No worker starts: {count} in a row ended before they were ready, the last one because {why}. See the logs of the Ray cluster "
+        "(/tmp/ray/session_latest/logs on its nodes); often memory has run out."
+    )
 
 
 def _end(work: _Work, number: int, done: Done) -> None:

@@ -50,7 +50,9 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
             "(vllm.servers)."
         )
     count = config.rl.prompts_per_step
-    if rollout.prompts_per_batch is None or (1 < count <= rollout.prompts_per_batch and "rl" in config.phases):
+    if rollout.prompts_per_batch is None or (
+        1 < count <= rollout.prompts_per_batch and {"rl", "vote_sft"} & {*config.phases}
+    ):
         raise ConfigError(
             f"scale.engine={config.scale.engine} gives each worker a batch of prompts, and with rollout.prompts_per_batch="
             f"{rollout.prompts_per_batch or 'null'} all {count} of a step are one batch, for one worker. Set it lower, for example to "
