@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.agents.scripted.alfworld_expert import Goal, kind, read_goal
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.statistics import wilson_interval
 
 CLASSES = {
     "failed": "the environment or the policy failed",

@@ -29,7 +29,6 @@ from skill_ttrl.agents.agent import TASK_SKILL
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
 from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, receptacle_kinds
-from skill_ttrl.intervals import paired_difference, wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -38,6 +37,7 @@ from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker
+from skill_ttrl.statistics import paired_difference, wilson_interval
 from skill_ttrl.types import Skill, Task, Trajectory
 
 HELD_OUT = {kind: task_type for task_type, kind in TREATED.items()}

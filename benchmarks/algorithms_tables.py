@@ -10,7 +10,7 @@ from statistics import fmean
 
 from algorithms_arms import COIN
 
-from skill_ttrl.intervals import paired_difference
+from skill_ttrl.statistics import paired_difference
 
 BASE, NO_TRAINING = "grpo", "no training"
 FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}

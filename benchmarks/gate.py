@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from speed_plot import Series, draw
 
-from skill_ttrl.optimize.gating.paired import PairedRule, sign_flip_p_value
+from skill_ttrl.optimize.gating.paired import PairedRule
+from skill_ttrl.statistics import sign_flip_p_value
 
 SIZES = (8, 16, 32, 64, 128, 200)
 SUCCESS = (0.2, 0.5, 0.8)

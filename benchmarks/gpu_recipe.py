@@ -22,8 +22,8 @@ from statistics import median
 from typing import Any
 
 from skill_ttrl.config import load_config, settings_digest
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.statistics import paired_difference
 
 RECIPE = "ttrl_qwen2.5_0.5b_lora_vllm"
 REWARDS = ("majority", "random")

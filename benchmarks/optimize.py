@@ -21,8 +21,8 @@ from statistics import fmean, median_high
 from typing import Any
 
 from skill_ttrl.errors import BudgetError
-from skill_ttrl.intervals import repeats_interval, wilson_interval
 from skill_ttrl.optimize.record import OptimizeState, StepRecord
+from skill_ttrl.statistics import repeats_interval, wilson_interval
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from benchmarks.speed_plot import draw

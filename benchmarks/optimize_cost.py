@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.intervals import repeats_interval
+from skill_ttrl.statistics import repeats_interval
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.append(sys.path.pop(1))  # this folder, which has a skillrl.py of its own, comes last

@@ -21,7 +21,6 @@ from statistics import fmean
 from skill_ttrl.config import OptimizeConfig, load_config
 from skill_ttrl.data.operators import MODULUS, OperatorGrammar, Operators, bank_family, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.intervals import mean_interval, paired_difference
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
@@ -33,6 +32,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
 from skill_ttrl.stages.targets.resolve import resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
+from skill_ttrl.statistics import mean_interval, paired_difference
 from skill_ttrl.types import Task, derive_seed
 
 RECIPE = "quickstart_skills"

@@ -17,10 +17,10 @@ from statistics import fmean
 
 from stopping import Difference, cold_start, run_seed, signed, skillttrl
 
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.statistics import paired_difference
 
 PAIR = ("majority", "vote_sft")
 """The reinforcement as the recipe has it, and its baseline at equal samples: SFT on the majority answers."""

@@ -23,10 +23,10 @@ import numpy as np
 from skill_ttrl.answers import extract
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import RULES, Operators, question
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.setup.policy import build_policy
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Skill
 
 SKILLS, NOTES = "quickstart_skills", "quickstart_notes"

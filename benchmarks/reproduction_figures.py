@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import DataError
-from skill_ttrl.intervals import Interval, paired_difference, prediction_interval
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
+from skill_ttrl.statistics import Interval, paired_difference, prediction_interval
 from skill_ttrl.storage.files import write_atomic
 
 CONFIDENCE = 0.95
@@ -36,7 +36,7 @@ class PublishedFigure:
     values: list[float]
     """One a seed, in the order of `Published.seeds`."""
     interval: Interval
-    """In which a run with another seed is expected (`intervals.prediction_interval`)."""
+    """In which a run with another seed is expected (`statistics.prediction_interval`)."""
     decides: bool
     """It says if a reproduction agrees; the others are shown beside it."""
 

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import fmean
 
 from skill_ttrl.config import load_config
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.reports.summarize import read_evaluations
+from skill_ttrl.statistics import paired_difference
 
 SPLITS = {"alfworld": "valid_unseen", "webshop": "test"}
 RECIPES = {"alfworld": "quickstart_skills_alfworld", "webshop": "quickstart_webshop"}

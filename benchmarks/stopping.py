@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.inspecting.stopping import Stopping, look_back
 from skill_ttrl.stages.reports.baseline import find_baseline
+from skill_ttrl.statistics import paired_difference
 
 RECIPES = ("quickstart", "collapse")
 SWEEP = {

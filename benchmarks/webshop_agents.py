@@ -31,8 +31,8 @@ from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
-from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.rollout.scripted import run_scripted_episode
+from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory
 
 AGENTS = {

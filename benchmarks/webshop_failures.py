@@ -22,8 +22,8 @@ from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal, price_of
 from skill_ttrl.envs.webshop.shop import Shop
 from skill_ttrl.envs.webshop.solve import best_purchase
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory
 
 CLASSES = {

@@ -91,7 +91,7 @@ def compare(
     """
     from skill_ttrl.stages.reports.compare import FIGURES, measured
     from skill_ttrl.stages.reports.compare import compare as differ
-    from skill_ttrl.stages.reports.summary_text import verdict
+    from skill_ttrl.statistics import PAIRED_TEST, verdict
 
     if not 0 < confidence < 1:
         raise ConfigError(f"--confidence lies between 0 and 1, found {confidence}.")
@@ -113,9 +113,9 @@ def compare(
             for name, of in each.figures.items()
             if not (samples == 1 and name == "majority" and "accuracy" in each.figures)  # the same as avg@1
         ]
-        how = "paired over tasks" if each.paired else "not paired"
+        how = f"paired by task, {PAIRED_TEST}" if each.paired else "not paired, Newcombe's interval"
         tasks = max(change.tasks[0] for change in each.figures.values())
-        title = f"{each.other} less {each.one}: {tasks} tasks, {how}"
+        title = f"{each.other} − {each.one}: {tasks} tasks, {how}"
         screen.print(FittedTable(title, ("metric", "first", "second", "difference", "verdict"), rows))
         say(*each.notes, screen=screen, soft_wrap=False)
 

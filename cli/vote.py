@@ -112,7 +112,7 @@ def vote(
     full: Full = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare voting strategies on the same samples, with intervals. Differences whose interval contains 0 are marked as noise.
+    """Compare voting strategies on the same samples, with intervals. Differences that a paired test does not confirm are marked as unclear.
 
     Example: `skillttrl vote runs/quickstart/trajectories.jsonl --strategies all`
     """

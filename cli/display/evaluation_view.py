@@ -12,8 +12,8 @@ from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.views import interval, number
 
 if TYPE_CHECKING:
-    from skill_ttrl.intervals import Interval
     from skill_ttrl.stages.evaluation.results import Evaluation
+    from skill_ttrl.statistics import Interval
 
 Row = tuple[str, str]
 

@@ -21,8 +21,8 @@ def summary_table(summary: Summary, *, full: bool = False) -> FittedTable:
         main_rows,
         summary_changes,
         summary_intervals,
-        verdict,
     )
+    from skill_ttrl.statistics import verdict
 
     changes, bounds, main = summary_changes(summary), summary_intervals(summary), main_rows(summary)
     for name in {**summary.controls_before, **summary.controls_after}:
@@ -57,15 +57,18 @@ def closing_lines(summary: Summary, baseline: Sequence[str] = (), *, full: bool 
         summary_changes,
         vote_line,
     )
+    from skill_ttrl.statistics import PAIRED_TEST, verdict
 
     lines = [*(algorithm_lines(summary) if full else ())]
     if summary_changes(summary):
-        lines.append(f"Change: after less before, paired over problems, with {summary.confidence:.0%} intervals.")
+        lines.append(
+            f"Change = after − before, paired by problem, with {summary.confidence:.0%} intervals; {PAIRED_TEST}."
+        )
     lines += [text for text in change_lines(summary) if text.startswith("Warning")]
     gain = summary.intervals.get("skill_gain")
     if gain and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
         difference = summary.accuracy_after - summary.accuracy_no_skills
-        lines.append(f"Gain of the skill bank: {signed(difference, gain)}, paired over problems.")
+        lines.append(f"Gain of the skill bank: {signed(difference, gain)}, paired by problem: {verdict(gain)}.")
     lines += [text for text in (vote_line(summary),) if text is not None]
     lines += skill_lines(summary) if full else []
     lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []

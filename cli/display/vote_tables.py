@@ -57,6 +57,8 @@ def _full(lab: VoteLab, judged: Sequence[Replayed]) -> Iterator[RenderableType]:
 
 def _main(lab: VoteLab, judged: Sequence[Replayed]) -> Iterator[RenderableType]:
     """One metric: of the majority, and of the strategies that reach most in it; then the other metrics of the majority."""
+    from skill_ttrl.statistics import PAIRED_TEST
+
     titles = _titles(judged)
     main = next(iter(titles))
     best = sorted(judged[1:], key=lambda each: -each.figures[main].value if main in each.figures else 0.0)
@@ -69,9 +71,7 @@ def _main(lab: VoteLab, judged: Sequence[Replayed]) -> Iterator[RenderableType]:
     if said:
         yield Text(escape_terminal(f"{_name(judged[0].strategy)}: {said}."))
     if len(judged) > 1:
-        yield Text(
-            f"Differences are paired over problems; noise: the {lab.settings.confidence:.0%} interval contains 0."
-        )
+        yield Text(f"Differences are paired by problem, with {lab.settings.confidence:.0%} intervals; {PAIRED_TEST}.")
     yield Text(f"{_hidden(judged, shown)}all metrics, also by problem type: --full", "dim")
 
 
@@ -88,7 +88,7 @@ def _main_cells(each: Replayed, name: str) -> tuple[str, str, str]:
         return value, "-", "-"
     low, high = difference.interval
     above, below = ("better", "worse") if name == "label_accuracy" else ("higher", "lower")
-    judged = "noise" if difference.noise else above if difference.value > 0 else below
+    judged = {"unclear": "unclear", "better": above, "worse": below}[difference.verdict]
     return value, f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]", judged
 
 
@@ -103,13 +103,15 @@ def figures_table(judged: Sequence[Replayed]) -> Table:
 
 def differences_table(judged: Sequence[Replayed], confidence: float) -> Table:
     """Each strategy less the majority, over the same problems."""
+    from skill_ttrl.statistics import PAIRED_TEST
+
     names = [name for name in _titles(judged) if name in COMPARED]
     rows = [
         (_name(each.strategy), [_difference(each.differences.get(name), _most(each.figures)) for name in names])
         for each in judged
         if each.differences
     ]
-    title = f"Less majority, paired over problems; noise: the {confidence:.0%} interval contains 0"
+    title = f"Less majority, paired by problem, with {confidence:.0%} intervals; {PAIRED_TEST}"
     return _table(title, ["strategy", *(_titles(judged)[name] for name in names)], rows)
 
 
@@ -172,11 +174,11 @@ def _difference(difference: Difference | None, problems: int) -> Text:
     if difference is None:
         return Text("-")
     if difference.value == 0 and difference.interval == (0, 0):
-        return Text("0\n").append("noise", "yellow")
+        return Text("0\n").append("unclear", "yellow")
     low, high = difference.interval
     text = Text(f"{difference.value:+.3f}\n").append(f"{low:+.3f}\n{high:+.3f}", "dim")
-    if difference.noise:
-        text.append("\nnoise", "yellow")
+    if difference.verdict == "unclear":
+        text.append("\nunclear", "yellow")
     return text.append(f"\nn = {difference.problems}", "dim") if difference.problems < problems else text
 
 

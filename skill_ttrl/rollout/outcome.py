@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.intervals import Interval, mean_interval
+from skill_ttrl.statistics import Interval, mean_interval
 from skill_ttrl.types import Group, Trajectory
 
 
@@ -47,7 +47,7 @@ class SuccessStats:
     success: float | None
     """Share of the episodes, in [0, 1]; None where one of them could not be env_success."""
     interval: Interval | None
-    """Of the mean over tasks (`intervals.mean_interval`: Wilson's for one episode a task), at the level that was asked for."""
+    """Of the mean over tasks (`statistics.mean_interval`: Wilson's for one episode a task), at the level that was asked for."""
     steps: float | None
     """Mean steps of an episode that did not fail; None where all did."""
     failed: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.intervals import wilson_interval
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Group
 
 Given = Mapping[str, tuple[int, int]]

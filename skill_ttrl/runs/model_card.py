@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.intervals import paired_difference
+from skill_ttrl.statistics import PAIRED_TEST, paired_difference, verdict
 from skill_ttrl.voting.rewards import CONTROLS
 
 _REWARDS = {
@@ -197,7 +197,10 @@ def _figures(config: SkillTTRLConfig, evaluations: Sequence[Mapping[str, Any]]) 
     if first is not last and first["accuracy"] is not None and last["accuracy"] is not None:
         shares = [[each["correct"] / each["samples"] for each in found["results"]] for found in (first, last)]
         change, low, high = paired_difference(*shares, confidence=config.eval.confidence)
-        lines += ["", f"Change of avg@{k}: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over problems."]
+        lines += [
+            "",
+            f"Change of avg@{k}: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired by problem: {verdict((low, high))} ({PAIRED_TEST}).",
+        ]
     return lines
 
 

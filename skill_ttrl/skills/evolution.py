@@ -15,13 +15,13 @@ from typing import Any
 
 from skill_ttrl.config import EvolveConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit, fingerprint
 from skill_ttrl.skills.changes import last_active
 from skill_ttrl.skills.similarity import Similarity
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.cases import SeededSample, lean, round_robin
 from skill_ttrl.skills.types import Case, Draft, Teacher, TeacherResult, case_of
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Change, Group, Skill, Trajectory, derive_seed, from_json, to_json
 
 SOURCE = "evolve"

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from skill_ttrl.intervals import (
+from skill_ttrl.statistics import (
     mean_interval,
     mean_pass_at_k,
     paired_difference,
+    paired_p_value,
     pass_at_k,
+    repeats_interval,
+    tango_interval,
     unpaired_difference,
+    verdict,
     vote_entropy,
     wilson_interval,
 )
@@ -58,17 +62,14 @@ def test_entropy() -> None:
 def test_paired_binary_differences_have_tangos_interval(plus: int, minus: int, n: int, low: float, high: float) -> None:
     before = [0] * plus + [1] * minus + [1] * (n - plus - minus)
     after = [1] * plus + [0] * minus + [1] * (n - plus - minus)
-    difference, *found = paired_difference(before, after)
-    assert difference == pytest.approx((plus - minus) / n)
-    assert found == pytest.approx([low, high], abs=5e-4)
+    assert paired_difference(before, after)[0] == pytest.approx((plus - minus) / n)
+    assert tango_interval(before, after) == pytest.approx([low, high], abs=5e-4)
 
 
 @pytest.mark.parametrize(("plus", "minus", "n"), [(40, 20, 160), (9, 0, 30), (1, 0, 12), (3, 3, 50)])
 def test_tangos_interval_as_its_closed_form_has_it(plus: int, minus: int, n: int) -> None:
     """The bound of the interval solves Tango's equation, with his closed form of the constrained estimate."""
-    for bound in paired_difference([0] * plus + [1] * minus + [0] * (n - plus - minus), [1] * plus + [0] * (n - plus))[
-        1:
-    ]:
+    for bound in tango_interval([0] * plus + [1] * minus + [0] * (n - plus - minus), [1] * plus + [0] * (n - plus)):
         # Tango 1998, eq. 6: q is the estimate of P(-1) under the difference `bound`
         a, b, c = 2 * n, -plus - minus + (2 * n - plus + minus) * bound, -minus * bound * (1 - bound)
         q = (np.sqrt(b * b - 4 * a * c) - b) / (2 * a)
@@ -86,3 +87,26 @@ def test_an_unpaired_difference() -> None:
     # Newcombe 1998, Table II (a): 56/70 - 48/80, method 10
     low, high = unpaired_difference([1] * 48 + [0] * 32, [1] * 56 + [0] * 14)[1:]
     assert (low, high) == pytest.approx((0.0524, 0.3339), abs=5e-5)
+
+
+@pytest.mark.parametrize(
+    ("gained", "lost", "n", "p_value", "judged"),
+    [  # scipy.stats.binomtest(gained, gained + lost).pvalue
+        (0, 4, 60, 0.125, "unclear"),
+        (0, 5, 60, 0.0625, "unclear"),
+        (0, 6, 60, 0.03125, "worse"),
+        (9, 1, 60, 0.021484375, "better"),
+        (40, 20, 160, 0.01348929373119186, "better"),
+        (0, 0, 60, 1.0, "unclear"),
+    ],
+)
+def test_the_exact_mcnemar_test_gives_the_verdict(gained: int, lost: int, n: int, p_value: float, judged: str) -> None:
+    before = [0] * gained + [1] * lost + [1] * (n - gained - lost)
+    after = [1] * gained + [0] * lost + [1] * (n - gained - lost)
+    assert paired_p_value(before, after) == pytest.approx(p_value, abs=1e-12)
+    assert verdict(paired_difference(before, after)[1:]) == judged
+
+
+def test_repetitions() -> None:
+    # scipy.stats.t.interval(0.95, 2, loc=0.9, scale=scipy.stats.sem([0.88, 0.9, 0.92]))
+    assert repeats_interval([0.88, 0.9, 0.92]) == pytest.approx((0.8503172457649933, 0.9496827542350067), abs=1e-12)

@@ -13,7 +13,6 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import SamplingPass
@@ -22,6 +21,7 @@ from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages.collect import collect_into, run
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.targets.collect import plan_episodes, run_policy
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Task, Trajectory, from_json
 from tests.doors import DOORS, Doors
 from tests.faulty_server import FaultyServer

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs import env_tasks
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.evaluate import measure_policy
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.alfworld_kitchen import write_game
 from tests.doors import DOORS

@@ -89,8 +89,8 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     page = (tmp_path / "lab.html").read_text()
     assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
     shown, full = (skillttrl("vote", tmp_path / "lab", *ALL, *more).out for more in ((), ("--full",)))
-    assert "guard needs history" in shown and "noise" in shown and "verdict" in shown and "--full" in shown
-    assert "guard needs history" in full and "noise" in full and "by problem type" in full
+    assert "guard needs history" in shown and "unclear" in shown and "verdict" in shown and "--full" in shown
+    assert "guard needs history" in full and "unclear" in full and "by problem type" in full
     assert max(len(line) for line in (shown + full).splitlines()) <= 80
 
 

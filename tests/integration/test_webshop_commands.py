@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.envs import make_env
-from skill_ttrl.intervals import mean_interval, wilson_interval
+from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused

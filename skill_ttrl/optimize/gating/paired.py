@@ -13,13 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.intervals import Interval, paired_difference, paired_score_p_value
+from skill_ttrl.statistics import Interval, paired_difference, paired_score_p_value, sign_flip_p_value
 
 RuleKind = Literal["better", "not_worse"]
-GRID = 64
-"""Most rollouts of a task for which the null distribution is computed exactly: differences are then multiples of 1 / rollouts."""
-FLIPS = 9_999
-"""Sign flips that are drawn where differences lie on no such grid."""
 _CLOSE = 1e-9
 
 
@@ -81,8 +77,8 @@ class GateDecision:
 def decide(before_P: ArrayLike, after_P: ArrayLike, rule: PairedRule, *, seed: int = 0) -> GateDecision:
     """Accept or reject a change from the scores of the same tasks before and after.
 
-    Where the differences are multiples of 1/d for a d up to `GRID`, the sign-flip test is exact (for zeros and ones it is the
-    exact McNemar test) and `seed` has no effect; else `FLIPS` flips are drawn with it. No scores at all: rejected.
+    For zeros and ones the sign-flip test is the exact McNemar test. `seed` draws the flips where it is not exact
+    (`statistics.sign_flip_p_value`). No scores at all: rejected.
 
     Raises:
         ValueError: the two do not have one value in [0, 1] for the same tasks each.
@@ -132,50 +128,6 @@ def certain(
     if not _better(best, rule, seed):
         return _early(now, False, remaining)
     return _early(now, True, remaining) if _better(worst, rule, seed) else None
-
-
-def sign_flip_p_value(differences_P: ArrayLike, *, seed: int = 0) -> float:
-    """One-sided p-value of "the mean is not above 0": the share of all sign flips whose sum is at least the observed one.
-
-    Exact where the differences are multiples of 1/d, d up to `GRID`; else of `FLIPS` drawn flips and the observed signs. It
-    falls, or stays, as any difference grows.
-    """
-    differences = np.asarray(differences_P, dtype=np.float64)
-    steps = _on_grid(differences)
-    if steps is not None:
-        return _exact_share(steps)
-    flipped = np.random.default_rng(seed).integers(0, 2, size=(FLIPS, differences.size)).astype(bool)
-    # The sum after a flip is the observed one less twice the sum over what is flipped.
-    reached = np.where(flipped, differences, 0.0).sum(axis=1) <= _CLOSE
-    return float(1 + reached.sum()) / (1 + FLIPS)
-
-
-def _on_grid(differences: NDArray[np.float64]) -> NDArray[np.int64] | None:
-    """The differences in steps of 1/d, for the least d up to `GRID` that gives whole numbers; None where none does."""
-    for size in range(1, GRID + 1):
-        steps = differences * size
-        if np.abs(steps - np.round(steps)).max(initial=0.0) <= _CLOSE * size:
-            return np.round(steps).astype(np.int64)
-    return None
-
-
-def _exact_share(steps: NDArray[np.int64]) -> float:
-    """Chance that a random choice of the differences sums to 0 or less: flipping these, the sum is at least the observed one."""
-    low, high = int(steps[steps < 0].sum()), int(steps[steps > 0].sum())
-    chance = np.zeros(high - low + 1)
-    chance[-low] = 1.0
-    for step in steps[steps != 0]:
-        chance = 0.5 * (chance + _shifted(chance, int(step)))
-    return float(min(1.0, chance[: 1 - low].sum() + 0.0))
-
-
-def _shifted(chance: NDArray[np.float64], step: int) -> NDArray[np.float64]:
-    moved = np.zeros_like(chance)
-    if step > 0:
-        moved[step:] = chance[:-step]
-    else:
-        moved[:step] = chance[-step:]
-    return moved
 
 
 def _better(scores: Sequence[NDArray[np.float64]], rule: PairedRule, seed: int) -> bool:

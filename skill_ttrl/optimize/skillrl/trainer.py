@@ -301,7 +301,7 @@ def intervals(first: Sequence[RolloutResult] | None, best: Sequence[RolloutResul
     """95% intervals of the test results, and of their paired difference; None where there are none."""
     if not first or not best:
         return dict.fromkeys(("baseline_test_hard_interval", "test_hard_interval", "test_delta_hard_interval"))
-    from skill_ttrl.intervals import mean_interval, paired_difference  # loads numpy
+    from skill_ttrl.statistics import mean_interval, paired_difference  # loads numpy
 
     before, after = ([result.hard for result in results] for results in (first, best))
     return {

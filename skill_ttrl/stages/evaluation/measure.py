@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,21 +14,23 @@ import numpy as np
 from skill_ttrl.answers import canonicals, correct
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
-from skill_ttrl.intervals import (
-    Interval,
-    avg_at_k,
-    mean_interval,
-    mean_pass_at_k,
-    pass_at_k,
-    vote_entropy,
-    wilson_interval,
-)
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.outcome import interval_of_rollouts
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, SamplingPass, TaskSamples, drawn
 from skill_ttrl.stages.evaluation.controls import Controls
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
+from skill_ttrl.statistics import (
+    Interval,
+    avg_at_k,
+    mean_interval,
+    mean_pass_at_k,
+    paired_difference,
+    pass_at_k,
+    verdict,
+    vote_entropy,
+    wilson_interval,
+)
 from skill_ttrl.types import Group, derive_seed
 from skill_ttrl.voting import given_up, majority_vote
 
@@ -148,7 +151,7 @@ def evaluate_samples(
         greedy_score=greedy_score,
         greedy_score_interval=greedy_score_interval,
         exploit_rate=_exploit_rate(main),
-        controls=control_results(controls, config),
+        controls=control_results(controls, config, results),
         no_controls=controls.why_none,
     )
 
@@ -181,13 +184,21 @@ def _share(name: str, right: Sequence[bool], config: EvalConfig) -> dict[str, An
     return {name: float(np.mean(right)), f"{name}_interval": interval}
 
 
-def control_results(controls: Controls, config: EvalConfig) -> dict[str, TypeResult]:
-    """Success and score of each scripted agent; see `evaluate_samples`."""
-    return {
-        name: _share_of(rows, _correct_matrix(rows), config)
-        for name, rows in controls.by_agent().items()
-        if all(None not in correctness(row) for row in rows)
-    }
+def control_results(
+    controls: Controls, config: EvalConfig, results: Sequence[ProblemResult] = ()
+) -> dict[str, TypeResult]:
+    """Success and score of each scripted agent (see `evaluate_samples`), and how the policy's `results` compare."""
+    policy = {each.task: each.correct / each.samples for each in results if each.correct is not None}
+    found = {}
+    for name, rows in controls.by_agent().items():
+        if all(None not in correctness(row) for row in rows):
+            correct_P_K = _correct_matrix(rows)
+            found[name] = _share_of(rows, correct_P_K, config)
+            if all(row.task.id in policy for row in rows):
+                shares = correct_P_K.mean(axis=1), [policy[row.task.id] for row in rows]
+                _, low, high = paired_difference(*shares, confidence=config.confidence)
+                found[name] = replace(found[name], policy=verdict((low, high)))
+    return found
 
 
 def failures(rows: Sequence[TaskSamples]) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from skill_ttrl.intervals import Interval
+from skill_ttrl.statistics import PAIRED_TEST, Interval, Verdict
 
 EVALUATION = "evaluation.json"
 """The file of an evaluation, in the folder of its samples."""
@@ -37,10 +37,12 @@ class TypeResult:
     accuracy: float
     """avg@k: mean share of right samples."""
     interval: Interval
-    """Of the mean over problems (`intervals.mean_interval`: Wilson's for one sample a problem)."""
+    """Of the mean over problems (`statistics.mean_interval`: Wilson's for one sample a problem)."""
     score: float | None = None
     """See `Evaluation.score`."""
     score_interval: Interval | None = None
+    policy: Verdict | None = None
+    """Of a control: the policy against it, paired over the problems."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Evaluation:
     accuracy: float | None
     """avg@k: mean share of right samples."""
     accuracy_interval: Interval | None
-    """Of the mean over problems, as all intervals here: `intervals.mean_interval`."""
+    """Of the mean over problems, as all intervals here: `statistics.mean_interval`."""
     pass_at_k: dict[str, float]
     """Unbiased estimate (Chen et al. 2021, eq. 1) for k = 1, 2, 4, … up to `samples`, keyed by k."""
     majority: float | None
@@ -115,13 +117,15 @@ class Evaluation:
 
 
 def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:
-    """One sentence on all evaluations, by label, in which the policy is not above a scripted agent; None where it is everywhere."""
+    """One sentence on all evaluations, by label, in which the policy is not better than a scripted agent; None where it is everywhere."""
     found = []
     for label, each in evaluations.items():
-        level = {} if each.accuracy is None else {k: v for k, v in each.controls.items() if each.accuracy <= v.accuracy}
+        level = {name: control for name, control in each.controls.items() if control.policy in ("unclear", "worse")}
         if level:
             agents = ", ".join(f"{name} {control.accuracy:.3f}" for name, control in level.items())
             found.append(f"{label} {each.accuracy:.3f} ({agents})")
     return (
-        f"Success is not above that of scripted agents, which need no reading: {'; '.join(found)}." if found else None
+        f"Success is not clearly above that of scripted agents, which read nothing ({PAIRED_TEST}): {'; '.join(found)}."
+        if found
+        else None
     )

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from skill_ttrl.intervals import mean_interval, paired_difference, wilson_interval
+from skill_ttrl.statistics import Verdict, mean_interval, paired_difference, verdict, wilson_interval
 from skill_ttrl.types import VoteResult
 
 Problem = tuple[str, str]
@@ -65,8 +65,8 @@ class Difference:
 
     value: float
     interval: tuple[float, float]
-    noise: bool
-    """True if the interval contains 0."""
+    verdict: Verdict
+    """"better" here means higher."""
     problems: int
     """Number of problems for which both have a value."""
 
@@ -129,7 +129,7 @@ def differences_from(
             [other[name][problem] for problem in both],
             confidence=settings.confidence,
         )
-        found[name] = Difference(value, (low, high), low <= 0 <= high, len(both))
+        found[name] = Difference(value, (low, high), verdict((low, high)), len(both))
     return found
 
 

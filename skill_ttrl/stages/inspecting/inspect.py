@@ -41,8 +41,8 @@ from skill_ttrl.stages.reports.summary_text import (
     summary_changes,
     summary_intervals,
     summary_rows,
-    verdict,
 )
+from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import read_jsonl
 

@@ -12,7 +12,7 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
-from skill_ttrl.stages.reports.summary_text import verdict
+from skill_ttrl.statistics import verdict
 
 MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score")
 """Fields of an evaluation that matter most."""

@@ -15,11 +15,11 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.intervals import mean_interval, paired_difference
 from skill_ttrl.optimize.calls import Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
 from skill_ttrl.types import first_problem, from_json
 
 SCHEMA_VERSION = 1
@@ -189,7 +189,8 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     if found.test_change is not None:
         change, low, high = found.test_change
         lines.append(
-            f"Test, best - first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items if found.test_best else 0} items."
+            f"Test, best − first: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired over {found.test_best.items if found.test_best else 0} items: "
+            f"{verdict((low, high))} ({PAIRED_TEST})."
         )
     if found.edits:
         lines.append("Edits: " + ", ".join(f"{name} {count}" for name, count in found.edits.items()) + ".")

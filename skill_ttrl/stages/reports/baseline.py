@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.statistics import PAIRED_TEST, paired_difference, verdict
 from skill_ttrl.voting.rewards import CONTROLS
 
 BASELINE, REINFORCED = "vote_sft", "rl"
@@ -86,8 +86,8 @@ def baseline_lines(path: str | Path) -> list[str]:
     if found.difference is not None:
         difference, low, high = found.difference
         lines.append(
-            f"Reinforcement less SFT on the majority answers: {difference:+.3f} [{low:+.3f}, {high:+.3f}], paired over "
-            f"problems{': noise' if low <= 0 <= high else ''}."
+            f"RL − SFT on the majority answers: {difference:+.3f} [{low:+.3f}, {high:+.3f}], paired by problem: "
+            f"{verdict((low, high))} ({PAIRED_TEST})."
         )
     return lines
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
-from skill_ttrl.intervals import Interval, paired_difference, unpaired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.run_list import runs_in
+from skill_ttrl.statistics import Interval, paired_difference, unpaired_difference
 
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
 """The figures that are compared, and their names in a table; {} is the number of samples."""

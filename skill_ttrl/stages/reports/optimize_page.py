@@ -7,11 +7,11 @@ from itertools import pairwise, zip_longest
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.intervals import mean_interval, paired_difference
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.reports.document_diff import DocumentDiff, diff_documents
 from skill_ttrl.stages.reports.html import render_report
 from skill_ttrl.stages.reports.optimize_history import HistoryStep, OptimizeHistory, read_history
+from skill_ttrl.statistics import mean_interval, paired_difference
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
 REPORT = "report.html"

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
-from skill_ttrl.intervals import Interval
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary
+from skill_ttrl.statistics import Interval
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import fmean, stdev
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.intervals import Interval, repeats_interval
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.reports.summary_text import summary_rows
+from skill_ttrl.statistics import Interval, repeats_interval
 
 SEEDS = "seeds.json"
 """Marks a folder of runs under several seeds, and says which."""

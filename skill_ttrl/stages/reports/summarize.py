@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
@@ -21,6 +20,7 @@ from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
 from skill_ttrl.stages.training.stopping import stopped_by
+from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import first_problem, from_json
 

@@ -9,6 +9,7 @@ from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
+from skill_ttrl.statistics import PAIRED_TEST, verdict
 from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
@@ -111,26 +112,24 @@ def main_rows(summary: Summary) -> list[str]:
     return [label for label in known if label in names]
 
 
-def verdict(bounds: tuple[float, float]) -> str:
-    """Judge a difference by its interval: `better`, `worse`, or `unclear` where the interval contains 0."""
-    low, high = bounds
-    return "better" if low > 0 else "worse" if high < 0 else "unclear"
-
-
 def change_lines(summary: Summary) -> list[str]:
-    """The paired change of each headline figure, called worse where its interval lies below 0; a line that warns, where one is."""
-    lines, worse = [], []
-    for label, key in _UNITS:
-        bounds = summary.intervals.get(f"{key}_change")
-        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
-        if bounds is None or before is None or after is None:
-            continue
-        name, (low, high) = label.replace("@k", f"@{summary.samples}"), bounds
-        worse += [name] if high < 0 else []
-        found = ": worse" if high < 0 else ""
-        lines.append(f"Change of {name}: {after - before:+.3f} [{low:+.3f}, {high:+.3f}], paired over problems{found}.")
+    """The paired change of each headline figure with its verdict, and a warning where one fell. Only the first of them, avg@k where it
+    was measured, says that the policy is worse: of several figures one falls by chance more easily.
+    """
+    changes = summary_changes(summary)
+    lines = [
+        f"Change of {name}: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired by problem: {verdict((low, high))}."
+        for name, (change, (low, high)) in changes.items()
+    ]
+    worse = [name for name, (_, bounds) in changes.items() if verdict(bounds) == "worse"]
     if worse:
-        lines.append(f"Warning: the training made the policy worse on these problems: {', '.join(worse)} fell.")
+        main = next(iter(changes))
+        what = (
+            f"the training made the policy worse on these problems: {', '.join(worse)} fell"
+            if main in worse
+            else f"{', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}"
+        )
+        lines.append(f"Warning: {what} ({PAIRED_TEST}).")
     return lines
 
 

@@ -80,4 +80,4 @@ def _changed(difference: Difference | None) -> str:
     if difference is None:
         return "-"
     low, high = difference.interval
-    return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]{' noise' if difference.noise else ''}"
+    return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]{' unclear' if difference.verdict == 'unclear' else ''}"

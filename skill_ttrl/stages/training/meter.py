@@ -98,7 +98,7 @@ class Meter:
             on_samples=on_samples,
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
-        controls = control_results(played, config.eval)
+        controls = control_results(played, config.eval, found.results)
         return replace(found, transductive=self.transductive, controls=controls, no_controls=played.why_none)
 
     def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.intervals import vote_entropy
 from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
+from skill_ttrl.statistics import vote_entropy
 from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import given_up, vote_metrics
 from skill_ttrl.voting.metrics import mean

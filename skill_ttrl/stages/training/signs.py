@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.intervals import Interval
 from skill_ttrl.stages.evaluation.results import Evaluation
+from skill_ttrl.statistics import Interval
 from skill_ttrl.voting.metrics import mean
 
 EARLY = 5

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.intervals import paired_difference
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
+from skill_ttrl.statistics import paired_difference
 from skill_ttrl.types import to_json
 
 GAMES = ("a", "b", "c", "d")

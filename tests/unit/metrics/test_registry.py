@@ -43,7 +43,7 @@ def test_no_two_patterns_overlap() -> None:
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_intervals_and_placeholders_are_well_formed(metric: Metric) -> None:
+def test_statistics_and_placeholders_are_well_formed(metric: Metric) -> None:
     assert re.fullmatch(r"(\w|/|@|<\w+>)+", metric.name) and metric.meaning and metric.logged
     contains(metric.range, 0.0)
     if metric.healthy:

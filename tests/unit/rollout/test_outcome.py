@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import EvalConfig
-from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.rollout.outcome import (
     EpisodeResult,
     RunningSuccess,
@@ -23,6 +22,7 @@ from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, sampl
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.reports.summary_text import summary_rows
+from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
 TASK = Task("t", "Shop-v0", task_type="fashion")

@@ -10,7 +10,6 @@ import pytest
 
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.errors import EnvError
-from skill_ttrl.intervals import mean_interval, wilson_interval
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
@@ -18,6 +17,7 @@ from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.stages.collecting.chunks import SampleChunks, SampleFn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, evaluation_draws
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
+from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, ground_truth="42")

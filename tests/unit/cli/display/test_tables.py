@@ -17,7 +17,7 @@ from skill_ttrl.rollout.outcome import SuccessStats
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
 from skill_ttrl.stages.inspecting.inspection import Inspection
-from skill_ttrl.stages.reports.summary_text import verdict
+from skill_ttrl.statistics import verdict
 
 SUMMARY = Summary(
     "a", 0, "majority", False, 128, 8, 1.0,

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.progress import Counting, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES, Collected, TaskSelection
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Step, Task, Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, TASKS

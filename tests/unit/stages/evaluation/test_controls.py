@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -29,7 +30,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results
-from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult, control_warning
+from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, TypeResult, control_warning
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
 from tests.scripted_backend import ScriptedBackend
@@ -127,10 +128,17 @@ def test_controls_have_success_and_interval_on_the_same_tasks() -> None:
     env = make_env(DOORS)
     tasks = env.unwrapped.tasks("test")  # type: ignore[attr-defined]  # of our own
     config = SkillTTRLConfig(env={"id": DOORS}, agent={"max_turns": 2})  # type: ignore[arg-type]
-    found = control_results(
-        play_controls(config, tasks, EnvPool(lambda: env), Agent(PromptFormatter("plain"))), config.eval
+    played = play_controls(config, tasks, EnvPool(lambda: env), Agent(PromptFormatter("plain")))
+    found = control_results(played, config.eval)
+    assert list(found) == ["random", "first"] and found["first"].policy is None
+    for right, judged in ((1, "unclear"), (0, "unclear")):  # three of six doors more are p = .25
+        measured = [ProblemResult(task.id, right, 1, None, 0.0, None, None) for task in tasks]
+        assert control_results(played, config.eval, measured)["first"].policy == judged
+    many = [ProblemResult(task.id, 8, 8, None, 0.0, None, None) for task in tasks]
+    lost = replace(
+        played, rows=tuple(replace(row, samples=(replace(row.samples[0], is_correct=False),)) for row in played.rows)
     )
-    assert list(found) == ["random", "first"]
+    assert control_results(lost, config.eval, many)["first"].policy == "better", "six of six"
     assert (found["first"].accuracy, found["first"].problems, found["first"].score) == (0.5, 6, None)
     low, high = found["first"].interval
     assert 0.1 < low < 0.5 < high < 0.9
@@ -179,7 +187,8 @@ def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
 
 
 def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
-    controls = {name: TypeResult(8, share, (0.0, 1.0)) for name, share in (("random", 0.25), ("first", 0.5))}
+    random = [TypeResult(8, 0.25, (0.0, 1.0), policy=judged) for judged in ("worse", "better", "better")]
+    first = [TypeResult(8, 0.5, (0.0, 1.0), policy=judged) for judged in ("worse", "unclear", "better")]
     found = {
         label: Evaluation(
             label=label,
@@ -198,10 +207,10 @@ def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
             majority_ratio=None,
             entropy=None,
             results=(),
-            controls=controls,
+            controls={"random": random[place], "first": first[place]},
         )
-        for label, accuracy in (("before", 0.125), ("after", 0.5), ("after_no_skills", 0.75))
+        for place, (label, accuracy) in enumerate((("before", 0.125), ("after", 0.75), ("after_no_skills", 1.0)))
     }
     said = control_warning(found) or ""
-    assert said.endswith(": before 0.125 (random 0.250, first 0.500); after 0.500 (first 0.500).")
+    assert said.endswith(": before 0.125 (random 0.250, first 0.500); after 0.750 (first 0.500).")
     assert control_warning({"after_no_skills": found["after_no_skills"]}) is None

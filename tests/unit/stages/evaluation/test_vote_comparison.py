@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.intervals import wilson_interval
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import Replayed, ballots_of, half_flips, hold, replay, visit_flips
 from skill_ttrl.stages.evaluation.vote_figures import LABELLED, Settings
+from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Task
 from skill_ttrl.voting import STRATEGIES
 
@@ -117,19 +117,19 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     gain = found["confidence"].differences["label_accuracy"]
     assert found["majority"].figures["label_accuracy"].value == 0.5
     assert found["confidence"].figures["label_accuracy"].value == 1.0
-    assert gain.value == 0.5 and gain.interval[0] > 0.25 and not gain.noise and gain.problems == 24
+    assert gain.value == 0.5 and gain.interval[0] > 0.25 and gain.verdict == "better" and gain.problems == 24
     # A false consensus of 2/3 on half of the problems, and none with confidence.
     assert found["confidence"].differences["false_consensus"].value == -0.5
-    assert found["soft"].differences["label_accuracy"].noise  # the same winners everywhere
+    assert found["soft"].differences["label_accuracy"].verdict == "unclear"  # the same winners everywhere
     low, high = found["soft"].differences["label_accuracy"].interval
     assert low == pytest.approx(-high) and high > 0.1, "no change of 24 problems is no proof that nothing changes"
 
 
-def test_one_better_problem_of_forty_is_noise() -> None:
+def test_one_better_problem_of_forty_is_unclear() -> None:
     same = [row(f"{n}", ["7"] * 3, "7", logprobs=[-1.0] * 3, lengths=[1] * 3) for n in range(39)]
     better = row("better", ["3", "3", "5"], "5", logprobs=[-9.0, -9.0, -0.1], lengths=[1] * 3)
     gain = by_name(replay([[*same, better]], {"confidence": {}}, Settings())[0])["confidence"].differences
-    assert gain["label_accuracy"].value == pytest.approx(1 / 40) and gain["label_accuracy"].noise
+    assert gain["label_accuracy"].value == pytest.approx(1 / 40) and gain["label_accuracy"].verdict == "unclear"
 
 
 def test_what_a_strategy_needs_is_said() -> None:

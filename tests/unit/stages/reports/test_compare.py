@@ -11,12 +11,12 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
-from skill_ttrl.intervals import paired_difference, repeats_interval, unpaired_difference
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.stages.reports.compare import Measured, compare, compare_two
 from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.reports.seeds import SEEDS, read_seeds
 from skill_ttrl.stages.seeds import run_seeds
+from skill_ttrl.statistics import paired_difference, repeats_interval, unpaired_difference
 
 
 def of(path: str, shares: dict[str, float], where: str | None = "here") -> Measured:

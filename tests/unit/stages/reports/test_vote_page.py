@@ -46,7 +46,7 @@ def test_the_page_with_true_answers() -> None:
     charts = svgs(page)
     assert len(charts) == 2 + 3  # dots of two figures, and a curve for each strategy that could be held
     assert "label accuracy, 95% intervals" in page and "flip rate, 95% intervals" in page
-    assert page.count("<circle") >= 3 + 3 and "noise" in page
+    assert page.count("<circle") >= 3 + 3 and "unclear" in page
     assert "harmonic needs views" in page and "http:" not in page and "https:" not in page and "<script" not in page
 
 

@@ -1,7 +1,7 @@
-"""Statistics of an evaluation: accuracies over samples, intervals, and how much the answers agree.
+"""All statistics: accuracies over samples, intervals, paired tests, and the verdict on every difference that is reported.
 
 Pure functions over numpy arrays. Shape suffixes: P problems, K samples of each. Problems are the unit that was drawn,
-so intervals are of means over problems, never over single samples.
+so intervals and tests are of means over problems, never over single samples.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from statistics import NormalDist
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,13 @@ Interval = tuple[float, float]
 _ROUNDING = 1e-9  # by which a mean of values may lie outside their bounds
 _DOUBT = 0.5  # variance of the problems that are assumed besides: those whose samples all come out alike
 _HALVINGS = 60
+_GRID = 64  # most samples a problem for which the null distribution is exact: differences are multiples of 1 / samples
+_EXACT_WORK = 200_000_000  # cells of the exact distribution, beyond which flips are drawn
+_FLIPS = 9_999  # sign flips that are drawn where there is no exact distribution
+_BATCH = 4_000_000  # of them held in memory at once, times problems
+PAIRED_TEST = "exact McNemar test (sign-flip test where a problem has several samples)"
+"""Names the test behind the verdicts on paired differences."""
+Verdict = Literal["better", "worse", "unclear"]
 _PROBLEMS_WORTH = 2  # degrees of freedom of the variance from the problems, in the pool with that of the repetitions
 
 
@@ -112,11 +119,11 @@ def mean_interval(values_P: ArrayLike, *, confidence: float = 0.95) -> Interval:
 def paired_difference(
     before_P: ArrayLike, after_P: ArrayLike, *, confidence: float = 0.95
 ) -> tuple[float, float, float]:
-    """Mean difference `after - before` over the same problems, with its score interval.
+    """Mean difference `after - before` over the same problems, with its interval.
 
     Pairing removes the spread between easy and hard problems, which two separate intervals would both carry. The interval is
-    Tango's (Statistics in Medicine 17, 1998) for as many pairs as the problems are worth (`_worth`); with one sample a
-    problem it is Tango's own. It has a width where nothing changed, where a bootstrap has none.
+    `tango_interval`, which approximates: with few discordant problems it excludes 0 too soon. So it is widened to 0 where
+    `paired_p_value` does not reject; 0 lies outside only where both agree, and `verdict` reads that off.
 
     Args:
         before_P: One value in [0, 1] a problem.
@@ -129,15 +136,84 @@ def paired_difference(
     Raises:
         ValueError: the two do not have one value in [0, 1] for the same problems each.
     """
+    low, high = tango_interval(before_P, after_P, confidence=confidence)
+    if not low <= 0 <= high and paired_p_value(before_P, after_P) > 1 - confidence + _ROUNDING:
+        low, high = min(low, 0.0), max(high, 0.0)
+    return _paired(before_P, after_P)[0], low, high
+
+
+def tango_interval(before_P: ArrayLike, after_P: ArrayLike, *, confidence: float = 0.95) -> Interval:
+    """Score interval of the mean difference `after - before` (Tango, Statistics in Medicine 17, 1998).
+
+    It is for as many pairs as the problems are worth (`_worth`); with one sample a problem it is Tango's own. It has a width where
+    nothing changed, where a bootstrap has none.
+    """
     difference, discordant, pairs = _paired(before_P, after_P)
     low, high = (_tango_bound(difference, discordant, pairs, end, _z(confidence)) for end in (-1.0, 1.0))
-    return difference, low, high
+    return low, high
+
+
+def verdict(bounds: Interval) -> Verdict:
+    """The verdict on a difference by its interval: "unclear" where that contains 0."""
+    low, high = bounds
+    return "better" if low > 0 else "worse" if high < 0 else "unclear"
+
+
+def paired_p_value(before_P: ArrayLike, after_P: ArrayLike) -> float:
+    """Two-sided p-value of "no difference" over the same problems: the exact McNemar test where each is right or wrong, and its
+    generalisation to several samples a problem, the sign-flip test (`sign_flip_p_value`).
+    """
+    differences = _shares(after_P) - _shares(before_P)
+    return min(1.0, 2 * min(sign_flip_p_value(differences), sign_flip_p_value(-differences)))
+
+
+def sign_flip_p_value(differences_P: ArrayLike, *, seed: int = 0) -> float:
+    """One-sided p-value of "the mean is not above 0": the share of all sign flips whose sum is at least the observed one.
+
+    Exact where the differences are multiples of 1/d, d up to 64 (and the problems not too many); else of 9,999 drawn flips and the
+    observed signs. It falls, or stays, as any difference grows.
+    """
+    differences = np.asarray(differences_P, dtype=np.float64)
+    steps = _on_grid(differences)
+    if steps is not None and int(np.abs(steps).sum()) * np.count_nonzero(steps) <= _EXACT_WORK:
+        return _exact_share(steps)
+    random, reached = np.random.default_rng(seed), 0
+    size = max(1, _BATCH // differences.size)
+    for first in range(0, _FLIPS, size):
+        flipped = random.integers(0, 2, size=(min(size, _FLIPS - first), differences.size)).astype(bool)
+        # The sum after a flip is the observed one less twice the sum over what is flipped.
+        reached += int((np.where(flipped, differences, 0.0).sum(axis=1) <= _ROUNDING).sum())
+    return (1 + reached) / (1 + _FLIPS)
+
+
+def _on_grid(differences: NDArray[np.float64]) -> NDArray[np.int64] | None:
+    """The differences in steps of 1/d, for the least d up to `_GRID` that gives whole numbers; None where none does."""
+    for size in range(1, _GRID + 1):
+        steps = differences * size
+        if np.abs(steps - np.round(steps)).max(initial=0.0) <= _ROUNDING * size:
+            return np.round(steps).astype(np.int64)
+    return None
+
+
+def _exact_share(steps: NDArray[np.int64]) -> float:
+    """Chance that a random choice of the differences sums to 0 or less: flipping these, the sum is at least the observed one."""
+    low, high = int(steps[steps < 0].sum()), int(steps[steps > 0].sum())
+    chance = np.zeros(high - low + 1)
+    chance[-low] = 1.0
+    for step in steps[steps != 0]:
+        moved = np.zeros_like(chance)
+        if step > 0:
+            moved[step:] = chance[:-step]
+        else:
+            moved[:step] = chance[-step:]
+        chance = 0.5 * (chance + moved)
+    return float(min(1.0, chance[: 1 - low].sum()))
 
 
 def paired_score_p_value(before_P: ArrayLike, after_P: ArrayLike, assumed: float) -> float:
     """One-sided p-value of Tango's score test of "the mean difference `after - before` is `assumed` or less".
 
-    The test that `paired_difference` inverts: p is at most (1 - confidence) / 2 where the lower end of its interval is at least
+    The test that `tango_interval` inverts: p is at most (1 - confidence) / 2 where the lower end of its interval is at least
     `assumed`, in (-1, 1).
 
     Raises:
@@ -194,7 +270,7 @@ def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval
     found = np.asarray(values, dtype=np.float64)
     if found.size < 2 or float(np.ptp(found)) == 0.0:
         return None
-    half = _student_quantile(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
+    half = _student(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
     return float(found.mean()) - half, float(found.mean()) + half
 
 
@@ -204,7 +280,7 @@ def prediction_interval(values: ArrayLike, intervals: Sequence[Interval], *, con
     Student's, around the mean of the repetitions. Few of them say little of their own spread: two or three may agree by chance. So
     the variance is pooled with the one that the problems alone would give, which counts as `_PROBLEMS_WORTH` degrees of freedom
     (moderated t, Smyth 2004, doi:10.2202/1544-6115.1027). That one takes the problems for drawn anew, and they are the same: where
-    seeds matter little the interval is too wide rather than too narrow. Simulated in tests/unit/test_intervals.py.
+    seeds matter little the interval is too wide rather than too narrow. Simulated in tests/unit/test_statistics.py.
 
     Args:
         values: One value a repetition.
@@ -225,31 +301,16 @@ def prediction_interval(values: ArrayLike, intervals: Sequence[Interval], *, con
     by_problems = float(np.mean([((high - low) / (2 * _z(0.95))) ** 2 for low, high in intervals]))
     freedom = found.size - 1 + _PROBLEMS_WORTH
     pooled = (_PROBLEMS_WORTH * by_problems + float(((found - found.mean()) ** 2).sum())) / freedom
-    half = _student_quantile(confidence, freedom) * math.sqrt(pooled * (1 + 1 / found.size))
+    half = _student(confidence, freedom) * math.sqrt(pooled * (1 + 1 / found.size))
     return float(found.mean()) - half, float(found.mean()) + half
 
 
-def _student_quantile(confidence: float, freedom: int) -> float:
-    """The t with P(|T| < t) = `confidence`, by halving; the sum is Abramowitz & Stegun's 26.7.3 and 26.7.4."""
+def _student(confidence: float, freedom: int) -> float:
+    """The t with P(|T| < t) = `confidence`."""
+    from scipy.special import stdtrit  # a quarter of a second that few calls need
+
     _z(confidence)  # the level is one
-
-    def inside(t: float) -> float:
-        angle = math.atan(t / math.sqrt(freedom))
-        cosine, odd = math.cos(angle), freedom % 2
-        term = cosine if odd else 1.0
-        total = 0.0
-        for step in range(freedom // 2):
-            total += term
-            term *= cosine**2 * (2 * step + 1 + odd) / (2 * step + 2 + odd)
-        return 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
-
-    low, high = 0.0, 1.0
-    while inside(high) < confidence:
-        high *= 2
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < confidence else (low, middle)
-    return high
+    return float(stdtrit(freedom, 0.5 + confidence / 2))
 
 
 def _worth(values: NDArray[np.float64], variance: float) -> float:
@@ -258,7 +319,7 @@ def _worth(values: NDArray[np.float64], variance: float) -> float:
     That is problems x `variance` of a single trial / variance of the values. Where a problem was tried once the two are
     equal. Near 0 and 1 the second is known badly (all values may be equal), so to both sums is added what two further
     problems would add, one all right and one all wrong: without it an interval has no width there, with more it is too wide
-    elsewhere. Simulated in tests/unit/test_intervals.py.
+    elsewhere. Simulated in tests/unit/test_statistics.py.
     """
     problems = values.size
     if problems == 1:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.intervals import (
+from skill_ttrl.statistics import (
     avg_at_k,
     mean_interval,
     mean_pass_at_k,
@@ -88,7 +88,7 @@ def test_no_interval_is_a_point() -> None:
 @pytest.mark.parametrize("samples", [1, 8])
 @pytest.mark.parametrize("right", [0.02, 0.5, 0.95])
 @pytest.mark.parametrize("alike", [0.1, 0.8])
-def test_intervals_hold_the_truth_as_often_as_they_say(right: float, alike: float, samples: int) -> None:
+def test_statistics_hold_the_truth_as_often_as_they_say(right: float, alike: float, samples: int) -> None:
     """Simulated: 64 problems, `samples` of each, in which problems differ (intraclass correlation `alike`).
 
     A percentile bootstrap over problems holds the truth in 0.74 (one sample, 0.02) to 0.96 of such draws.
@@ -104,7 +104,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(right: float, alike: floa
 
 @pytest.mark.parametrize(("before", "after"), [(0.02, 0.02), (0.6, 0.95), (0.95, 0.97)])
 @pytest.mark.parametrize("samples", [1, 8])
-def test_intervals_of_changes_hold_the_truth_as_often_as_they_say(before: float, after: float, samples: int) -> None:
+def test_statistics_of_changes_hold_the_truth_as_often_as_they_say(before: float, after: float, samples: int) -> None:
     """Simulated: 30 problems before and after. A bootstrap holds the truth in 0.6 of the draws near 1."""
     problems, draws = 30, 200
     random = np.random.default_rng(1)
