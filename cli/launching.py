@@ -112,16 +112,16 @@ def _run_here(
     seeds: list[int] | None,
 ) -> None:
     """Run in this process, which may be the driver of several."""
-    from skill_ttrl.config import verified_note
+    from skill_ttrl.config import recipe_names, verified_note
 
     screen, resume = Console(stderr=as_json), found.options.resume
     folder = found.folder(config)
-    if (note := verified_note(config)).startswith("untested"):
-        screen.print(f"{where} is {note}. Nobody has recorded a run of these settings.", style="yellow", markup=False)
+    note = verified_note(config) if found.source in recipe_names() else ""
+    untested = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
     if seeds is not None:
         train_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
         return
-    with RunView(screen, f"{config.name} → {folder}") as view:
+    with RunView(screen, f"{config.name} → {folder}", first=untested) as view:
         from skill_ttrl.stages.train import run
 
         summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options

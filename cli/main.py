@@ -5,9 +5,11 @@ Heavy packages are imported inside the functions, so that `--help` answers at on
 
 from __future__ import annotations
 
+import shlex
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -32,7 +34,7 @@ from skill_ttrl.cli.train import rl, sft, train
 from skill_ttrl.cli.vote import vote
 from skill_ttrl.errors import EXIT_CODES, RankError, RunFolderError, SkillTTRLError
 from skill_ttrl.rl.parallel.launch import leave_word
-from skill_ttrl.signals import Interrupted
+from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.trust import trusting
 
 EXIT_LINE = (
@@ -115,9 +117,21 @@ def main() -> None:
     except (SkillTTRLError, Interrupted, OSError) as error:
         if debug:
             traceback.print_exception(error)
-        if not (isinstance(error, RankError) and leave_word(error)):
-            say(f"Error: {error}", screen=Console(stderr=True), style="red")
+        screen = Console(stderr=True)
+        if isinstance(error, Interrupted):
+            say(str(error).replace(RESUME, f"Resume: {_resume_command(given)}"), screen=screen)
+        elif not (isinstance(error, RankError) and leave_word(error)):
+            say(f"Error: {error}", screen=screen, style="red")
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
+
+
+def _resume_command(given: Sequence[str]) -> str:
+    """The user's command with `--resume auto` in place of another `--resume`."""
+    words = [word for word in given if not word.startswith("--resume=")]
+    while "--resume" in words:
+        at = words.index("--resume")
+        del words[at : at + 2]
+    return shlex.join(["skillttrl", *words, "--resume", "auto"])
 
 
 if __name__ == "__main__":

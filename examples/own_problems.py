@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 from skill_ttrl import SkillTTRLTrainer, load_config, majority_vote
+from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.types import Group
 
 LONGEST_WELCOME = 21
@@ -26,7 +27,7 @@ NOISE = 0.15
 
 
 def reward(group: Group) -> list[float]:
-    """1 for agreeing with the group's majority, 0.1 less for a text that is too long. One number for each try."""
+    """1 for agreeing with the group's majority, 0.1 less for a text that is too long. One number for each rollout."""
     vote = majority_vote(group.answers)
     return [
         float(agrees) - 0.1 * (len(trajectory.text) > LONGEST_WELCOME)
@@ -35,7 +36,8 @@ def reward(group: Group) -> list[float]:
 
 
 def write_problems(folder: Path) -> None:
-    """`demos.jsonl` with prompt and response, `train.jsonl` and `test.jsonl` with prompt and answer."""
+    """Write `demos.jsonl` with prompt and response, `train.jsonl` and `test.jsonl` with prompt and answer."""
+    folder.mkdir(parents=True, exist_ok=True)
     draw = random.Random(0)
     numbers = ["".join(digits) for digits in itertools.product("12345678", repeat=4)]
     draw.shuffle(numbers)
@@ -44,8 +46,8 @@ def write_problems(folder: Path) -> None:
         for number in chosen:
             answer = "".join(str(int(digit) + 1) for digit in number)
             slipped = "".join(draw.choice("23456789") if draw.random() < NOISE else digit for digit in answer)
-            told = {"response": f"<answer>{slipped}</answer>"} if part == "demos" else {"answer": answer}
-            rows.append({"prompt": f"Raise each digit of {number} by one.", **told})
+            target = {"response": f"<answer>{slipped}</answer>"} if part == "demos" else {"answer": answer}
+            rows.append({"prompt": f"Raise each digit of {number} by one.", **target})
         (folder / f"{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
@@ -95,7 +97,7 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) > 1:
-        main(Path(sys.argv[1]))
-    else:
-        main(Path(tempfile.mkdtemp(prefix="own_problems-")))
+    try:
+        main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(tempfile.mkdtemp(prefix="own_problems-")))
+    except (SkillTTRLError, OSError) as error:
+        sys.exit(f"Error: {error}")

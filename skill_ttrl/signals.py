@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -15,8 +16,12 @@ FAILURES = (Exception, SystemExit, KeyboardInterrupt)
 """Exceptions that foreign code, such as an environment or a scripted agent, may raise of its own; see `pass_signals`."""
 
 
+RESUME = "Resume: the same command with --resume auto."
+"""Ends the message of an interrupted run; the command line puts the user's own command in its place."""
+
+
 class Interrupted(BaseException):
-    """The run was asked to stop and has saved where it was. The exit code is 128 plus the signal's number.
+    """The run was asked to stop and has saved its state. The exit code is 128 plus the signal's number.
 
     Like KeyboardInterrupt it is no `Exception`: it may be raised anywhere in an evaluation, and code that takes a failure
     for an outcome (a try in an environment) must not take this for one.
@@ -72,6 +77,8 @@ class StopSignal:
         self.signum = signum
         if self._leave_at_once is not None:
             raise Interrupted(self._leave_at_once, signum)
+        with suppress(OSError, RuntimeError):  # a signal may come in the middle of another write
+            print("Interrupted: stopping after this step. Press Ctrl-C again to stop at once.", file=sys.stderr)
 
 
 def _handle(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:

@@ -29,12 +29,15 @@ INDENT = (0, 0, 0, 2)
 
 def reply_view(reply: Reply) -> RenderableType:
     """The answers as plain text without control characters, and the vote where there is more than one."""
-    lines: list[RenderableType] = [Text(escape_terminal(text)) for text in reply.texts]
+    lines: list[RenderableType] = [Text(escape_terminal(text) or "(empty)") for text in reply.texts]
     lines += [Text(warning, "yellow") for warning in reply.warnings]
     retrieved = sorted({skill_id for found in reply.retrieved for skill_id in found})
     if retrieved:
         lines.append(Text(f"Retrieved skills: {', '.join(retrieved)}", "dim"))
-    if len(reply.texts) > 1:
+    if not any(reply.answers):
+        count = f"{len(reply.texts)} responses" if len(reply.texts) > 1 else "response"
+        lines.append(Text(f"No answer in the {count}: expected \\boxed{{...}} or <answer>...</answer>.", "yellow"))
+    elif len(reply.texts) > 1:
         vote = reply.vote
         counts = ", ".join(f"{answer} ×{votes}" for answer, votes in vote.classes)
         said = f"Vote: {vote.answer} (majority ratio {vote.agreement:.2f}; {counts})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -52,22 +53,33 @@ class RunView:
 
     Where the console is no terminal, it prints a line now and then instead. `loop` False leaves the parts of a training step
     out, and shows all figures that come; `parts` are shown in their place. With `waits` nothing is drawn before a phase begins, and nothing stays.
+    `first` is a warning for when the first phase begins: a run that is refused before does not show it.
     """
 
     def __init__(
-        self, console: Console, title: str, *, loop: bool = True, parts: Sequence[str] = (), waits: bool = False
+        self,
+        console: Console,
+        title: str,
+        *,
+        loop: bool = True,
+        parts: Sequence[str] = (),
+        waits: bool = False,
+        first: str = "",
     ) -> None:
         self._console = console
+        self._first = first
+        self._began = time.perf_counter()
         self._parts = parts
         self._waits = waits
         self._title = title
         self._with_loop = loop
         self._bars = Progress(
             TextColumn("{task.description:<16}"),
-            BarColumn(bar_width=32),
+            BarColumn(bar_width=12),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[speed]}"),
+            TextColumn("{task.fields[speed]}  elapsed"),
             TimeElapsedColumn(),
+            TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
         )
@@ -86,8 +98,9 @@ class RunView:
     def __exit__(self, *error: object) -> None:
         if self._console.is_terminal:
             self._live.stop()
-            if not self._waits:
+            if not self._waits and self._at:
                 self._console.print(self._bars.get_renderable())
+                self._console.print(self._total(), highlight=False)
 
     def __rich__(self) -> Panel:
         if not self._with_loop:
@@ -95,12 +108,21 @@ class RunView:
             parts = [self._loop(self._parts)] if self._parts else []
             return Panel(Group(*parts, self._bars, *figures), title=Text(escape_terminal(self._title)))
         types = [Text(line, "dim")] if (line := self._types_line()) else []
-        return Panel(Group(self._loop(), self._bars, Text(self._figures_line(), "dim"), *types), title=self._title)
+        total = [Text(self._total())] if len(self._at) > 1 else []
+        figures = [Text(self._figures_line(), "dim"), *types]
+        return Panel(Group(self._loop(), self._bars, *total, *figures), title=Text(escape_terminal(self._title)))
+
+    def _total(self) -> str:
+        """The time of all phases so far."""
+        return f"{len(self._at)} phases, total elapsed {timedelta(seconds=round(time.perf_counter() - self._began))}"
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
         if self._console.is_terminal:
             self._live.start()  # does nothing where it was
+        if self._first:
+            self.notice(self._first, warning=True)
+            self._first = ""
         self._phase, self._part = phase, None
         bar = self._bars.add_task(phase, total=total, completed=done, speed="")
         self._at[phase] = _Phase(bar, total, unit, before=done, shown=done)
@@ -119,13 +141,14 @@ class RunView:
         self._bars.update(at.bar, completed=done, speed=speed)
         self._figures = metrics
         self._by_type |= {name: value for name, value in metrics.items() if name.startswith(BY_TYPE)}
+        left = f"  left {timedelta(seconds=round((at.total - done) / rate))}" if rate > 0 and done < at.total else ""
         a_line = max(1, at.total // PLAIN_LINES)
         due = done // a_line > at.shown // a_line or done == at.total
         if due and not self._console.is_terminal:
             at.shown = done
             figures = self._figures_line(overall=not self._with_loop)
             self._console.print(
-                f"{phase} {done}/{at.total} {at.unit}s done  {speed}  {figures}", highlight=False, markup=False
+                f"{phase} {done}/{at.total} {at.unit}s done  {speed}{left}  {figures}", highlight=False, markup=False
             )
 
     def finish(self, phase: str) -> None:

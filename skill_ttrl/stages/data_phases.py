@@ -15,7 +15,7 @@ from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.openai.ledger import AGAIN, SAME, Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.signals import Interrupted
+from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
@@ -139,9 +139,6 @@ def _collect(path: Path, config: SkillTTRLConfig, progress: Progress) -> None:
     try:
         collect_into(path, config, progress)
     except Interrupted as leaving:
-        raise Interrupted(str(leaving).replace(SAME, _RESUME), leaving.exit_code - 128) from None
+        raise Interrupted(str(leaving).replace(SAME, RESUME), leaving.exit_code - 128) from None
     except BudgetError as error:
         raise BudgetError(str(error).removesuffix(AGAIN).rstrip()) from None  # `train` says how it goes on
-
-
-_RESUME = "Go on with the same command and --resume auto."

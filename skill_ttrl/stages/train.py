@@ -187,7 +187,7 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
         stack.callback(bank.close)
         for text in bank.notices:
             session.progress.notice(text, warning=True)
-        with session.stop.interruptible("Stopped before anything was trained; a run that was to go on is as it was."):
+        with session.stop.interruptible("Interrupted before training started; an existing run is unchanged."):
             prepared = _build(stack, session, bank)
             encoded: Encoded = ([], [])
             for name in phases:

@@ -66,7 +66,7 @@ def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "trained"
     done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.report_to=tensorboard")
     assert done.code == 0, done
-    assert "is untested" in done.out and "avg@2" in done.out and "cold start 12/12" in done.out
+    assert "untested" not in done.out and "avg@2" in done.out and "cold start 12/12" in done.out  # a file of the user's
     assert "grpo 2/2 steps done" in done.out and f"skillttrl inspect {folder}" in done.out
     return folder
 
@@ -172,7 +172,7 @@ def test_ask(trained: Path) -> None:
     assert one.code == 0 and len(one.json["texts"]) == 1
     assert skillttrl("ask", trained, "Compute 47+38.", "--json").json == one.json  # greedy
     many = skillttrl("ask", trained, "[bold]Compute[/] 47+38.", "-n", 5)
-    assert many.code == 0 and "Vote: " in many.out
+    assert many.code == 0 and ("Vote: " in many.out) != ("No answer in the 5 responses" in many.out)
 
 
 def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> None:

@@ -33,6 +33,12 @@ def test_a_signal_waits_for_the_end_of_a_moment_and_is_handled_then() -> None:
         signal.signal(signal.SIGUSR1, before)
 
 
+def test_a_signal_is_acknowledged_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    with StopSignal() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.signum == signal.SIGINT and "stopping after this step" in capsys.readouterr().err
+
+
 def test_outside_the_main_thread_nothing_is_held() -> None:
     done: list[str] = []
 

@@ -16,7 +16,7 @@ from skill_ttrl.runs.checkpoint import Checkpoint
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.records import eval_line
-from skill_ttrl.signals import StopSignal
+from skill_ttrl.signals import RESUME, StopSignal
 from skill_ttrl.stages.evaluation.measure import correctness
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.training.components import OnRolloutEnd, TrainingComponents, ignore
@@ -100,8 +100,8 @@ class Run:
         if label not in done:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
             leaving = (
-                f"Stopped during the evaluation {label!r}, which is done again from its start: go on with the same "
-                f"command and --resume auto. What was trained is saved in {self.folder.path}."
+                f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
+                f"{self.folder.path}. {RESUME}"
             )
             with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
                 began = time.perf_counter()

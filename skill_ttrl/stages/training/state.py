@@ -20,7 +20,7 @@ from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
 from skill_ttrl.runs.summary import summary_versions
-from skill_ttrl.signals import Interrupted
+from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.ahead import RolloutsAhead
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
@@ -234,8 +234,7 @@ def stop_if_requested(run: Run, state: PhaseState) -> None:
     """
     if run.stop.signum is not None:
         raise Interrupted(
-            f"Stopped by signal {run.stop.signum} after {state.phase} step {state.step}; everything is saved in "
-            f"{run.folder.path}. Go on with the same command and --resume auto.",
+            f"Interrupted after {state.phase} step {state.step}; saved in {run.folder.path}. {RESUME}",
             run.stop.signum,
         )
 

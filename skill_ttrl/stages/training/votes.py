@@ -7,6 +7,7 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.signals import RESUME
 from skill_ttrl.stages.training.bank_versions import newest_views, with_bank_versions
 from skill_ttrl.stages.training.components import RolloutFn, TrainingComponents
 from skill_ttrl.stages.training.paraphrase import check_paraphrase, make_paraphraser, unstated, with_paraphrases
@@ -94,7 +95,7 @@ class VoteManager:
             return
         size, bank = self.config.rl.prompts_per_step, run.components.bank.view()
         run.progress.start(BASE, len(tasks), "prompt")
-        leaving = f"Stopped during the {BASE}, which are held again from their start: go on with --resume auto."
+        leaving = f"Interrupted during the {BASE}, which will start over. {RESUME}"
         for start in range(0, len(tasks), size):
             seed = derive_seed(self.config.seed, "base-votes", start)
             with run.stop.interruptible(leaving):
