@@ -244,7 +244,7 @@ def _forget_peak() -> None:
 
 
 def _shares(learner: Any, batch: Any, config: Any, ranks: Any) -> Row:
-    """Bytes that this rank holds of weights and of the optimiser's state, and the tokens that it computes."""
+    """Bytes that this rank holds of weights and of the optimizer's state, and the tokens that it computes."""
     import torch
     from torch.utils._pytree import tree_leaves
 

@@ -8,7 +8,7 @@
     python benchmarks/learner_speed.py versus --models toy --rounds 1              # that it works here: seconds
 
 Every measurement is a process of its own (`learner_cases.py`): a Qwen2 with random weights takes the same random prompts, completions of
-random lengths and advantages, and does one optimiser step a batch (GRPO's clipped loss, on-policy, no KL, AdamW, clip 1.0). The first step
+random lengths and advantages, and does one optimizer step a batch (GRPO's clipped loss, on-policy, no KL, AdamW, clip 1.0). The first step
 is not counted. `ours` packs (`model.packing`), `padded` does not. `trl` is TRL's trainer whose generation returns the
 stored completions; on a CPU its head scores prompts and padding too, so `trl_compact` lets it score completions alone, as it does on a
 GPU. Kinds alternate, round after round; what is printed are medians, wall and CPU time, and the largest resident memory of
@@ -65,7 +65,7 @@ RANKS = Case(
 COST = [("CPU seconds a step", "cpu_seconds", 1.0), ("peak memory (GB)", "peak_bytes", 1e-9)]
 SHARE = [
     ("CPU seconds a step, one rank", "cpu_seconds", 1.0),
-    ("weights + optimiser of a rank (GB)", "state_bytes", 1e-9),
+    ("weights + optimizer of a rank (GB)", "state_bytes", 1e-9),
     ("peak memory of a rank (GB)", "peak_bytes", 1e-9),
 ]
 
@@ -177,7 +177,7 @@ def ranks(options: argparse.Namespace) -> bool:
     each = [(kind, float(count), replace(base, kind=kind, ranks=count)) for count in (2, 3) for kind in ("ddp", "fsdp")]
     found, died = repeated([("one process", 1.0, base), *each], options.rounds)
     print(
-        "\n| ranks | kind | tokens of each | CPU s/step of each | sum of CPU s | s/step | weights + optimiser GB | peak GB |"
+        "\n| ranks | kind | tokens of each | CPU s/step of each | sum of CPU s | s/step | weights + optimizer GB | peak GB |"
     )
     print("|---|---|---|---|---|---|---|---|")
     series: dict[str, list[tuple[float, Row]]] = {"ddp": [], "fsdp": []}

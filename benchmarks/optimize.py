@@ -1,4 +1,4 @@
-"""The text optimiser on a scripted world whose best document is known, over seeds: benchmarks/results/optimize.md.
+"""The text optimizer on a scripted world whose best document is known, over seeds: benchmarks/results/optimize.md.
 
     python benchmarks/optimize.py parts      # with and without each part of the loop (five minutes on one core)
     python benchmarks/optimize.py short-steps  # some of them on steps of 10 items (five minutes)
@@ -101,7 +101,7 @@ class Outcome:
 def one_run(
     engine: str, seed: int, config: Mapping[str, Any], *, budget: int | None = None, blind: bool = False
 ) -> Outcome:
-    """Optimise from an empty document, until the schedule or the budget of rollouts ends."""
+    """Optimize from an empty document, until the schedule or the budget of rollouts ends."""
 
     def within(done: int) -> None:
         if budget is not None and done >= budget:

@@ -1,4 +1,4 @@
-"""Requests, rollouts and tokens of the text optimiser and of PyPI's skillrl 1.0.0 for the same schedule: benchmarks/results/optimize.md.
+"""Requests, rollouts and tokens of the text optimizer and of PyPI's skillrl 1.0.0 for the same schedule: benchmarks/results/optimize.md.
 
     python benchmarks/optimize_cost.py              # all schedules over 100 seeds (five minutes on one core)
     python benchmarks/optimize_cost.py --seeds 4    # a look
@@ -54,7 +54,7 @@ UNSEEN = make_items(400, "unseen", seed=-1)
 
 @dataclass(frozen=True)
 class Cost:
-    """What one optimisation asked for, by stage, and the true score of its document."""
+    """What one optimization asked for, by stage, and the true score of its document."""
 
     done: Mapping[str, int]
     tokens: int
@@ -108,7 +108,7 @@ class TheirEnv(SkillEnv):  # type: ignore[misc]  # the package has no types
 
 
 class TheirClient(BaseLLMClient):  # type: ignore[misc]
-    """The scripted optimiser as skillrl asks one."""
+    """The scripted optimizer as skillrl asks one."""
 
     def __init__(self, model: ScriptedOptimizer) -> None:
         self.scripted = model

@@ -142,9 +142,9 @@ def arms(seed: int) -> list[Arm]:
     part = [*rules("operators", mixed[::2]), *rules("operators-shuffled", mixed[1::2])]
     return [
         Arm("untouched (empty)"),
-        Arm("optimised", optimized=True),
-        Arm("optimised, no labels", optimized=True, labels=False),
-        Arm("optimised from 10 right and 10 wrong rules", "\n".join(part), optimized=True),
+        Arm("optimized", optimized=True),
+        Arm("optimized, no labels", optimized=True, labels=False),
+        Arm("optimized from 10 right and 10 wrong rules", "\n".join(part), optimized=True),
         Arm("that document untouched", "\n".join(part)),
         Arm("random edits, same gate", optimized=True, random=True),
         Arm("random edits, same gate, no labels", optimized=True, labels=False, random=True),
@@ -159,7 +159,7 @@ def rules(family: str, names: Sequence[str]) -> list[str]:
 
 
 def run_arm(arm: Arm, task: OptimizeTask, roll_out: PolicyRollouts, seed: int) -> Outcome:
-    """Optimise where the arm does, and roll out its document on the test items."""
+    """Optimize where the arm does, and roll out its document on the test items."""
     greedy = Calls(None, roll_out, seed=seed)
     if not arm.optimized:
         return Outcome(greedy.roll_out("test", arm.document, task.test), *count_rules(arm.document))

@@ -1,6 +1,6 @@
 """Supervised steps of a small policy on whole episodes: this project's learner and a bare PyTorch loop, in turn in one process.
 
-    python benchmarks/sft_speed.py            # real tokens per CPU second, forward, backward and optimiser
+    python benchmarks/sft_speed.py            # real tokens per CPU second, forward, backward and optimizer
 
 The shape is that of docs/imitation.md's policy: 0.33M parameters, a vocabulary of 588, sequences of 85 to 118 tokens of which about a third are
 learnt, 2,048 tokens a step, Muon and AdamW, one thread. The loop pads, computes the head where a token is learnt, and does nothing else.

@@ -40,7 +40,7 @@ SWEEP = {
         )
     ],
 }  # fmt: skip
-"""Settings of the quickstart by phase. 8 and 4 prompts a mini-batch are 4 and 8 optimiser steps a step in place of one."""
+"""Settings of the quickstart by phase. 8 and 4 prompts a mini-batch are 4 and 8 optimizer steps a step in place of one."""
 SETTINGS = ("runtime.threads=1", "eval.extra_temperatures=[]")
 NEVER = "never fires"
 Difference = tuple[float, float, float]

@@ -1,11 +1,11 @@
 """One GRPO step, ours against TRL's, side by side on the same machine in one run.
 
     pip install trl==1.16.0
-    python benchmarks/versus_trl.py --rounds 5 --threads 1                  # four optimiser steps a batch, as the recipe
+    python benchmarks/versus_trl.py --rounds 5 --threads 1                  # four optimizer steps a batch, as the recipe
     python benchmarks/versus_trl.py --rounds 5 --threads 1 --updates 1      # one
 
 Both train the same 0.27M-parameter Qwen2 on the same addition problems with the same numbers: 32 prompts x 32 samples a
-step, at most 16 new tokens, majority reward, `--updates` optimiser steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (`--set`
+step, at most 16 new tokens, majority reward, `--updates` optimizer steps, no KL, AdamW at 3e-4, clip 1.0, micro-batches of 64 (`--set`
 changes ours, `--trl-micro-batch` TRL's). Rounds alternate (ours, TRL, ours, ...); each round takes `--steps` steps and the first step of
 each is not counted. What is compared is a whole step: sampling, reward and update, and with ours the records of a run; in seconds of the
 clock and of the CPU. TRL samples with transformers' `generate`, its way without vLLM, and mixes the samples of all prompts.
@@ -47,12 +47,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--updates", type=int, default=4, help="optimiser steps a batch of samples, on both sides")
+    parser.add_argument("--updates", type=int, default=4, help="optimizer steps a batch of samples, on both sides")
     parser.add_argument("--trl-micro-batch", type=int, default=64)
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="ours")
     options = parser.parse_args()
     if PROMPTS % options.updates or PROMPTS * SAMPLES % (options.updates * options.trl_micro_batch):
-        parser.error(f"--updates must divide {PROMPTS}, and --trl-micro-batch the samples of an optimiser step")
+        parser.error(f"--updates must divide {PROMPTS}, and --trl-micro-batch the samples of an optimizer step")
     torch.set_num_threads(options.threads)
     with tempfile.TemporaryDirectory() as scratch:
         cold = Path(scratch) / "cold"

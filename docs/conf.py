@@ -29,6 +29,8 @@ toc_object_entries_show_parents = "hide"
 # Types in signatures link to what the reference holds. Those of other libraries, and internal ones, are text.
 nitpick_ignore_regex = [(r"py:.*", r".*")]
 
+smartquotes = False  # they would turn the two dashes of an option into one long one
+
 html_theme = "furo"
 html_title = f"Skill-TTRL {version}"
 html_static_path = ["_static"]

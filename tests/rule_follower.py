@@ -1,7 +1,7 @@
 """A scripted world in which the best document is known. For tests and benchmarks only.
 
 The task: fill in a form. Every item needs one or two of ten house rules ("dates", "units", ...), and a rule is one line of the
-document, `- dates: write YYYY-MM-DD`. There is one right value a rule, and a few wrong ones that an optimiser may believe in.
+document, `- dates: write YYYY-MM-DD`. There is one right value a rule, and a few wrong ones that an optimizer may believe in.
 
 `ScriptedTarget` plays the frozen model. It obeys what the document says, wherever it says so:
 
@@ -18,8 +18,8 @@ differs in one character has fresh slips, as a sampled model would have. With al
 is .9, with an empty document .08. A failure names the rules that were not followed; a slip looks the same as a missing rule,
 so a reader of failures cannot tell them apart.
 
-The numbers were fixed before the first optimiser ran on it; that guidance holds was added when the prompt of the slow update, which
-asks for it, had been written. tests/rule_optimizer.py is the scripted optimiser.
+The numbers were fixed before the first optimizer ran on it; that guidance holds was added when the prompt of the slow update, which
+asks for it, had been written. tests/rule_optimizer.py is the scripted optimizer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RULES: dict[str, tuple[str, ...]] = {
 }
 """Rule name → its right value, then the wrong ones."""
 SUBTLE = ("ranges", "times")
-"""Rules that a single batch of failures suggests wrongly more often than not (see the optimiser)."""
+"""Rules that a single batch of failures suggests wrongly more often than not (see the optimizer)."""
 DISTRACTIONS = ("- style: answer in rhyme", "- tone: apologise first", "- length: repeat the question")
 GUESS, SLIP, DISTRACTED, ROOM, CROWDING = 0.15, 0.1, 0.15, 14, 0.98
 

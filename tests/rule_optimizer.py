@@ -1,6 +1,6 @@
-"""A scripted optimiser for the world of tests/rule_follower.py. For tests and benchmarks only.
+"""A scripted optimizer for the world of tests/rule_follower.py. For tests and benchmarks only.
 
-It answers what an optimiser model is asked (analyst, merge, ranking, slow update, meta skill, a whole document to rewrite) from the
+It answers what an optimizer model is asked (analyst, merge, ranking, slow update, meta skill, a whole document to rewrite) from the
 text of the request alone, and its answer is a function of (seed, request). What it knows and how it errs was fixed before the first
 comparison was run, but for the slow update and the meta-skill: these were revised once, when their requests had been written and a
 first look (100 seeds) had shown that it wrote of failures that were mended and blamed lines that were old. What is reported was
@@ -50,7 +50,7 @@ Draws = Iterator[float]
 
 @dataclass
 class ScriptedOptimizer:
-    """The optimiser model, with a count.
+    """The optimizer model, with a count.
 
     Args:
         seed: another seed is another model.
@@ -242,7 +242,7 @@ def _rejected(user: str) -> set[tuple[str, str]]:
 
 
 def _memory(user: str) -> str:
-    """What the optimiser tells itself: the lines that are new and under which items got worse."""
+    """What the optimizer tells itself: the lines that are new and under which items got worse."""
     before = re.search(r"## Previous document[^\n]*\n(.*?)(?=\n## )", user, re.DOTALL | re.IGNORECASE)
     new = set(_RULE.findall(_current_document(user))) - set(_RULE.findall(before[1] if before else ""))
     worse = re.search(r"### Regressed.*?(?=\n### |\Z)", user, re.DOTALL)

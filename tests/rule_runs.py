@@ -1,4 +1,4 @@
-"""One optimisation in the scripted world of tests/rule_follower.py, by either engine. For tests and benchmarks only."""
+"""One optimization in the scripted world of tests/rule_follower.py, by either engine. For tests and benchmarks only."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Trace(Silent):
 
 @dataclass
 class RuleRun:
-    """One optimisation, ready to start; its parts say what it cost.
+    """One optimization, ready to start; its parts say what it cost.
 
     Args:
         engine: by name.
@@ -84,5 +84,5 @@ class RuleRun:
 
     @property
     def requests(self) -> int:
-        """Requests to the optimiser's model that were paid for."""
+        """Requests to the optimizer's model that were paid for."""
         return len(self.optimizer.calls)  # type: ignore[union-attr]  # a scripted one

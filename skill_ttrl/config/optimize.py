@@ -1,4 +1,4 @@
-"""Section of a config: the optimisation of a skill document while the weights stay frozen (SkillOpt, arXiv 2605.23904).
+"""Section of a config: the optimization of a skill document while the weights stay frozen (SkillOpt, arXiv 2605.23904).
 
 Defaults are the paper's: 4 epochs, batches of 40 items, minibatches of 8, an edit budget that falls from 4 to 2, a strict gate.
 """
@@ -94,7 +94,7 @@ class OptimizeSelectionConfig(Section):
 
 
 class OptimizeConfig(Section):
-    """Optimisation of a skill document: rollout, reflect, aggregate, select, edit, gate."""
+    """Optimization of a skill document: rollout, reflect, aggregate, select, edit, gate."""
 
     engine: str = "skillopt"
     """`skillopt` (the stages below), `gepa`, or `module:attribute` of your own."""

@@ -232,9 +232,9 @@ class RLConfig(Section):
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled, of matrices alone."""
     warmup_steps: int | None = Field(default=None, ge=0)
-    """None: `warmup_ratio` of the optimiser's steps."""
+    """None: `warmup_ratio` of the optimizer's steps."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
-    """Share of the optimiser's steps in which the rate rises from 0, where `warmup_steps` is not set."""
+    """Share of the optimizer's steps in which the rate rises from 0, where `warmup_steps` is not set."""
     lr_scheduler: Literal["constant", "cosine"] = "cosine"
     """Course of the rate after the warm-up; `cosine` falls to `min_lr_ratio`."""
     min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
@@ -244,7 +244,7 @@ class RLConfig(Section):
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over each batch of rollouts."""
     mini_batch_size: int | None = Field(default=1, ge=1)
-    """Prompts in each optimiser step (TTRL: 1, that is 32 samples); None: all of the batch in one. Where they do not divide a
+    """Prompts in each optimizer step (TTRL: 1, that is 32 samples); None: all of the batch in one. Where they do not divide a
     step's prompts, the last mini-batch is smaller, and its mean weighs as much as that of the others."""
     mini_batch_by: Literal["prompts", "samples"] = "prompts"
     """Unit in which a batch is shuffled and cut into mini-batches. `prompts`: all samples of a prompt stay together (verl on one GPU).

@@ -23,14 +23,14 @@ class RuntimeConfig(Section):
     which says itself how many there are, it is not read. `--nproc` sets it."""
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"
     """How several ranks hold the policy. `ddp`: each has all of it, and gradients are added up. `fsdp`: each has a share of weights,
-    gradients and optimiser state (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
+    gradients and optimizer state (torch's `fully_shard`). `auto`: `fsdp` on GPUs, `ddp` on a CPU."""
     reshard_after_forward: bool = True
     """With `fsdp`: free a layer's gathered weights after its forward pass and gather them again for the backward pass. False takes
     more memory and half of the communication."""
     param_offload: bool = False
-    """With `fsdp`: weights, gradients and optimiser state lie in the CPU's memory, and the optimiser computes there."""
+    """With `fsdp`: weights, gradients and optimizer state lie in the CPU's memory, and the optimizer computes there."""
     optimizer_offload: bool = False
-    """The optimiser's state lies in the CPU's memory while the policy samples and while gradients are computed."""
+    """The optimizer's state lies in the CPU's memory while the policy samples and while gradients are computed."""
 
     @model_validator(mode="after")
     def _offload_needs_shards(self) -> RuntimeConfig:

@@ -99,7 +99,7 @@ class SkillTTRLConfig(SeedSections, Section):
     evolve: EvolveConfig | None = None
     """Skills that come of failures on training tasks, in the rl phase; None: none do."""
     optimize: OptimizeConfig | None = None
-    """The optimisation of a skill document, for `skillttrl optimize`; None: its defaults."""
+    """The optimization of a skill document, for `skillttrl optimize`; None: its defaults."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
     scale: ScaleConfig = Field(default_factory=ScaleConfig)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from skill_ttrl.errors import did_you_mean
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
-"""Decay rate of an optimiser's running mean."""
+"""Decay rate of an optimizer's running mean."""
 
 
 class Section(BaseModel):

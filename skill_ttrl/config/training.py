@@ -62,7 +62,7 @@ class SFTConfig(Section):
 
 class DaggerConfig(Section):
     """Rounds in which the policy plays training tasks, the expert (`collect.agent`) says at each state what it would do there, and the
-    policy imitates that (DAgger, arXiv 1011.0686). Batches, optimiser and schedule are those of `sft`, begun anew in each round.
+    policy imitates that (DAgger, arXiv 1011.0686). Batches, optimizer and schedule are those of `sft`, begun anew in each round.
     """
 
     rounds: int = Field(default=4, ge=1)
@@ -121,7 +121,7 @@ class VoteSFTConfig(Section):
     learning_rate: float = Field(default=1e-5, gt=0, le=10)
     """Peak rate of AdamW; small models take more."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
-    """Share of the optimiser's steps."""
+    """Share of the optimizer's steps."""
     lr_scheduler: Literal["constant", "cosine"] = "cosine"
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
     """Where the cosine ends, as a share of the peak."""

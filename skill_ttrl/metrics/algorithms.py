@@ -55,11 +55,11 @@ ALGORITHMS = Section(
         Metric(
             "groups_with_success", *SHARE, "share of groups in which a rollout succeeded", "`rl.algorithm: graphgpo`"
         ),
-        Metric("critic/vf_loss", *NOT_NEGATIVE, "loss of the critic, mean over its optimiser steps", CRITIC),
+        Metric("critic/vf_loss", *NOT_NEGATIVE, "loss of the critic, mean over its optimizer steps", CRITIC),
         Metric(
             "critic/vf_clipfrac",
             *SHARE,
-            "share of values that a clip decides, mean over the critic's optimiser steps",
+            "share of values that a clip decides, mean over the critic's optimizer steps",
             CRITIC,
         ),
         Metric(
@@ -77,15 +77,15 @@ ALGORITHMS = Section(
         Metric(
             "critic/grad_norm",
             *NOT_NEGATIVE,
-            "norm of the critic's gradient before clipping, mean over its optimiser steps",
+            "norm of the critic's gradient before clipping, mean over its optimizer steps",
             CRITIC,
         ),
         Metric("critic/lr", *NOT_NEGATIVE, "learning rate of the critic", CRITIC),
-        Metric("critic/updates", *COUNT, "optimiser steps that the critic took", CRITIC),
+        Metric("critic/updates", *COUNT, "optimizer steps that the critic took", CRITIC),
         Metric(
             "critic/skipped_updates",
             *COUNT,
-            "optimiser steps of the critic left out because loss or gradient was not finite",
+            "optimizer steps of the critic left out because loss or gradient was not finite",
             CRITIC,
             healthy="[0, 0]",
             trouble="above 0: as `skipped_updates`",

@@ -1,4 +1,4 @@
-"""The text optimiser (SkillOpt): trains a document of skills while the weights stay frozen.
+"""The text optimizer (SkillOpt): trains a document of skills while the weights stay frozen.
 
 Public names are PyPI `skillrl` 1.0.0's and behave the same (docs/coming-from.md); they are loaded when first used.
 This room knows no environment, agent or run: rollouts and calls of models are handed in as callables.

@@ -1,4 +1,4 @@
-"""The two things that an optimisation asks of the world, each done once: completions of a language model, and rollouts.
+"""The two things that an optimization asks of the world, each done once: completions of a language model, and rollouts.
 
 Both go through the journal. A request has a name made of its content and of how often the same was asked before, so a replayed loop
 finds what was finished, in whatever order it had come back.
@@ -118,7 +118,7 @@ class Counts:
 
 @dataclass
 class Calls:
-    """Requests and rollouts of one optimisation.
+    """Requests and rollouts of one optimization.
 
     Args:
         chat: the optimizer's model; None where the optimizer asks none.

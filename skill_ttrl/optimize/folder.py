@@ -1,4 +1,4 @@
-"""The folder of an optimisation, under the names of skillrl 1.0.0. All of it is a view: only the journal decides.
+"""The folder of an optimization, under the names of skillrl 1.0.0. All of it is a view: only the journal decides.
 
 A continued run replays its finished steps. Their files, with the times that the steps took, stay as they are.
 

@@ -1,4 +1,4 @@
-"""The journal of an optimisation: every finished call and rollout, once.
+"""The journal of an optimization: every finished call and rollout, once.
 
 The loop is a deterministic function of its inputs, its seed and this file. A resumed run replays the loop from its start: what the
 journal holds is answered from there and costs nothing, so it makes the same calls and ends with the same document as a run that was

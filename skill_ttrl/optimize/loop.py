@@ -128,7 +128,7 @@ def batches(items: Sequence[Item], size: int, seed: int) -> list[list[Item]]:
 
 
 def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
-    """Refuse what cannot be optimised.
+    """Refuse what cannot be optimized.
 
     Raises:
         DataError: a split is empty, two items of one share an id, or the document is too long.
@@ -136,7 +136,7 @@ def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
     for name, items in (("training", task.train), ("selection", task.selection)):
         if not items:
             raise DataError(
-                f"There are no {name} items in {task.name!r}: optimisation needs training and selection items."
+                f"There are no {name} items in {task.name!r}: optimization needs training and selection items."
             )
     for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
         names = Counter(str(item.get("id", "")) for item in items)

@@ -137,13 +137,13 @@ def _check_methods(name: str, made: Any) -> None:
 
 
 def prompt_names() -> list[str]:
-    """Names of the prompts of an optimisation."""
+    """Names of the prompts of an optimization."""
     folder = importlib.resources.files("skill_ttrl").joinpath("prompts", "optimize")
     return sorted(entry.name.removesuffix(".md") for entry in folder.iterdir() if entry.name.endswith(".md"))
 
 
 def prompt_texts(templates: Templates) -> dict[str, str]:
-    """The texts of all prompts of an optimisation by name: a run's results depend on them."""
+    """The texts of all prompts of an optimization by name: a run's results depend on them."""
     return {name: templates.get(name).template for name in prompt_names()}
 
 

@@ -1,4 +1,4 @@
-"""Data of an optimisation: its task, its state between two steps, the record of a step and the outcome."""
+"""Data of an optimization: its task, its state between two steps, the record of a step and the outcome."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Optimized:
-    """The outcome of an optimisation."""
+    """The outcome of an optimization."""
 
     state: OptimizeState
     first: str

@@ -31,7 +31,7 @@ BYTES_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Loop:
-    """The parts that all steps of an optimisation share."""
+    """The parts that all steps of an optimization share."""
 
     task: OptimizeTask
     config: OptimizeConfig

@@ -1,4 +1,4 @@
-"""Listeners to an optimisation."""
+"""Listeners to an optimization."""
 
 from __future__ import annotations
 

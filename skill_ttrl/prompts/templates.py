@@ -23,7 +23,7 @@ OPTIMIZER_RULES = (
     *("merge_failure_rewrite", "merge_success_rewrite", "merge_final_rewrite"),
     *("merge_failure_full_rewrite", "merge_success_full_rewrite", "merge_final_full_rewrite"),
 )
-"""Instructions of the text optimiser's further calls; they have no places."""
+"""Instructions of the text optimizer's further calls; they have no places."""
 PLACES: Mapping[str, frozenset[str]] = {
     "skill": frozenset({"id", "title", "text", "when_to_apply", "tier"}),
     "skills": frozenset({"skills", "question"}),

@@ -52,7 +52,7 @@ class UpdateRecord:
     """Of each a row with the mean advantage of each step's trained tokens; None for a step that has none."""
     gradient_shares: Sequence[Sequence[float]] = ()
     """Of each a row with each step's share of the sum of |d loss / d log-prob| over all trained tokens, in [0, 1]: of the policy loss,
-    and of the optimiser steps that were taken. Empty before the update."""
+    and of the optimizer steps that were taken. Empty before the update."""
     stopped_tokens: Sequence[Sequence[int]] = ()
     """Of each a row with the tokens of each step whose gradient a clip or a weight of 0 has stopped, counted in each pass."""
 

@@ -1,6 +1,6 @@
 """One policy update: a batch of rollouts in, better weights and metrics out.
 
-`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches, one optimiser
+`score` computes log-probs without gradient; `update` learns. Each epoch goes through the batch in mini-batches, one optimizer
 step each; a mini-batch is computed in micro-batches whose gradients add up to that of the whole. The learner knows tokens,
 log-probs and advantages, and nothing of where they came from.
 """
@@ -52,7 +52,7 @@ class Learner(Protocol):
 
     @property
     def skipped(self) -> Sequence[SkippedUpdate]:
-        """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
+        """Optimizer steps of the latest update that were not taken, because loss or gradient was not finite."""
 
     @property
     def gradients(self) -> TurnGradients | None:
@@ -77,7 +77,7 @@ class LocalLearner:
 
     Args:
         policy: What learns.
-        config: Loss, optimiser, mini-batches, KL and entropy terms.
+        config: Loss, optimizer, mini-batches, KL and entropy terms.
         accelerator: Precision (autocast, fp16's scaler); see `device.make_accelerator`.
         total_steps: Calls of `update` in the run: the length of the learning-rate schedule.
         max_response_tokens: Horizon of the loss aggregation `seq-mean-token-sum-norm`; None: longest response at hand.
@@ -111,7 +111,7 @@ class LocalLearner:
         self._entropy_coef = config.entropy_coef
         has_ratio = getattr(self._loss, "has_ratio", True)
         self._correction = UpdateCorrection(config.rollout_correction, loss_has_ratio=has_ratio)
-        policy.release_weights()  # the optimiser holds this rank's shards
+        policy.release_weights()  # the optimizer holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,
@@ -213,12 +213,12 @@ class LocalLearner:
             skipped_updates post_entropy all_tokens computed_tokens operations`. `entropy` is minus the mean log-prob of the sampled
             tokens (nats a token): an unbiased estimate for the policy that sampled; `post_entropy` is TTRL's name for it. An empty
             batch has neither of them and no `learning_rate`. `kl` is there only where the KL term was computed: `rl.kl_coef` is
-            above 0, and there was something to learn from. `updates` are optimiser steps taken; `skipped_updates` those refused
+            above 0, and there was something to learn from. `updates` are optimizer steps taken; `skipped_updates` those refused
             because loss or gradient was not finite. `all_tokens` are those of prompts and responses, `computed_tokens` what the
             model computed for them, `operations` its floating-point operations, those of `score` included. Items whose advantage
             is 0 are not computed where the loss allows it and neither KL nor entropy counts: the gradient is the same, means over
-            tokens leave them out, and a mini-batch that has no others takes no optimiser step. With a critic also the metrics of
-            `Critic.update`; in the steps of its warm-up the policy takes no optimiser step.
+            tokens leave them out, and a mini-batch that has no others takes no optimizer step. With a critic also the metrics of
+            `Critic.update`; in the steps of its warm-up the policy takes no optimizer step.
         """
         values = {} if self._critic is None else self._update_critic(self._critic, batch, step, seed)
         metrics, self.skipped = UpdateMetrics(), [] if self._critic is None else self._critic.skipped

@@ -1,4 +1,4 @@
-"""Optimiser steps that were not taken because loss or gradient is not finite: what is known of them, and a file to find the cause in."""
+"""Optimizer steps that were not taken because loss or gradient is not finite: what is known of them, and a file to find the cause in."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skill_ttrl.rl.batch import RolloutBatch
 
 @dataclass(frozen=True, slots=True)
 class SkippedUpdate:
-    """One optimiser step that was not taken."""
+    """One optimizer step that was not taken."""
 
     batch: RolloutBatch
     """The whole batch of the update that it belongs to."""

@@ -1,4 +1,4 @@
-"""Optimisers and learning rates.
+"""Optimizers and learning rates.
 
 `build_optimizer` gives one object over AdamW, or over Muon for the hidden matrices and AdamW for the rest. It also
 holds the loss scaler of fp16, and it is where a gradient that is not finite is refused.
@@ -31,7 +31,7 @@ def learning_rate(
     min_lr_ratio: float = 0.0,
     decay_from: float = 0.0,
 ) -> float:
-    """The rate of one optimiser step: a linear warm-up that ends at the peak, then constant, a cosine or a straight line.
+    """The rate of one optimizer step: a linear warm-up that ends at the peak, then constant, a cosine or a straight line.
 
     Args:
         step: 0 for the first step; those beyond the end keep the last rate.
@@ -101,7 +101,7 @@ def orthogonalise(matrix: Tensor, iterations: int = 5) -> Tensor:
 
 
 class PolicyOptimizer:
-    """One or two torch optimisers, whose present rates are their peaks, behind one face.
+    """One or two torch optimizers, whose present rates are their peaks, behind one face.
 
     Args:
         optimizers: They take no parameter twice.
@@ -109,8 +109,8 @@ class PolicyOptimizer:
         ranks: Processes that compute parts of the same loss; their gradients are added up, unless the weights are sharded: then
             the backward pass has done so.
         parts: The same parameters by part of the model (`parts.model_parts`); None: one part.
-        offload: Hold the state of the optimisers in the CPU's memory between the steps.
-        shared: Rows that the optimisers hold in the place of the model's embeddings.
+        offload: Hold the state of the optimizers in the CPU's memory between the steps.
+        shared: Rows that the optimizers hold in the place of the model's embeddings.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class PolicyOptimizer:
         self._ranks.sum_([parameter.grad for parameter in plain if parameter.grad is not None])
 
     def _move_state(self, *, to_cpu: bool) -> None:
-        """Move the optimisers' state to where it lies between steps, or to its parameters; nothing where that is one place."""
+        """Move the optimizers' state to where it lies between steps, or to its parameters; nothing where that is one place."""
         if not self._offload:
             return
         for optimizer in self._optimizers:
@@ -221,7 +221,7 @@ class PolicyOptimizer:
         """
         if (self._shared is None) != ("shared_rows" not in state):
             raise CheckpointError(
-                "The model's config.json and the optimiser's state disagree on shared_embeddings: they are of two runs, or one was edited. "
+                "The model's config.json and the optimizer's state disagree on shared_embeddings: they are of two runs, or one was edited. "
                 "Resume from another checkpoint."
             )
         if self._shared is not None:
@@ -250,7 +250,7 @@ def build_optimizer(
     offload: bool = False,
     shared: SharedRows | None = None,
 ) -> PolicyOptimizer:
-    """The optimiser of a model's trainable parameters. Vectors (biases, norms) are never decayed.
+    """The optimizer of a model's trainable parameters. Vectors (biases, norms) are never decayed.
 
     Args:
         model: Any module; a causal language model for `muon`.
@@ -288,7 +288,7 @@ def build_optimizer(
 
 
 def _held(parameters: Sequence[nn.Parameter], shared: SharedRows | None) -> list[nn.Parameter]:
-    """Parameters that the optimiser holds for these: shared rows in the place of the embeddings that are their sums."""
+    """Parameters that the optimizer holds for these: shared rows in the place of the embeddings that are their sums."""
     if shared is None:
         return list(parameters)
     return [shared.rows if parameter is shared.embeddings else parameter for parameter in parameters]

@@ -47,7 +47,7 @@ class Policy:
         sharding: How the model's weights are spread over several ranks; None: they are all here.
         packing: `on`: micro-batches are prefix trees without padding. `off`: padded rows. `auto`: `on` where the model
             computes trees as it computes sequences, else `off`, and `packing_refused` says why.
-        offload_optimizer: The state of an optimiser of these weights lies in the CPU's memory between its steps.
+        offload_optimizer: The state of an optimizer of these weights lies in the CPU's memory between its steps.
 
     Raises:
         ModelError: the model's logits are not its head applied to its decoder's output, or `packing` is `on` and cannot be.

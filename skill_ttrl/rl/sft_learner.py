@@ -38,7 +38,7 @@ class SFTLearner:
         self._ranks = ranks
         self.config = config
         self._accelerator = accelerator
-        policy.release_weights()  # the optimiser holds this rank's shards
+        policy.release_weights()  # the optimizer holds this rank's shards
         self._optimizer = build_optimizer(
             policy.model,
             config.optimizer,
@@ -53,7 +53,7 @@ class SFTLearner:
         )
 
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
-        """One optimiser step on a batch of (prompt_ids, response_ids).
+        """One optimizer step on a batch of (prompt_ids, response_ids).
 
         Args:
             demonstrations: The batch; the loss is the mean over all its response tokens.

@@ -1,6 +1,6 @@
 """Embeddings that learn as sums of shared rows, in a model whose matrix is a plain one.
 
-The optimiser holds the rows in the matrix's place: `take_gradient` hands them the matrix's gradient before a step, `write` sets
+The optimizer holds the rows in the matrix's place: `take_gradient` hands them the matrix's gradient before a step, `write` sets
 the matrix after it. What is sampled from, saved and loaded is the matrix.
 """
 

@@ -54,7 +54,7 @@ class Speed:
 
     device: str
     training: float
-    """Tokens a second through forward, backward and optimiser."""
+    """Tokens a second through forward, backward and optimizer."""
     reading: float
     """Prompt tokens a second."""
     rounds: float

@@ -15,7 +15,7 @@ from skill_ttrl.rl.parallel.ranks import Ranks
 
 @dataclass(frozen=True, slots=True)
 class TurnGradients:
-    """Of each turn of a batch, over all optimiser steps of an update that were taken."""
+    """Of each turn of a batch, over all optimizer steps of an update that were taken."""
 
     absolute_S: Float[Tensor, " S"]
     """Sum over its trained tokens of |d loss / d log-prob|, of the policy loss alone: a KL term or an entropy bonus pulls on all."""
@@ -42,7 +42,7 @@ class GradientTrace:
         self._pending_2_S.index_add_(1, turn_K, torch.stack([gradient_K.abs(), stopped_K.to(gradient_K.dtype)]))
 
     def settle(self, applied: bool) -> None:
-        """Count the micro-batches since the last call, if their optimiser step was taken."""
+        """Count the micro-batches since the last call, if their optimizer step was taken."""
         if applied:
             self._taken_2_S += self._pending_2_S
         self._pending_2_S.zero_()

@@ -1,4 +1,4 @@
-"""Metrics of one policy update, gathered over its micro-batches, optimiser steps and ranks."""
+"""Metrics of one policy update, gathered over its micro-batches, optimizer steps and ranks."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class UpdateMetrics:
         self._computed += tokens
 
     def count(self, norm: float, applied: bool, parts: Mapping[str, float]) -> None:
-        """Count one optimiser step: the norm of the gradient, whether weights changed, and the norm of each part of the model."""
+        """Count one optimizer step: the norm of the gradient, whether weights changed, and the norm of each part of the model."""
         self._norms.append(norm)
         for name, value in parts.items():
             self._parts[name].append(value)
@@ -71,13 +71,13 @@ class UpdateMetrics:
         return whole
 
     def summary(self) -> dict[str, float]:
-        """All metrics: means over tokens, gradient norms as means over the optimiser steps whose norm is finite."""
+        """All metrics: means over tokens, gradient norms as means over the optimizer steps whose norm is finite."""
         updates = len(self._norms)
         result = dict.fromkeys(("policy_loss", "clip_fraction", "approx_kl", "ratio_mean", "ratio_max"), 0.0)
         weights = torch.tensor(self._weights, dtype=torch.float64)
         for name, values in self._means.items():
             column = torch.stack(values).double().cpu()
-            if name == "policy_loss":  # parts of the optimiser steps' losses: they add up
+            if name == "policy_loss":  # parts of the optimizer steps' losses: they add up
                 result[name] = float(column.sum()) / updates
             elif name == "ratio_max":
                 result[name] = float(column.max())

@@ -63,7 +63,7 @@ def save_checkpoint(
         phase: Phase that was trained ("sft", "rl").
         step: Steps of the phase that are done.
         write: Writes the model and its tokenizer in Hugging Face format into the folder it is given, and gives what `trainer.pt` is
-            to hold: optimiser state and the like, as tensors, numbers, strings, lists and dicts of them.
+            to hold: optimizer state and the like, as tensors, numbers, strings, lists and dicts of them.
         state: Trainer state that JSON can hold; the lengths of the append files are added.
         keep: Newest checkpoints of this phase that stay; None keeps all.
         card: Text of `README.md`, the model card.

@@ -68,7 +68,7 @@ ABOUT_RUNS = ("verified", "requires")
 
 @dataclass(frozen=True)
 class Prepared:
-    """An optimisation before it begins."""
+    """An optimization before it begins."""
 
     config: SkillTTRLConfig
     """Resolved; `optimize` is set."""
@@ -167,7 +167,7 @@ def optimize_run(
         document: see `prepare`.
         output: the run's folder; None: `runs/NAME-optimize`.
         overrides: see `prepare`.
-        resume: `auto` continues a folder that holds this very optimisation; `never` refuses it.
+        resume: `auto` continues a folder that holds this very optimization; `never` refuses it.
         chat: the optimizer's model (`skill_ttrl.optimize.calls.ChatFn`); None: `endpoints.optimizer`.
         progress: receives steps, stages and scores.
 
@@ -193,7 +193,7 @@ def optimize_run(
 
 
 def plan_run(run: Prepared, *, success: float | None = None) -> Plan:
-    """Predict the work of an optimisation: rollouts, calls, tokens and cost. Nothing is loaded, sent or written.
+    """Predict the work of an optimization: rollouts, calls, tokens and cost. Nothing is loaded, sent or written.
 
     Args:
         run: see `prepare`.
@@ -283,7 +283,7 @@ def _find_target(
     for given in (source, policy):
         if given is not None and not isinstance(given, Mapping) and is_optimization(given):
             raise ConfigError(
-                f"{given} holds an optimisation. The command that began it continues it; its document is {given}/best_skill.md."
+                f"{given} holds an optimization. The command that began it continues it; its document is {given}/best_skill.md."
             )
     if policy is None and not isinstance(source, Mapping) and is_trained(Path(str(source))):
         source, policy = None, source

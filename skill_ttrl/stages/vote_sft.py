@@ -6,7 +6,7 @@ drawn from the policy as it is at the start. What reinforcement gains beyond thi
 negative examples are worth. With `rl.reward=random` or `format` the phase imitates what a coin or the form of the answer
 chooses: its controls.
 
-The steps of the phase are first those rounds, then the optimiser's. What is imitated is read back from
+The steps of the phase are first those rounds, then the optimizer's. What is imitated is read back from
 `trajectories.jsonl`, where each sample that agrees has the reward 1: the ids that were sampled, nothing is tokenised again.
 """
 
@@ -102,7 +102,7 @@ class VoteRounds(PhaseState):
 
 
 def learn(run: Run) -> int:
-    """Fine-tune on the samples that agree; gives the number of optimiser steps."""
+    """Fine-tune on the samples that agree; gives the number of optimizer steps."""
     run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:

@@ -62,7 +62,7 @@ def rollouts(case: dict[str, Any]) -> RolloutBatch:
 
 
 def gradients(case: dict[str, Any], micro_batch_size: int, **settings: Any) -> tuple[dict[str, Tensor], float]:
-    """The gradient of each parameter when the optimiser takes its step, and the loss without the KL term."""
+    """The gradient of each parameter when the optimizer takes its step, and the loss without the KL term."""
     model = small_model()
     set_weights(model)
     config = RLConfig(

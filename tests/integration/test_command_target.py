@@ -1,4 +1,4 @@
-"""A program as the policy of whole commands: measured, optimised for, and stopped where it hangs."""
+"""A program as the policy of whole commands: measured, optimized for, and stopped where it hangs."""
 
 from __future__ import annotations
 

@@ -119,15 +119,17 @@ def test_example_of_an_algorithm_and_a_loss_of_ones_own_learns_and_its_controls_
 
 @pytest.mark.slow
 def test_example_on_ones_own_problems_improves_without_labels(tmp_path: Path) -> None:
-    told = run_example("own_problems.py", tmp_path, str(tmp_path))
+    told = run_example("own_problems.py", tmp_path, str(tmp_path / "new"))
     before, after = map(float, re.findall(r"avg@16  before (\S+)  after (\S+)", told)[0])
     assert after > before + 0.1, told
-    run = read_run(tmp_path / "run")
+    run = read_run(tmp_path / "new" / "run")
+    again = run_script(ROOT / "examples" / "own_problems.py", str(tmp_path / "new"), cwd=tmp_path)
+    assert again.returncode == 1 and again.stderr.startswith("Error: ") and "already holds a run" in again.stderr
     right = run.metrics[run.metrics["phase"] == "rl"]["ground_truth_ratio"].tolist()  # measured, and never used
     assert len(right) == 20 and sum(right[-2:]) / 2 > sum(right[:2]) / 2 + 0.15
     assert run.summary is not None and run.summary.entropy_before is not None and run.summary.entropy_after is not None
     assert run.summary.entropy_after < run.summary.entropy_before
-    assert (tmp_path / "run" / "summary.json").is_file()
+    assert (tmp_path / "new" / "run" / "summary.json").is_file()
 
 
 def test_example_that_reads_a_run(scratch: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_document_can_be_no_bank_where_the_config_has_none() -> None:
 
 
 @pytest.mark.slow
-def test_killed_and_continued_a_sampled_optimisation_ends_with_the_same_document(tmp_path: Path) -> None:
+def test_killed_and_continued_a_sampled_optimization_ends_with_the_same_document(tmp_path: Path) -> None:
     """At temperature 1 a rollout depends on those that are sampled with it: a part of a batch is sampled with the whole again."""
     told = [*SHOWN, "agent={template: plain, prompts: tiny}", "data.max_prompt_tokens=64", "rollout.max_new_tokens=40"]
     told += ["optimize.epochs=1", "optimize.temperature=1.0", "optimize.selection.tasks=60", "optimize.test_tasks=60"]

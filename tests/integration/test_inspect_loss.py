@@ -22,7 +22,7 @@ from skill_ttrl.stages.inspecting.inspect_loss import inspect_loss
 
 @pytest.fixture(scope="module")
 def made(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two steps, of which half of the rollouts are trained on; one optimiser step each, so that the ratio is 1."""
+    """Two steps, of which half of the rollouts are trained on; one optimizer step each, so that the ratio is 1."""
     path = tmp_path_factory.mktemp("loss") / "run"
     given = [
         "rl.reward=random",

@@ -90,7 +90,7 @@ def test_the_loop_finds_rules_and_counts_what_it_cannot_read(tmp_path: Path) -> 
 def looks_at(run: Path, found: OptimizeSummary) -> None:
     """Every other command knows what the run left."""
     seen = inspect(run)
-    assert seen.kind == "optimisation" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
+    assert seen.kind == "optimization" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
     step = next(row[0] for row in seen.rows if row[1] == "new best")
     edits = step_inspection(run, step)
     assert [row[1] for row in edits.rows] and any(line.startswith("+- ") for line in edits.notes)
@@ -105,7 +105,7 @@ def looks_at(run: Path, found: OptimizeSummary) -> None:
     skills, _ = skills_at(run / "best_skill.md", "document-items")
     rules = [line for line in (run / "best_skill.md").read_text().splitlines() if line.startswith("- ")]
     bank = SkillBank()
-    bank.import_skills(skills.skills, origin=skills.origin, reason="of an optimisation")
+    bank.import_skills(skills.skills, origin=skills.origin, reason="of an optimization")
     assert sorted(f"- {skill.text}" for skill in bank) == sorted(rules)
 
 

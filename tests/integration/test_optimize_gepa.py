@@ -57,7 +57,7 @@ def test_the_whole_command_with_gepa(tmp_path: Path, monkeypatch: pytest.MonkeyP
     best = [(tmp_path / name / "best_skill.md").read_bytes() for name in ("whole", "bounded")]
     assert best[0] == best[1] and whole.test_first and whole.test_best and whole.test_best.hard > whole.test_first.hard
     seen = inspect(tmp_path / "whole")
-    assert seen.kind == "optimisation" and seen.rows[-1][0] == whole.steps == 12
+    assert seen.kind == "optimization" and seen.rows[-1][0] == whole.steps == 12
     step_inspection(tmp_path / "whole", 1)
     assert "gepa_reflect" in (tmp_path / "whole" / "report.html").read_text("utf-8")
     planned = plan_run(prepare(settings("http://127.0.0.1:9")))

@@ -1,4 +1,4 @@
-"""Optimisation killed for real, at any moment: resumed, it has the document and the calls of a run that was never killed."""
+"""Optimization killed for real, at any moment: resumed, it has the document and the calls of a run that was never killed."""
 
 from __future__ import annotations
 

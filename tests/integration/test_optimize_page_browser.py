@@ -1,4 +1,4 @@
-"""The page of an optimisation in a real browser: what models wrote does not act there, and nothing is fetched."""
+"""The page of an optimization in a real browser: what models wrote does not act there, and nothing is fetched."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ def test_hostile_documents_are_shown_and_do_not_act(tmp_path: Path) -> None:
 
     assert "<title>1</title>" in seen(acts)
     shown = seen(page)
-    assert "<title>Optimisation" in shown and "<script" not in shown and "<img" not in shown
+    assert "<title>Optimization" in shown and "<script" not in shown and "<img" not in shown
     assert "<script>alert(1)</script>" in html.unescape(shown) and shown.count("<section") == 4
     assert shown.count('<polyline points="') == 2

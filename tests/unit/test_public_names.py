@@ -65,7 +65,7 @@ def test_version_is_the_distribution_s() -> None:
         "from skill_ttrl.cli.main import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0",
     ],
-    ids=["package", "light names", "text optimiser", "light modules", "cli", "help"],
+    ids=["package", "light names", "text optimizer", "light modules", "cli", "help"],
 )
 def test_light_imports_load_nothing_heavy(statement: str) -> None:
     assert modules_after(statement).isdisjoint(HEAVY)

@@ -53,7 +53,7 @@ class CommandBackend:
     def __init__(self, context: BackendContext) -> None:
         if context.model.trains:
             raise ConfigError(
-                "rollout.backend=command cannot be trained: nothing here changes what a program does. Measure it, or optimise the "
+                "rollout.backend=command cannot be trained: nothing here changes what a program does. Measure it, or optimize the "
                 "document that it reads."
             )
         if context.settings.command is None:

@@ -1,6 +1,6 @@
 """Embeddings that are sums of shared rows: "cabinet 27" has the row of its kind plus the row of its number.
 
-A model whose config.json says `shared_embeddings: true` has such a matrix. It is a plain one to whoever loads it; only the optimiser
+A model whose config.json says `shared_embeddings: true` has such a matrix. It is a plain one to whoever loads it; only the optimizer
 knows the rows (`rl/shared_rows.py`).
 """
 

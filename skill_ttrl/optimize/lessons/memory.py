@@ -1,4 +1,4 @@
-"""The memory of an optimisation besides its documents: notes on the steps of this epoch, and lessons of earlier epochs."""
+"""The memory of an optimization besides its documents: notes on the steps of this epoch, and lessons of earlier epochs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The task of a text optimisation as its user writes it: items by split, and one scored rollout (`skillrl`'s interface)."""
+"""The task of a text optimization as its user writes it: items by split, and one scored rollout (`skillrl`'s interface)."""
 
 from __future__ import annotations
 

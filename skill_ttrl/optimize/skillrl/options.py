@@ -16,7 +16,7 @@ SCHEDULES: tuple[SchedulerMode, ...] = ("constant", "linear", "cosine")
 
 @dataclass
 class SkillOptConfig:
-    """Settings of a text optimisation.
+    """Settings of a text optimization.
 
     Raises:
         ConfigError: an unknown key or a value that cannot be used; all problems at once.

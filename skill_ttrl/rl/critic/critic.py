@@ -36,7 +36,7 @@ MODEL_RATE = 1e-5
 DROPOUT = "critic dropout"
 
 MiniBatches = Iterable[tuple[Int[Tensor, " M"], Denominators]]
-"""Items of each optimiser step, and the divisors of its means."""
+"""Items of each optimizer step, and the divisors of its means."""
 
 
 class Critic:
@@ -71,7 +71,7 @@ class Critic:
         self.head = ValueHead(width, self._decoder.device)
         self._optimizer = self._build_optimizer()
         self.skipped: list[SkippedUpdate] = []
-        """Optimiser steps of the latest update that were not taken, because loss or gradient was not finite."""
+        """Optimizer steps of the latest update that were not taken, because loss or gradient was not finite."""
 
     @torch.no_grad()
     def score(self, batch: RolloutBatch) -> RolloutBatch:
@@ -107,11 +107,11 @@ class Critic:
 
         Args:
             batch: With `values_F` and `returns_F`.
-            mini_batches: One for each optimiser step.
+            mini_batches: One for each optimizer step.
             seed: Of dropout, where the decoder learns.
 
         Returns:
-            `critic/vf_loss` and `critic/vf_clipfrac` (means over the optimiser steps), `critic/grad_norm`, `critic/lr`,
+            `critic/vf_loss` and `critic/vf_clipfrac` (means over the optimizer steps), `critic/grad_norm`, `critic/lr`,
             `critic/updates`, `critic/skipped_updates` (loss or gradient was not finite), and of the values before the update
             `critic/values/mean`, `critic/returns/mean` and `critic/vf_explained_var`. Empty without trained tokens.
         """
@@ -158,7 +158,7 @@ class Critic:
     def _step(
         self, batch: RolloutBatch, indices: Int[Tensor, " M"], denominators: Denominators
     ) -> tuple[float, float, float, bool]:
-        """One optimiser step: (loss, share of clipped tokens, norm of the gradient, whether weights changed)."""
+        """One optimizer step: (loss, share of clipped tokens, norm of the gradient, whether weights changed)."""
         sums = torch.zeros(2, device=self._decoder.device)
         for rows, counts in self._rows(batch, indices):
             part = self._decoder.lay_out(batch, rows)
@@ -214,7 +214,7 @@ class Critic:
         return PolicyOptimizer(optimizers, scaler, self._ranks, parts, offload=self._decoder.offload_optimizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for an exact resume: head, optimiser, and the weights of a decoder that learns."""
+        """State for an exact resume: head, optimizer, and the weights of a decoder that learns."""
         weights = self._decoder.trainable_parameters() if self._learns else {}
         return {
             "head": self.head.state_dict(),

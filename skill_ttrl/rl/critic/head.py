@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 RATE = 0.1
-"""Learning rate times the width of the hidden states, where none is set: an optimiser step moves a value by about so much at most."""
+"""Learning rate times the width of the hidden states, where none is set: an optimizer step moves a value by about so much at most."""
 
 
 class ValueHead(nn.Module):

@@ -17,7 +17,7 @@ AggregationMode = Literal["token-mean", "seq-mean-token-sum", "seq-mean-token-me
 
 @dataclass(frozen=True, slots=True)
 class Denominators:
-    """Divisors of the sums, counted over everything that one optimiser step sees."""
+    """Divisors of the sums, counted over everything that one optimizer step sees."""
 
     tokens: float
     """Trained tokens."""

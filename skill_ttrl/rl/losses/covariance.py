@@ -2,7 +2,7 @@
 
 A token whose log-prob and advantage are both far above the mean moves the entropy most. Which tokens these are is found once for
 a step's whole batch, from the log-probs before the update, so that neither micro-batches nor processes change it. verl looks at each
-micro-batch alone and at the log-probs of the moment; before the first optimiser step the two are the same.
+micro-batch alone and at the log-probs of the moment; before the first optimizer step the two are the same.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Weights spread over the ranks: torch's `fully_shard` (FSDP2) for each decoder layer and then the root.
 
-Each rank holds 1/size of every parameter, gradient and optimiser moment; a layer's whole weights are there while it computes. The
+Each rank holds 1/size of every parameter, gradient and optimizer moment; a layer's whole weights are there while it computes. The
 root is entered through `inside`, because the learner calls decoder and head by themselves and not the model's own `forward`.
 """
 
@@ -41,7 +41,7 @@ class Sharding:
         compute: Dtype of the forward pass where it is not that of the weights; gradients are summed in float32.
         reshard_after_forward: Free a layer's whole weights after its forward pass and gather them again for the backward pass.
             False: hold them until then.
-        offload: Hold shards, gradients and the optimiser's moments in the CPU's memory; the optimiser computes there.
+        offload: Hold shards, gradients and the optimizer's moments in the CPU's memory; the optimizer computes there.
 
     Raises:
         ModelError: the model's decoder layers are not to be found.

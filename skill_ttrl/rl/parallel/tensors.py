@@ -1,4 +1,4 @@
-"""Tensors that may be sharded over the ranks (`DTensor`) or plain: what the optimiser and checkpoints need of both."""
+"""Tensors that may be sharded over the ranks (`DTensor`) or plain: what the optimizer and checkpoints need of both."""
 
 from __future__ import annotations
 

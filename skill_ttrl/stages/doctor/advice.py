@@ -24,7 +24,7 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
     if fixed > available:
         if config.model.lora is None:
             return (
-                "Weights, gradients and optimiser alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
+                "Weights, gradients and optimizer alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
                 "(runtime.parallel=fsdp and --nproc), or take a smaller model."
             )
         return "The weights alone do not fit. Take a smaller model."
@@ -37,7 +37,7 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
         fewer = max(1, config.rollout.max_batch_size // 2)
         return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
     if phase == "step":
-        return "The optimiser's state does not fit: spread it over more GPUs (runtime.parallel=fsdp and --nproc)."
+        return "The optimizer's state does not fit: spread it over more GPUs (runtime.parallel=fsdp and --nproc)."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
     if phase != "sft" and config.rl.micro_batch_tokens is not None:

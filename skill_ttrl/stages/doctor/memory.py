@@ -60,7 +60,7 @@ class MemoryEstimate:
     """`weights gradients optimizer sampler reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
-    """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimiser's state is offloaded."""
+    """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimizer's state is offloaded."""
     engine_rows: float = 0.0
     """Sequences of the longest length whose keys and values fit into the engine's share; 0 without an engine."""
     ranks: int = 1
@@ -96,7 +96,7 @@ def estimate_memory(
     - sampler: the copy of the model that `hf` samples with under `rl.max_staleness`; then it samples while the learner learns.
     - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
       refresh.
-    - critic: weights, gradients and optimiser of `rl.critic.model`, which is taken to be as large as the policy.
+    - critic: weights, gradients and optimizer of `rl.critic.model`, which is taken to be as large as the policy.
     - activations, logits, heap: see `backward_bytes`; prompts that packed samples share count once.
     - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
     - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its

@@ -1,6 +1,6 @@
 """Memory of one rank of several, from that of one process alone. Sizes are bytes.
 
-With `ddp` each rank holds all weights and computes its share of the rows. With `fsdp` weights, gradients, optimiser and reference are
+With `ddp` each rank holds all weights and computes its share of the rows. With `fsdp` weights, gradients, optimizer and reference are
 spread over the ranks, and each gathers what it computes with: a layer at a time, or everything to sample with.
 """
 
@@ -27,7 +27,7 @@ def spread(
     samples_here: bool,
 ) -> dict[str, int]:
     """Parts of one rank; `gathered` is of weights while gradients are computed, `gathered_to_sample` while it samples, and
-    `optimizer_in_step` the optimiser's state while it takes a step, where that is elsewhere at other times.
+    `optimizer_in_step` the optimizer's state while it takes a step, where that is elsewhere at other times.
 
     Gathered while gradients are computed: what is in no layer (embedding, head), two layers, of which one is fetched ahead, and a
     layer's gradient, computed and summed up in float32.

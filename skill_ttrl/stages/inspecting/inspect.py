@@ -55,7 +55,7 @@ OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, an optimisation, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
+    """Look at a run, an optimization, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.

@@ -118,7 +118,7 @@ def _settings(path: Path) -> RLConfig:
 
 
 def _standstill(row: Mapping[str, Any], rl: RLConfig, step: int) -> str | None:
-    """Why the step took no optimiser step although it had something to learn from; None where it took one."""
+    """Why the step took no optimizer step although it had something to learn from; None where it took one."""
     if row.get("updates") != 0:
         return None
     if rl.critic is not None and step < rl.critic.warmup_steps:

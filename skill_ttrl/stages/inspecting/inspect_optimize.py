@@ -1,4 +1,4 @@
-"""Views of `skillttrl inspect` for an optimisation: its steps, and the edits of one step with the change of the document."""
+"""Views of `skillttrl inspect` for an optimization: its steps, and the edits of one step with the change of the document."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACTIONS = {
 
 
 def optimize_inspection(path: Path, *, limit: int) -> Inspection:
-    """The steps of an optimisation, the newest `limit` of them, and what it reached.
+    """The steps of an optimization, the newest `limit` of them, and what it reached.
 
     Raises:
         RunFolderError: a file of it cannot be read.
@@ -55,7 +55,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
     elif (path / USAGE).is_file():
         notes += usage_lines(usage_report(read_usage(path / USAGE)))
     notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
-    return Inspection("optimisation", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
+    return Inspection("optimization", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
 
 
 def _of_trainer(path: Path, limit: int) -> Inspection:
@@ -70,18 +70,18 @@ def _of_trainer(path: Path, limit: int) -> Inspection:
             low, high = summary[f"{key}_interval"]
             notes.append(f"Test, {name} document: {score:.3f} [{low:.3f}, {high:.3f}].")
     notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
-    return Inspection("optimisation", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
+    return Inspection("optimization", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
 
 
 def step_inspection(path: Path, step: int) -> Inspection:
     """The edits of a step with their statuses, and the candidate as a diff.
 
     Raises:
-        ConfigError: it is no optimisation, or there is no such step.
+        ConfigError: it is no optimization, or there is no such step.
         RunFolderError: a file of it cannot be read.
     """
     if not is_optimization(path):
-        raise ConfigError(f"{path} holds no optimisation: --step of it is for `skillttrl inspect RUN --loss`.")
+        raise ConfigError(f"{path} holds no optimization: --step of it is for `skillttrl inspect RUN --loss`.")
     row = next((row for row in history(path) if row.get("step") == step), None)
     if row is None:
         raise ConfigError(f"{path} has no step {step}: it has done {len(history(path))}, from 1.")
@@ -116,7 +116,7 @@ def step_inspection(path: Path, step: int) -> Inspection:
 
 
 def history(path: Path) -> list[Mapping[str, Any]]:
-    """The steps that an optimisation has finished."""
+    """The steps that an optimization has finished."""
     found: list[Mapping[str, Any]] = read_json(path / "history.json", [])
     return found
 

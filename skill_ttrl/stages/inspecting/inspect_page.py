@@ -1,4 +1,4 @@
-"""The page of a run or of an optimisation, written where the user wants it; the run may still go on."""
+"""The page of a run or of an optimization, written where the user wants it; the run may still go on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def write_page(path: str | Path, file: str | Path) -> Path:
     """Write the page of what a folder holds to `file`.
 
     Raises:
-        RunFolderError: it holds neither a run nor an optimisation, cannot be read, or `file` cannot be written.
+        RunFolderError: it holds neither a run nor an optimization, cannot be read, or `file` cannot be written.
     """
     path, file = Path(path), Path(file)
     page = page_of(path)
@@ -27,7 +27,7 @@ def write_page(path: str | Path, file: str | Path) -> Path:
 
 
 def page_of(path: Path) -> str:
-    """The page of a run (see `run_page`) or of an optimisation (see `optimize_page`) as one HTML document.
+    """The page of a run (see `run_page`) or of an optimization (see `optimize_page`) as one HTML document.
 
     Raises:
         RunFolderError: it is neither, or cannot be read.
@@ -36,4 +36,4 @@ def page_of(path: Path) -> str:
         return optimize_html(read_history(path))
     if RunFolder.exists(path):
         return report_html(read_run(path))
-    raise RunFolderError(f"{path} has no page: it is no folder of a run, and none of an optimisation that has begun.")
+    raise RunFolderError(f"{path} has no page: it is no folder of a run, and none of an optimization that has begun.")

@@ -1,4 +1,4 @@
-"""`--dry-run` of an optimisation: rollouts, calls and tokens, step by step and in all, before anything is sent.
+"""`--dry-run` of an optimization: rollouts, calls and tokens, step by step and in all, before anything is sent.
 
 A number that depends on what happens is a span: at least, at most. With an assumed share of successes it is one number; then no candidate
 passes, every evaluation is whole, no result is reused, and every answer is a patch of `edit_budget` edits.
@@ -80,7 +80,7 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class Counted:
-    """Rollouts and calls of an optimisation."""
+    """Rollouts and calls of an optimization."""
 
     steps: tuple[StepPlan, ...]
     before: Span
@@ -108,7 +108,7 @@ class Counted:
 
 
 def count(config: OptimizeConfig, sizes: Sizes, success: float | None = None, *, reuses: bool = False) -> Counted:
-    """The rollouts and calls of an optimisation by `LOOP` and `LLM`.
+    """The rollouts and calls of an optimization by `LOOP` and `LLM`.
 
     Args:
         config: sizes of batches and merges, the schedule, the gate.

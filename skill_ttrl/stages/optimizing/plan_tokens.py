@@ -1,4 +1,4 @@
-"""Tokens and cost of a planned optimisation: what is known beforehand, rendered; the rest as bounds. A token is taken for 4 characters."""
+"""Tokens and cost of a planned optimization: what is known beforehand, rendered; the rest as bounds. A token is taken for 4 characters."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class PlannedWork:
 
 @dataclass(frozen=True)
 class Plan:
-    """The predicted work of an optimisation."""
+    """The predicted work of an optimization."""
 
     name: str
     epochs: int
@@ -95,7 +95,7 @@ def make_plan(
     success: float | None,
     reuses: bool,
 ) -> Plan:
-    """The plan of an optimisation. Nothing is loaded and nothing is sent.
+    """The plan of an optimization. Nothing is loaded and nothing is sent.
 
     Args:
         config: resolved, with its section `optimize`.

@@ -1,4 +1,4 @@
-"""The folder of an optimisation: a run folder with a journal, and a file that says what its results depend on.
+"""The folder of an optimization: a run folder with a journal, and a file that says what its results depend on.
 
 `optimize.json` marks it. Its `made_with` holds what the config does not say: the weights, the first document, the tasks and the prompts.
 """
@@ -24,7 +24,7 @@ Resume = Literal["auto", "never"]
 
 
 def is_optimization(path: str | Path) -> bool:
-    """True if a folder is that of an optimisation."""
+    """True if a folder is that of an optimization."""
     return Path(path).joinpath(IDENTITY).is_file()
 
 
@@ -37,7 +37,7 @@ def open_folder(
     resume: Resume,
     source: str | None = None,
 ) -> Iterator[RunFolder]:
-    """The folder of this optimisation, new or as it was left, locked inside the block.
+    """The folder of this optimization, new or as it was left, locked inside the block.
 
     Args:
         path: where it is.
@@ -66,7 +66,7 @@ def open_folder(
 
 
 def _discard_unstarted(folder: RunFolder) -> None:
-    """Leave nothing of an optimisation in which nothing was done."""
+    """Leave nothing of an optimization in which nothing was done."""
     entries = {entry.name for entry in folder.path.iterdir() if not entry.name.startswith(".")}
     if entries - {"config.yaml.mac", "config_source.yaml.mac"} <= {
         "run.json",
@@ -82,9 +82,9 @@ def _discard_unstarted(folder: RunFolder) -> None:
 def _identify(folder: RunFolder, config: SkillTTRLConfig, made_with: Mapping[str, Any]) -> None:
     path = folder.path
     if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: a mended config begins anew
-        there = read_identity(path / IDENTITY, f"{path} holds an optimisation")["made_with"]
+        there = read_identity(path / IDENTITY, f"{path} holds an optimization")["made_with"]
         folder.belongs_to(config)
-        check_made_with(there, made_with, f"{path} holds an optimisation", "policy, document, tasks and prompts")
+        check_made_with(there, made_with, f"{path} holds an optimization", "policy, document, tasks and prompts")
         folder.take_config(config)  # limits may differ
         return
     if any(folder.sizes().values()) or folder.checkpoints.exists():

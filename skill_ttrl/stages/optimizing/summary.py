@@ -1,4 +1,4 @@
-"""The outcome of an optimisation, as `summary.json` has it: scores with intervals, decisions, and work by stage.
+"""The outcome of an optimization, as `summary.json` has it: scores with intervals, decisions, and work by stage.
 
 It is the same for a run that was stopped and continued as for one that never was.
 """
@@ -59,7 +59,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeSummary:
-    """The outcome of an optimisation."""
+    """The outcome of an optimization."""
 
     name: str
     seed: int
@@ -111,7 +111,7 @@ def summarize(
     items: Mapping[str, int],
     usage: Mapping[str, Any],
 ) -> OptimizeSummary:
-    """The summary of a finished optimisation."""
+    """The summary of a finished optimization."""
     asked, level, rows = config.optimize, config.eval.confidence, found.rows
     assert asked is not None
     first, best = _graded_pairs(found.test_first, found.test_best)
@@ -175,7 +175,7 @@ def read_summary(folder: Path) -> OptimizeSummary | None:
         return None
     except (OSError, ValidationError) as error:
         problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise RunFolderError(f"{file} is no summary of an optimisation: {problem}.") from None
+        raise RunFolderError(f"{file} is no summary of an optimization: {problem}.") from None
 
 
 def summary_lines(found: OptimizeSummary) -> list[str]:

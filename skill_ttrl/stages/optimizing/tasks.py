@@ -1,4 +1,4 @@
-"""Tasks of an optimisation by role: training, selection and test. No task has two roles."""
+"""Tasks of an optimization by role: training, selection and test. No task has two roles."""
 
 from __future__ import annotations
 

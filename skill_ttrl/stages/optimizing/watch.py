@@ -1,4 +1,4 @@
-"""Listeners to the loop of an optimisation: its progress, its spending by stage, and several listeners as one."""
+"""Listeners to the loop of an optimization: its progress, its spending by stage, and several listeners as one."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ HF_LAUNCH_SECONDS = 3.0e-3
 """A layer's decoding round with `rollout.backend: hf` on an H100, which starts every kernel from Python: 18.6 s for 256 rounds of 24 layers
 (docs/speed-results.md, "On a GPU")."""
 ADAM_BYTES = 28
-"""Of a trainable number in an optimiser's step: weight, gradient and two moments are read, all but the gradient written, 4 bytes each."""
+"""Of a trainable number in an optimizer's step: weight, gradient and two moments are read, all but the gradient written, 4 bytes each."""
 RECORD_SECONDS = 1.0e-4
 """Votes, rewards and files of a rollout's turn, on the driver's CPU: 0.1 s for the 1,024 rollouts of a step of `quickstart`."""
 
@@ -83,7 +83,7 @@ def decoding(config: SkillTTRLConfig, shape: DecoderShape, machine: Machine, wor
 
 
 def update_seconds(config: SkillTTRLConfig, shape: DecoderShape, machine: Machine, work: Workload) -> float:
-    """Seconds of a step's update: operations or communication, whichever takes longer, and the optimiser's steps.
+    """Seconds of a step's update: operations or communication, whichever takes longer, and the optimizer's steps.
 
     A mini-batch is shared out in whole sequences, so the fullest rank counts. Communication: `communication_seconds`.
     """
@@ -109,7 +109,7 @@ def communication_seconds(
     """Seconds in which ranks exchange weights and gradients, of rings, (n - 1) / n of the bytes each way.
 
     `fsdp`: each micro-batch gathers the weights for the forward and again for the backward pass (once without
-    `runtime.reshard_after_forward`), and scatters the gradients. `ddp`: each optimiser's step adds the gradients up, twice their size
+    `runtime.reshard_after_forward`), and scatters the gradients. `ddp`: each optimizer's step adds the gradients up, twice their size
     (ZeRO, arXiv 1910.02054, section 7).
     """
     ranks = machine.learner_gpus

@@ -1,4 +1,4 @@
-"""Counts of one RL step: rollouts, tokens, sequences, optimiser steps; bounds from a config, or means of a run that was made."""
+"""Counts of one RL step: rollouts, tokens, sequences, optimizer steps; bounds from a config, or means of a run that was made."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Workload:
     trained: int
     """Sequences that are learned from."""
     updates: int
-    """Optimiser steps, over all passes."""
+    """Optimizer steps, over all passes."""
     whole_episode: bool
     """An episode is one sequence, which grows turn by turn."""
     passes: float

@@ -149,7 +149,7 @@ def measured(path: str | Path) -> Measured:
 def _of_run(path: Path) -> Measured:
     if is_optimization(path):
         raise RunFolderError(
-            f"{path} holds an optimisation, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
+            f"{path} holds an optimization, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
             "POLICY --document FILE --output FOLDER for each, then compare the folders."
         )
     file = path / "evaluations.jsonl"

@@ -1,4 +1,4 @@
-"""The history of an optimisation as its folder tells it; works while the run is still going on, and for `SkillOptTrainer`'s folders."""
+"""The history of an optimization as its folder tells it; works while the run is still going on, and for `SkillOptTrainer`'s folders."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class HistoryStep:
 
 @dataclass(frozen=True)
 class OptimizeHistory:
-    """The content of an optimisation's folder."""
+    """The content of an optimization's folder."""
 
     path: Path
     steps: Sequence[HistoryStep]
@@ -73,18 +73,18 @@ class OptimizeHistory:
 
 
 def is_optimization(path: Path) -> bool:
-    """True for the folder of an optimisation that has begun."""
+    """True for the folder of an optimization that has begun."""
     return (path / STATE).is_file() and (path / "current_skill.md").is_file()
 
 
 def read_history(path: Path) -> OptimizeHistory:
-    """Read the folder of an optimisation.
+    """Read the folder of an optimization.
 
     Raises:
         RunFolderError: it is none, or one of its files cannot be read.
     """
     if not is_optimization(path):
-        raise RunFolderError(f"{path} is no folder of an optimisation that has begun: it has no {STATE}.")
+        raise RunFolderError(f"{path} is no folder of an optimization that has begun: it has no {STATE}.")
     summary = _json(path / "summary.json", None)
     first = _text(path / "skills" / "skill_v0000.md")
     tests = tuple(_json(path / f"test_eval_{name}" / "results.json", []) for name in ("baseline", "best"))

@@ -1,4 +1,4 @@
-"""The page of an optimisation: its outcome, a chart of its scores, and the document's history as differences, in one HTML file."""
+"""The page of an optimization: its outcome, a chart of its scores, and the document's history as differences, in one HTML file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GATE = {
 
 
 def write_optimize_html(path: Path) -> Path:
-    """Write `report.html` into the folder of an optimisation.
+    """Write `report.html` into the folder of an optimization.
 
     Raises:
         RunFolderError: it is none, a file in it cannot be read, or it cannot be written.
@@ -53,7 +53,7 @@ def optimize_html(history: OptimizeHistory) -> str:
     name = summary.get("name") or summary.get("env") or history.path.name
     return render_report(
         "optimize",
-        f"Optimisation {_clean(name)}",
+        f"Optimization {_clean(name)}",
         facts=_facts(history),
         outcome=_outcome(history),
         chart=score_chart(history),

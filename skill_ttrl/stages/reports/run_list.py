@@ -24,7 +24,7 @@ class ListedRun:
     created: str
     """When it was begun, ISO 8601."""
     kind: str = "train"
-    """`train`, or `optimize` for the optimisation of a document; then `before` and `after` are test success with the first and the best."""
+    """`train`, or `optimize` for the optimization of a document; then `before` and `after` are test success with the first and the best."""
     name: str = ""
     seed: int | None = None
     phases: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""The benchmarks of the text optimiser run, and count what was done."""
+"""The benchmarks of the text optimizer run, and count what was done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The gate of the text optimiser by its rules, and that an abandoned candidate is one that would have been rejected."""
+"""The gate of the text optimizer by its rules, and that an abandoned candidate is one that would have been rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole optimisation under a budget of requests, tokens or money: never exceeded, also by requests at once, and gone on with later."""
+"""A whole optimization under a budget of requests, tokens or money: never exceeded, also by requests at once, and gone on with later."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ def test_what_a_client_does_not_say_is_estimated_and_a_failure_is_a_request() ->
     Ledger().hold()  # no budget: nothing is reserved
 
 
-def test_an_optimisation_stops_before_it_exceeds_its_budget_and_goes_on_with_more(tmp_path: Path) -> None:
+def test_an_optimization_stops_before_it_exceeds_its_budget_and_goes_on_with_more(tmp_path: Path) -> None:
     class Client(BaseLLMClient):
         def chat(self, *, system: str, user: str, **how: Any) -> tuple[str, dict[str, Any]]:
             return world.answer(user, str(how["stage"])), {"prompt_tokens": len(user) // 4, "completion_tokens": 40}

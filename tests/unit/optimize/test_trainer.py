@@ -395,7 +395,7 @@ def raises(error: Exception, where: str = "") -> Callable[[dict[str, Any]], Any]
         (Breaks(lambda item: RolloutResult("1", extras={"x": object()})), EnvError, "not JSON serializable"),
     ],
 )
-def test_what_cannot_be_optimised_is_said(tmp_path: Path, env: SkillEnv, error: type[Exception], said: str) -> None:
+def test_what_cannot_be_optimized_is_said(tmp_path: Path, env: SkillEnv, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         ours(tmp_path, Scripted(), env=env)
 

@@ -52,7 +52,7 @@ def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
 def gradient_of_update(
     policy: Policy, learner: LocalLearner, batch: RolloutBatch
 ) -> tuple[list[Tensor], dict[str, float]]:
-    """The gradient as it is when the optimiser takes its step."""
+    """The gradient as it is when the optimizer takes its step."""
     taken: list[Tensor] = []
     inner = learner._optimizer._optimizers[0]
     handle = inner.register_step_pre_hook(
@@ -229,7 +229,7 @@ def test_muon_takes_the_hidden_matrices_of_a_policy_that_reinforces(
     assert moved and all(".layers." in name and name.endswith("proj.weight") for name in moved)
 
 
-def test_the_learning_rate_follows_the_schedule_by_optimiser_step(
+def test_the_learning_rate_follows_the_schedule_by_optimizer_step(
     make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
 ) -> None:
     settings_ = config(mini_batch_size=1, warmup_steps=6, learning_rate=6e-3)

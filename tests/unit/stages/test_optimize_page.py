@@ -1,4 +1,4 @@
-"""The page of an optimisation: it tells the folder's history, parses as HTML, and what models wrote stays text."""
+"""The page of an optimization: it tells the folder's history, parses as HTML, and what models wrote stays text."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_models_wrote_stays_text(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_has_a_page_and_another_folder_has_none(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="no folder of an optimisation"):
+    with pytest.raises(RunFolderError, match="no folder of an optimization"):
         write_optimize_html(tmp_path)
     with pytest.raises(BudgetError):
         run(World(die_after=24), tmp_path, OptimizeConfig(epochs=2, batch_size=6, minibatch_size=2, workers=1))

@@ -50,7 +50,7 @@ def test_nothing_else_reads_it() -> None:
         placed(place="bank", granularity="items")
 
 
-def test_a_program_is_optimised_for_by_its_config() -> None:
+def test_a_program_is_optimized_for_by_its_config() -> None:
     config = {
         "env": {"id": "qa", "train_tasks": 16},
         "rollout": {"backend": "command"},

@@ -318,7 +318,7 @@ def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None
 
 
 def probe(settings: dict[str, Any]) -> dict[str, int]:
-    """Sample and update with a random model, two optimiser steps a step; resident memory before it is there, and the peak of each phase."""
+    """Sample and update with a random model, two optimizer steps a step; resident memory before it is there, and the peak of each phase."""
     import asyncio
 
     from transformers import Qwen2Config, Qwen2ForCausalLM

@@ -1,4 +1,4 @@
-"""The plan of an optimisation is what is used: exactly where the success is known, else within its bounds."""
+"""The plan of an optimization is what is used: exactly where the success is known, else within its bounds."""
 
 from __future__ import annotations
 
