@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
+
+from skill_ttrl.errors import ConfigError
 
 
 @torch.no_grad()
@@ -32,6 +34,11 @@ def weight_shapes(model: Any) -> list[tuple[str, torch.dtype, list[int]]]:
 def _in_checkpoint(model: Any) -> Iterator[tuple[str, Tensor, Any]]:
     """(name in a checkpoint, parameter, the layer whose adapters are to be folded into it or None)."""
     adapted = has_adapters(model)
+    if adapts_tied_head(model):
+        raise ConfigError(
+            "model.lora.target_modules adapts the embedding or the head of a model in which both are one matrix: a sampler with "
+            "weights of its own cannot follow. Leave embed_tokens and lm_head out, or set rollout.backend=hf."
+        )
     base = model.get_base_model() if adapted else model
     layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}
     for name, parameter in base.named_parameters():
@@ -40,6 +47,27 @@ def _in_checkpoint(model: Any) -> Iterator[tuple[str, Tensor, Any]]:
             yield f"{owner}.{kind}", parameter, layers[owner] if kind == "weight" else None
         elif not any(name.startswith(f"{layer}.") for layer in layers):
             yield name, parameter, None
+
+
+def adapts_tied_head(model: Any) -> bool:
+    """True if adapters sit on the embedding or the head of a model in which both are one matrix."""
+    if not has_adapters(model):
+        return False
+    base = model.get_base_model()
+    ends = base.get_input_embeddings(), base.get_output_embeddings()
+    matrices = [getattr(end, "base_layer", end).weight for end in ends]
+    return matrices[0] is matrices[1] and any(hasattr(end, "get_delta_weight") for end in ends)
+
+
+def merge_adapters(model: Any) -> Any:
+    """Fold adapters into the weights, for a model without peft. Where they part the head from the embedding, it gets a matrix of its own."""
+    if adapts_tied_head(model):
+        base = model.get_base_model()
+        head = base.get_output_embeddings()
+        layer = getattr(head, "base_layer", head)
+        layer.weight = nn.Parameter(layer.weight.detach().clone(), requires_grad=False)
+        base.config.tie_word_embeddings = base.config.get_text_config().tie_word_embeddings = False
+    return model.merge_and_unload()
 
 
 @torch.no_grad()

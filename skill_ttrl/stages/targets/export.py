@@ -12,6 +12,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.models.load import load_checkpoint, save_model
 from skill_ttrl.llm.models.shards import SHARDS, is_sharded
+from skill_ttrl.llm.models.weights import merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
@@ -51,7 +52,7 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
             if merged or is_sharded(trained.weights):
                 loaded = load_checkpoint(trained.weights, device="cpu", base=trained.config.model)
                 model: Any = loaded.model
-                save_model(model.merge_and_unload() if merged else model, loaded.tokenizer, building)
+                save_model(merge_adapters(model) if merged else model, loaded.tokenizer, building)
             else:
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES, SHARDS), dirs_exist_ok=True

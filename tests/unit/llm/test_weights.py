@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from skill_ttrl.config import LoraConfig
-from skill_ttrl.llm.models.load import add_lora
-from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights, take_weights, trained_weights
+from skill_ttrl.config import LoraConfig, ModelConfig
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.llm.models.load import add_lora, load_model, save_model
+from skill_ttrl.llm.models.weights import (
+    each_trained_weight,
+    full_weights,
+    merge_adapters,
+    pack_weights,
+    take_weights,
+    trained_weights,
+)
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -36,3 +45,25 @@ def test_a_model_that_lacks_one_of_them_says_which(tiny_model: tuple[Any, Any]) 
     name, _ = weights.popitem()
     with pytest.raises(KeyError, match=name):
         take_weights(deepcopy(tiny_model[0]), pack_weights(weights.items()))
+
+
+@pytest.mark.parametrize("targets", [["q_proj", "lm_head"], ["embed_tokens"], ["embed_tokens", "lm_head"], ["q_proj"]])
+def test_merged_adapters_give_the_logits_of_the_adapters(
+    targets: list[str], tiny_model: tuple[Any, Any], tmp_path: Path
+) -> None:
+    model: Any = add_lora(deepcopy(tiny_model[0]), LoraConfig(r=2, alpha=4, target_modules=targets), seed=0).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(parameter.requires_grad * 0.3)
+        ids = torch.arange(3, 12)[None]
+        wanted = model(input_ids=ids).logits
+        save_model(merge_adapters(model), tiny_model[1], tmp_path)
+        merged: Any = load_model(ModelConfig(path=str(tmp_path)), device="cpu").model
+        torch.testing.assert_close(merged(input_ids=ids).logits, wanted, atol=1e-4, rtol=1e-4)
+    assert merged.config.tie_word_embeddings == (targets == ["q_proj"])
+
+
+def test_weights_are_not_handed_over_where_adapters_part_a_head_from_its_embedding(tiny_model: tuple[Any, Any]) -> None:
+    model = add_lora(deepcopy(tiny_model[0]), LoraConfig(r=2, alpha=4, target_modules=["lm_head"]), seed=0)
+    with pytest.raises(ConfigError, match=r"model\.lora\.target_modules.*rollout\.backend=hf"):
+        dict(full_weights(model))
