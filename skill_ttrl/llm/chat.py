@@ -32,7 +32,9 @@ def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
     """`encode_chat` of many conversations: a fast tokenizer takes less time for all of them together."""
     if not getattr(tokenizer, "chat_template", None):
         texts = ["\n\n".join(message.content for message in messages) for messages in conversations]
-        return [tuple(ids) for ids in tokenizer(texts, split_special_tokens=True)["input_ids"]] if texts else []
+        found = tokenizer(texts, split_special_tokens=True)["input_ids"] if texts else []
+        # Some tokenizers end every text with eos: the answer would begin after the end.
+        return [tuple(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids) for ids in found]
     control = control_tokens(tokenizer)
     turns = [
         [{"role": message.role, "content": mark_control(message.content, control)} for message in messages]
@@ -101,6 +103,23 @@ def turn_end(tokenizer: Any) -> int:
     return _growing(tokenizer).end_id
 
 
+def answer_end(tokenizer: Any) -> int:
+    """The token by which a single answer ends: the chat template's, or the tokenizer's eos where there is no template or it ends none."""
+    if getattr(tokenizer, "chat_template", None):
+        turns = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _SAID}]
+        found = _control_after(control_tokens(tokenizer), render(tokenizer, turns), _SAID)
+        if found is not None:
+            return int(tokenizer.convert_tokens_to_ids(found))
+    return int(tokenizer.eos_token_id)
+
+
+def _control_after(control: re.Pattern[str], text: str, said: str) -> str | None:
+    """The control token that follows `said` in a rendered conversation; None: another text does, or nothing."""
+    _, _, after = text.rpartition(said)
+    found = control.search(after)
+    return found[0] if found is not None and not after[: found.start()].strip() else None
+
+
 def missing_end(tokenizer: Any, completion: Completion) -> tuple[int, ...]:
     """The end token of an answer that lacks it, which was cut off or ended at a text; else nothing.
 
@@ -145,13 +164,13 @@ def _look_at(tokenizer: Any, template: str) -> _Growing:
                 f"agent.context_mode=episode continues a conversation token by token, but the model's chat template changes {what} as a "
                 "conversation goes on. Set agent.context_mode=conversation, or give the tokenizer a template that only appends."
             )
-        end = control.search(longer, len(begun + said))
-        if end is None or longer[len(begun + said) : end.start()].strip():
+        end = _control_after(control, longer, said)
+        if end is None:
             raise ConfigError(
                 "agent.context_mode=episode needs a chat template that ends an answer with a control token, and the model's does not. Set "
                 "agent.context_mode=conversation, or give the tokenizer a template that does."
             )
-        end_id = names[end[0]]
+        end_id = names[end]
     ending = frozenset(index for name, index in names.items() if control.fullmatch(name))
     return _Growing(template, control, end_id, ending)
 
@@ -194,11 +213,24 @@ def _encode_all(tokenizer: Any, texts: Iterable[str], **options: bool) -> dict[s
     return dict(zip(different, found, strict=True))
 
 
-def template_warning(backend: Any) -> str:
-    """A warning that a policy's prompts follow no chat template; empty where they do, or where its server renders them."""
+def template_warning(backend: Any, messages: Sequence[Message]) -> str:
+    """A warning that prompts such as `messages` follow no chat template, or that it drops their system message.
+
+    Empty where neither is so, or where the policy's server renders them.
+    """
     tokenizer = getattr(backend, "tokenizer", None)
-    if tokenizer is None or getattr(tokenizer, "chat_template", None):
+    if tokenizer is None:
         return ""
+    if getattr(tokenizer, "chat_template", None):
+        turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]
+        if all(each.role != "system" for each in messages) or _SAID in render(
+            tokenizer, turns, add_generation_prompt=True
+        ):
+            return ""
+        return (
+            "The model's chat template drops the system message: nothing of agent.system, nor of a document placed there, reaches the "
+            "model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
+        )
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
         "A model that was tuned for conversations was trained on another format; see docs/models.md."
@@ -234,7 +266,7 @@ def control_tokens(tokenizer: Any) -> re.Pattern[str]:
 
 
 def end_ids(model: Any, tokenizer: Any) -> set[int]:
-    """Ids that end a completion: the generation config's and the tokenizer's.
+    """Ids that end a completion: the generation config's, the tokenizer's and the chat template's.
 
     Raises:
         ModelError: there are none, so no completion could ever end.
@@ -242,6 +274,8 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     listed = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     named = [*(listed if isinstance(listed, list) else [listed]), tokenizer.eos_token_id]
     ids = {int(token) for token in named if token is not None}
+    if getattr(tokenizer, "chat_template", None) and ids:
+        ids.add(answer_end(tokenizer))
     if not ids:
         raise ModelError(
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."

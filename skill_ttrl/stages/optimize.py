@@ -19,6 +19,7 @@ from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
 from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
+from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import ChatFn, check_chat
 from skill_ttrl.optimize.chat import EndpointChat
@@ -231,6 +232,9 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         )
         rollouts, items = stack.enter_context(opened)
         rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
+        reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
+        if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):
+            progress.notice(warning, warning=True)
         if chat is None and (options.optimizer == REMOTE or config.endpoints.optimizer is not None):
             chat = stack.enter_context(EndpointChat(config.endpoints))
         calls = StagedCalls(

@@ -283,7 +283,11 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
         ledger=session.ledger,
         warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
     )
-    for text in (template_warning(run.components.backend), uncorrected_staleness(config), *prepared.warnings):
+    for text in (
+        template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),
+        uncorrected_staleness(config),
+        *prepared.warnings,
+    ):
         if text:
             run.warn(text)
     for name, seconds in prepared.seconds.items():

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import TokenizerMixin, end_ids
+from skill_ttrl.llm.chat import TokenizerMixin, answer_end, end_ids
 from skill_ttrl.llm.hf.choices import ChoiceTokens
 from skill_ttrl.llm.hf.constrained import Draft, sample_choices
 from skill_ttrl.llm.hf.decoding import Decoding, takes_slot_masks
@@ -82,9 +82,9 @@ class HFBackend(TokenizerMixin):
         self.supports_structured_outputs = True
         self.eos_ids = end_ids(model, tokenizer)
         self.pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+        self._vocabulary = 1 + max(tokenizer.get_vocab().values())
         self._stop_texts = cache(lambda stop: StopTexts(stop, tokenizer) if stop else None)
-        end = tokenizer.eos_token_id
-        self._choices = ChoiceTokens(tokenizer, end if end in self.eos_ids else min(self.eos_ids))
+        self._choices = ChoiceTokens(tokenizer, answer_end(tokenizer))
         self.kept_bytes = kept_bytes
         self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
@@ -200,7 +200,9 @@ class HFBackend(TokenizerMixin):
         uniform_N_T = row_uniforms(batch.seeds, longest).to(device)
         running_M = torch.arange(count, device=device)
         for step in range(longest):
-            token_M, logprob_M = sample_token(decoding.logits_S_V, sampling, uniform_N_T[running_M, step], slots_M)
+            token_M, logprob_M = sample_token(
+                decoding.logits_S_V, sampling, uniform_N_T[running_M, step], slots_M, self._vocabulary
+            )
             tokens_N_T[running_M, step], logprobs_N_T[running_M, step] = token_M, logprob_M
             lengths_N[running_M] = step + 1
             ended_M = torch.isin(token_M, eos)

@@ -35,6 +35,7 @@ def sample_token(
     sampling: Sampling,
     uniform_M: Float[Tensor, " M"],
     rows_M: Int[Tensor, " M"] | None = None,
+    vocabulary: int | None = None,
 ) -> tuple[Int[Tensor, " M"], Float[Tensor, " M"]]:
     """Tokens and their log-probabilities (nats) at the sampling temperature, before any truncation.
 
@@ -47,6 +48,7 @@ def sample_token(
         sampling: Temperature and truncation.
         uniform_M: A float32 number in [0, 1) for each token.
         rows_M: The distribution of each token; None: token i comes from distribution i.
+        vocabulary: Ids from here on are not drawn: rows that pad a model's vocabulary, of which the tokenizer has no text.
     """
     logits_S_V = logits_S_V.float()
     if rows_M is None:
@@ -54,10 +56,11 @@ def sample_token(
     if sampling.temperature > 0:
         logits_S_V = logits_S_V / sampling.temperature
     logprobs_S_V = torch.log_softmax(logits_S_V, dim=-1)
+    drawn_S_V = logprobs_S_V[:, :vocabulary]
     if sampling.temperature == 0:
-        token_M = logprobs_S_V.argmax(-1)[rows_M]
+        token_M = drawn_S_V.argmax(-1)[rows_M]
     else:
-        token_M = _invert(truncate(logprobs_S_V, sampling), uniform_M, rows_M)
+        token_M = _invert(truncate(drawn_S_V, sampling), uniform_M, rows_M)
     return token_M, logprobs_S_V[rows_M, token_M]
 
 

@@ -160,7 +160,7 @@ def build_for_eval(
     envs = make_envs(config, every)
     warn_unlisted(config, lists_actions(envs.acquire(1)[0], every, config.seed), progress)
     parts = build_policy(config, weights=weights, notice=progress.notice)
-    if unformatted := template_warning(parts.backend):
+    if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
     with ExitStack() as stack:
         stack.callback(parts.backend.close)

@@ -16,7 +16,7 @@ from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs.lookup import env_fixed_actions
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
-from skill_ttrl.llm.chat import encode_chats, encode_plain
+from skill_ttrl.llm.chat import answer_end, encode_chats, encode_plain
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.runs.exposure import most_shown
@@ -27,7 +27,7 @@ from skill_ttrl.stages.inputs.demonstrate import Coverage, as_chat, chosen_steps
 from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.rationale import with_thoughts
 from skill_ttrl.stages.inputs.whole_episodes import MEMORY, EpisodeShown, demonstrate_episodes
-from skill_ttrl.stages.setup.encode_episodes import encode_shown
+from skill_ttrl.stages.setup.encode_episodes import encode_answers, encode_shown
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import models_of
@@ -196,11 +196,10 @@ def _encode_chats(
 ) -> list[EncodedDemonstration]:
     """Prompts and what is answered to them."""
     tokenizer = parts.policy.tokenizer
-    answers = tokenizer([answer for _, answer in chats], add_special_tokens=False)["input_ids"]
+    answers = encode_answers(tokenizer, [answer for _, answer in chats], answer_end(tokenizer))
     prompts = encode_chats(tokenizer, [messages for messages, _ in chats])
     encoded = [
-        EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id))
-        for prompt, ids in zip(prompts, answers, strict=True)
+        EncodedDemonstration(prompt, answers[answer]) for prompt, (_, answer) in zip(prompts, chats, strict=True)
     ]
     refuse_too_long(parts, encoded, "The longest demonstration")
     return encoded
@@ -239,7 +238,7 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
         for shown in demonstrations
     ]
     prompts = encode_chats(tokenizer, [agent.prompt(scene).messages for scene in scenes])
-    encoded = []
+    encoded, end = [], answer_end(tokenizer)
     for prompt, row in zip(prompts, pieces, strict=True):
         ids: list[int] = []
         mask: list[bool] = []
@@ -251,7 +250,7 @@ def encode_written(tokenizer: Any, agent: Agent, demonstrations: Sequence[Demons
                 tokens, learnt = written[piece.text], piece.learnt
             ids += tokens
             mask += [learnt] * len(tokens)
-        encoded.append(EncodedDemonstration(prompt, (*ids, tokenizer.eos_token_id), (*mask, True)))
+        encoded.append(EncodedDemonstration(prompt, (*ids, end), (*mask, True)))
     return encoded
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.agent import Agent
-from skill_ttrl.llm.chat import encode_chats, encode_next, missing_end, turn_end
+from skill_ttrl.llm.chat import answer_end, encode_chats, encode_next, missing_end, turn_end
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
@@ -68,7 +68,7 @@ def encode_shown(tokenizer: Any, episodes: Sequence[EpisodeShown]) -> list[Encod
         ConfigError: the chat template does not only append (`encode_next`).
     """
     texts = {text for each in episodes for turn in each.turns for text in (turn.done, turn.learnt) if text is not None}
-    answers = encode_answers(tokenizer, sorted(texts))
+    answers = encode_answers(tokenizer, sorted(texts), turn_end(tokenizer)) if texts else {}
     seen: dict[Message, Sequence[int]] = {}
     encoded = []
     for episode, prompt in zip(episodes, encode_chats(tokenizer, [each.prompt for each in episodes]), strict=True):
@@ -85,12 +85,9 @@ def encode_shown(tokenizer: Any, episodes: Sequence[EpisodeShown]) -> list[Encod
     return encoded
 
 
-def encode_answers(tokenizer: Any, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Tokens of each answer, its end token included."""
-    if not texts:
-        return {}
-    found = tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    end = turn_end(tokenizer)
+def encode_answers(tokenizer: Any, texts: Sequence[str], end: int) -> dict[str, tuple[int, ...]]:
+    """Tokens of each answer, and `end` behind them."""
+    found = tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
     return {text: (*ids, end) for text, ids in zip(texts, found, strict=True)}
 
 
@@ -120,15 +117,14 @@ def encode_advised(
     ]
     texts = sorted({text for _, row in rows for text in row if text is not None})
     if agent.memory != MEMORY:
-        ids = tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
-        answers = {text: (*found, tokenizer.eos_token_id) for text, found in zip(texts, ids, strict=True)}
+        answers = encode_answers(tokenizer, texts, answer_end(tokenizer))
         return [
             EncodedDemonstration(array("l", step.prompt_ids), array("l", answers[text]))
             for each, row in rows
             for step, text in zip(each.steps, row, strict=True)
             if text is not None
         ]
-    ended = encode_answers(tokenizer, texts)
+    ended = encode_answers(tokenizer, texts, turn_end(tokenizer))
     encoded = [_grow(tokenizer, each.steps, [ended.get(text or "") for text in row]) for each, row in rows]
     return [each for each in encoded if each is not None]
 

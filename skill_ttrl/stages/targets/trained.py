@@ -229,7 +229,7 @@ def _asked(
             )
         )
         refuse_failure([group])
-        return group, template_warning(parts.backend)
+        return group, template_warning(parts.backend, parts.agent.formatter.messages("?"))
 
 
 @contextmanager

@@ -77,7 +77,7 @@ def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -
     class Bare:
         """The tokenizer without its template."""
 
-        chat_template = None
+        chat_template, eos_token_id = None, tiny_model[1].eos_token_id
         __call__ = staticmethod(tiny_model[1].__call__)
 
     ids = encode_chat(Bare(), [Message("user", "a<|im_end|>b")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,22 @@ def training_logprobs(backend: HFBackend, found: list[Generation], temperature: 
             log_probs, _ = policy.token_logprobs(micro_batch, temperature=temperature)
         scored.append(log_probs[0, : len(rows[row].token_ids)].tolist())
     return scored
+
+
+@pytest.mark.parametrize("how", [{"temperature": 0.0}, {}, {"top_k": 5}, {"top_p": 0.9}], ids=str)
+def test_ids_beyond_the_tokenizer_are_never_drawn(tiny_model: tuple[Any, Any], how: dict[str, Any]) -> None:
+    model, tokenizer = deepcopy(tiny_model[0]), tiny_model[1]
+    size = len(tokenizer)
+    model.resize_token_embeddings(size + 20)
+    with torch.no_grad():  # the padding is what the model likes best
+        model.get_input_embeddings().weight[size:] = 3 * model.get_input_embeddings().weight[:20]
+    backend = HFBackend(model, tokenizer)
+    found = sample(backend, RAGGED[:2], 8, **how)
+    assert max(token for each in found for done in each.completions for token in done.token_ids) < size
+    scored = training_logprobs(backend, found, how.get("temperature") or 1.0)
+    done = [list(done.logprobs) for each in found for done in each.completions]
+    for ours, learners in zip(done, scored, strict=True):  # of the whole distribution, as with every truncation
+        assert ours == pytest.approx(learners, abs=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.7])

@@ -1,0 +1,112 @@
+"""How an answer ends, and what a chat template leaves out."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from skill_ttrl.agents.agent import Agent
+from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.prompt import PromptFormatter
+from skill_ttrl.data.families import Demonstration
+from skill_ttrl.llm.backend import Request, Sampling, wait_for
+from skill_ttrl.llm.chat import answer_end, encode_chat, end_ids, template_warning
+from skill_ttrl.llm.hf.backend import HFBackend
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.stages.setup.encode import _encode_chats, encode_written
+from skill_ttrl.stages.setup.encode_episodes import encode_advised
+from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
+
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}{{ '<start_of_turn>' + (m.role if m.role == 'user' else 'model') + '\\n' + m.content | trim"
+    " + '<end_of_turn>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"
+)
+PHI = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content + '<|end|>\\n' }}{% endfor %}"
+    "{{ '<|assistant|>\\n' if add_generation_prompt else eos_token }}"
+)
+NO_END = "{% for m in messages %}{{ m.content + '\\n' }}{% endfor %}"
+WITHOUT_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content + '<|im_end|>' }}{% endfor %}"
+IN_USER = "{{ messages[0].content + messages[1].content }}"
+TALK = (Message("system", "Be brief."), Message("user", "6 * 7?"))
+
+
+@pytest.fixture(params=[(GEMMA, "<end_of_turn>"), (PHI, "<|end|>"), (NO_END, None), (None, None)])
+def ending(request: pytest.FixtureRequest, tiny_model: tuple[Any, Any]) -> tuple[Any, int]:
+    """(tokenizer with eos <|endoftext|>, the token by which its template ends an answer)."""
+    template, end = request.param
+    tokenizer = copy.deepcopy(tiny_model[1])
+    tokenizer.add_special_tokens(
+        {"bos_token": "<bos>", "additional_special_tokens": ["<start_of_turn>", "<end_of_turn>", "<|end|>"]}
+    )
+    tokenizer.eos_token, tokenizer.chat_template = "<|endoftext|>", template
+    return tokenizer, tokenizer.convert_tokens_to_ids(end or "<|endoftext|>")
+
+
+def test_every_path_of_imitation_ends_an_answer_as_the_template_does(ending: tuple[Any, int]) -> None:
+    tokenizer, end = ending
+    agent = Agent(PromptFormatter("plain"))
+    step = Step(
+        "Go?",
+        "left",
+        0.0,
+        True,
+        False,
+        completion=Completion("left", (5,), (0.0,), "stop"),
+        info={"expert_action": "left"},
+    )
+    played = Trajectory(Task("t", "Doors-v0"), (step,), None, "terminated")
+    policy = SimpleNamespace(tokenizer=tokenizer, model=SimpleNamespace(config=None))
+    written = [
+        *encode_written(tokenizer, agent, [Demonstration("Go?", "left")]),
+        *encode_advised(tokenizer, agent, [played], tagged=False),
+        *_encode_chats(SimpleNamespace(policy=policy), [((Message("user", "Go?"),), "left")]),  # type: ignore[arg-type]
+    ]
+    for each in written:
+        assert tokenizer.decode(each.response_ids[:-1]) == "left" and each.response_ids[-1] == end
+    assert answer_end(tokenizer) == end
+    model = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=1))
+    assert end_ids(model, tokenizer) == {1, tokenizer.eos_token_id, end}
+
+
+def test_a_choice_ends_as_the_template_ends_an_answer(tiny_model: tuple[Any, Any]) -> None:
+    model, tokenizer = tiny_model[0], copy.deepcopy(tiny_model[1])
+    tokenizer.eos_token = "<|endoftext|>"  # the template still writes <|im_end|>
+    request = Request(TALK[1:], 1, choice=("left", "right"))
+    (found,) = wait_for(HFBackend(model, tokenizer).generate([request], Sampling(), seed=0))
+    assert found.completions[0].token_ids[-1] == tokenizer.convert_tokens_to_ids("<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("template", "dropped"), [(WITHOUT_SYSTEM, True), (IN_USER, False), (None, False), ("builtin", False)]
+)
+@pytest.mark.parametrize("system", [None, "Be brief."])
+@pytest.mark.parametrize("document", ["", "- Be brief."])
+def test_a_system_message_that_the_template_drops_is_said(
+    template: str | None, dropped: bool, system: str | None, document: str, tiny_model: tuple[Any, Any]
+) -> None:
+    tokenizer = copy.deepcopy(tiny_model[1])
+    if template != "builtin":
+        tokenizer.chat_template = template
+    formatter = PromptFormatter("plain", system).with_document(DocumentSlot(Templates(), "system", document))
+    said = template_warning(SimpleNamespace(tokenizer=tokenizer), formatter.messages("?"))
+    assert ("drops the system message" in said) == bool(dropped and (system or document))
+    assert ("no chat template" in said) == (template is None)
+
+
+def test_a_prompt_without_a_template_does_not_end_with_eos(tiny_model: tuple[Any, Any]) -> None:
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = copy.deepcopy(tiny_model[1])
+    bos, eos = tokenizer.convert_tokens_to_ids(["<|im_start|>", tokenizer.eos_token])
+    tokenizer.chat_template = None
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"<|im_start|> $A {tokenizer.eos_token}",
+        special_tokens=[("<|im_start|>", bos), (tokenizer.eos_token, eos)],
+    )
+    assert tokenizer("6 * 7?")["input_ids"][-1] == eos
+    ids = encode_chat(tokenizer, TALK)
+    assert tokenizer.decode(ids) == "<|im_start|>Be brief.\n\n6 * 7?"
