@@ -38,6 +38,8 @@ _TASK = re.compile(r"your task is to:([^\n]*)", re.IGNORECASE)
 _COMMAND = re.compile(
     r"(go to|open|close|examine|use|take|move|clean|heat|cool) (.+?)(?: (?:from|to|with) (.+))?", re.DOTALL
 )
+_PUT = re.compile(r"put (.+?) in/on (.+)", re.DOTALL)
+"""`move X to Y` as games of before December 2024 say it."""
 _CURIOSITY = ("open", "use", "clean", "heat", "cool", "go to", "take", "move", "close", "examine")
 """Verbs by how much they may show of a room that gives no clue; all others come last."""
 _ALWAYS = ("help", "inventory", "look")
@@ -238,16 +240,8 @@ class _Renamed:
 
     def usual(self, command: str) -> str:
         """A command of the game in the words that the expert knows."""
-        return self._exchanged(command, self.verb, "clean")
-
-    def renamed(self, command: str) -> str:
-        """The expert's command in the words of the game."""
-        return self._exchanged(command, "clean", self.verb)
-
-    @staticmethod
-    def _exchanged(command: str, one: str, other: str) -> str:
         verb, space, rest = command.partition(" ")
-        return f"{({one: other, other: one}).get(verb, verb)}{space}{rest}"
+        return f"{({self.verb: 'clean', 'clean': self.verb}).get(verb, verb)}{space}{rest}"
 
 
 class ALFWorldExpert:
@@ -277,8 +271,8 @@ class ALFWorldExpert:
         """See `ScriptedAgent.act`."""
         listed = info.get("admissible_commands")
         commands = [text for text in listed if isinstance(text, str)] if isinstance(listed, list | tuple) else []
-        if self._rule is not None:
-            commands = [self._rule.usual(command) for command in commands]
+        games_own = {self._usual(command): command for command in commands}
+        commands = list(games_own)
         room, goal = self._room, self._goal
         if self._done is not None:  # before the room is seen again: it tells what was held then
             self._given[self._done] += 1
@@ -290,7 +284,7 @@ class ALFWorldExpert:
         if command is None or self.guesses:
             command = self._least_tried(commands)
         self._done = command
-        return command if self._rule is None else self._rule.renamed(command)
+        return games_own.get(command, command)
 
     def overruled(self, action: str) -> None:
         """See `ScriptedAgent`: another command was given than the one it chose; one that is not possible changes nothing.
@@ -298,10 +292,16 @@ class ALFWorldExpert:
         A plan that was crossed is not stuck: its commands may be given again as often as at the start. Otherwise it would be lost
         after another agent has gone to and fro.
         """
-        action = action.strip() if self._rule is None else self._rule.usual(action.strip())
+        action = self._usual(action.strip())
         self._done = action if action in self._commands else None
         if self._goal is not None:
             self._given.clear()
+
+    def _usual(self, command: str) -> str:
+        """A command of the game in the words that the expert knows."""
+        said = _PUT.fullmatch(command)
+        usual = command if said is None else f"move {said[1]} to {said[2]}"
+        return usual if self._rule is None else self._rule.usual(usual)
 
     def _least_tried(self, commands: Sequence[str]) -> str:
         """The command given least often; among equals the one that may show most."""

@@ -13,7 +13,7 @@ from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_
 from skill_ttrl.envs.alfworld.games import GameList, open_games
 from skill_ttrl.envs.alfworld.moved import move
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
-from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, receptacle_kinds, vary
+from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, room_and_words, vary
 from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.envs.arguments import (
     RENDER_MODES,
@@ -150,8 +150,9 @@ class ALFWorldEnv(TextEnv):
         for number in range(self.variants):
             name = f"{game.id}#{number}"
             seed = derive_seed(0, "rule", name)
-            rule = draw_rule(kind, receptacle_kinds(game.path), seed)
-            options = {"task": game.id, "rule": str(rule), "skill": advice(rule, seed)}
+            receptacles, put = room_and_words(game.path)
+            rule = draw_rule(kind, receptacles, seed)
+            options = {"task": game.id, "rule": str(rule), "skill": advice(rule, seed, put)}
             tasks.append(Task(name, ALFWORLD_ENV_ID, options=options, split=game.split, task_type=game.task_type))
         return tasks
 

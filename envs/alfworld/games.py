@@ -6,6 +6,7 @@ import difflib
 import os
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -152,9 +153,8 @@ class GameList(Sequence[Game]):
         self.data, self.split, self.task_types, self.strict, self.official = data, split, task_types, strict, official
         self._every = every = _read(data, split, official, progress)
         self.source = every.source
-        damaged = [game for game in every.skipped if game.damaged]
-        if damaged:
-            _report(damaged, len(every.games), every.folder, strict)
+        if every.skipped:
+            _report(every.skipped, len(every.games), every.folder, strict)
         self._games = every.games
         if task_types:
             self._games = tuple(game for game in every.games if game.task_type in task_types)
@@ -288,13 +288,19 @@ def _sorted_out(index: Index, folder: Path, split: str, source: str, official: b
     return _Every(folder, source, tuple(games), {game.id: game for game in games}, tuple(skipped))
 
 
-def _report(damaged: Sequence[Skipped], others: int, folder: Path, strict: bool) -> None:
-    first = "; ".join(game.reason.rstrip(".") for game in damaged[:3])
-    more = f"; and {len(damaged) - 3} more" if len(damaged) > 3 else ""
-    count = f"{len(damaged)} of the {len(damaged) + others} games in {folder} cannot be played"
-    if strict:
-        raise EnvError(f"{count}: {first}{more}. Mend or remove them; without strict they are left out.")
-    warnings.warn(f"{count} and are left out: {first}{more}. With strict=True this is an error.", stacklevel=4)
+def _report(skipped: Sequence[Skipped], others: int, folder: Path, strict: bool) -> None:
+    damaged = [game.reason.rstrip(".") for game in skipped if game.damaged]
+    excluded = Counter(game.reason for game in skipped if not game.damaged)
+    more = [f"and {len(damaged) - 3} more"] if len(damaged) > 3 else []
+    total = f"of the {len(skipped) + others} games in {folder}"
+    if strict and damaged:
+        first = "; ".join([*damaged[:3], *more])
+        raise EnvError(
+            f"{len(damaged)} {total} cannot be played: {first}. Repair or remove them; without strict they are left out."
+        )
+    why = "; ".join([*damaged[:3], *more, *(f"{count} because {reason}" for reason, count in excluded.most_common())])
+    hint = " With strict=True a game that cannot be read is an error." if damaged else ""
+    warnings.warn(f"{len(skipped)} {total} are left out: {why}.{hint}", stacklevel=4)
 
 
 def _set_by_the_package(value: str) -> bool:

@@ -37,6 +37,7 @@ KNOWN_SHARE = 0.3
 SAME_SHARE = 0.3
 """Chance that state and verb are one word, as those of clean and cool are."""
 _KIND = re.compile(rb"\(receptacleType ([^\s?]+) (\w+)Type\)")
+_PUT = re.compile(rb'action\s+PutObject\s*\{.*?template\s*::\s*\\"(.*?)\\"', re.DOTALL)
 _PLACED = re.compile(rb"\(receptacleAtLocation ([^\s?]+) ")
 
 
@@ -171,8 +172,10 @@ def _reword(text: str, names: Mapping[str, str]) -> str:
 
 
 @lru_cache(maxsize=4096)
-def receptacle_kinds(path: Path) -> tuple[str, ...]:
-    """The kinds of receptacles that stand in a game's room, sorted; searched in the text of its file, which is faster than to read it.
+def room_and_words(path: Path) -> tuple[tuple[str, ...], str]:
+    """The kinds of receptacles in a game's room, sorted, and its command to put X into Y (`move X to Y`, before December 2024 `put X in/on Y`).
+
+    Both are searched in the text of the game's file, which is faster than to read the game.
 
     Raises:
         EnvError: the file cannot be read.
@@ -182,20 +185,24 @@ def receptacle_kinds(path: Path) -> tuple[str, ...]:
     except OSError as error:
         raise EnvError(f"The game {path} cannot be read: {error}.") from None
     placed = {*_PLACED.findall(text)}
-    return tuple(sorted({kind.decode().lower() for name, kind in _KIND.findall(text) if name in placed}))
+    kinds = sorted({kind.decode().lower() for name, kind in _KIND.findall(text) if name in placed})
+    found = _PUT.search(text)
+    put = "move {o} to {r}" if found is None else found[1].decode()
+    return tuple(kinds), re.sub(r"\{o\b[^}]*\}", "X", re.sub(r"\{r\b[^}]*\}", "Y", put))
 
 
-def advice(rule: Rule, seed: int = 0) -> dict[str, str]:
+def advice(rule: Rule, seed: int = 0, put: str = "move X to Y") -> dict[str, str]:
     """A rule as a skill, in the words in which counting (`skills/teachers/wins.py`) writes what won.
 
     Args:
         rule: the rule.
         seed: draws which of the steps are named and which wordings of the task; what is counted differs in these.
+        put: the game's command to put X into Y.
     """
     drawn = random.Random(seed)
     take = ["take X from ..."] if drawn.random() < 0.7 else []
     bring = ["go to Y"] if drawn.random() < 0.7 else []
-    steps = [*take, f"go to {rule.tool}", f"{rule.verb} X with {rule.tool}", *bring, "move X to Y"]
+    steps = [*take, f"go to {rule.tool}", f"{rule.verb} X with {rule.tool}", *bring, put]
     said = [f"put a {rule.state} X in Y", f"{rule.verb} some X and put it in Y"]
     drawn.shuffle(said)
     said = said[: drawn.choice((1, 2))]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.statistics import Interval, mean_interval
-from skill_ttrl.types import Group, Trajectory
+from skill_ttrl.types import Group, Trajectory, equal_rewards
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,10 @@ def winning(group: Group) -> list[bool]:
     purchases that are all wrong in part, the best is nothing to learn a skill from. Other rewards never see what it says.
     """
     best = max((trajectory.reward or 0.0 for trajectory in group.trajectories), default=0.0)
-    return [best > 0 and each.reward == best and not _only_in_part(each) for each in group.trajectories]
+    return [
+        best > 0 and equal_rewards((each.reward or 0.0, best)) and not _only_in_part(each)
+        for each in group.trajectories
+    ]
 
 
 def _only_in_part(trajectory: Trajectory) -> bool:

@@ -8,7 +8,8 @@ JSON (`to_json`, `from_json`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -296,6 +297,12 @@ class VoteResult:
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.answer, self.majority_ratio, list(self.matches)))
+
+
+def equal_rewards(rewards: Iterable[float]) -> bool:
+    """True if all rewards are equal up to rounding, as 0.3 and 0.1 + 0.2 are; also of none."""
+    values = list(rewards)
+    return not values or math.isclose(min(values), max(values), rel_tol=1e-9, abs_tol=1e-12)
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from skill_ttrl.rl.advantages.grouping import read_episodes, read_groups
+from skill_ttrl.types import equal_rewards
 
 
 def rloo_advantages(
@@ -42,7 +43,7 @@ def rloo_advantages(
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         if len(numbers) == 1:
             continue
-        if rewards_G.min() == rewards_G.max():
+        if equal_rewards(rewards_G.tolist()):
             advantages_N[positions] = 0.0
             continue
         episode_G = torch.tensor([numbers[name] for name in names])
@@ -84,7 +85,7 @@ def opo_advantages(
             continue
         rewards_G, lengths_G = rewards_N[positions], lengths_N[positions]
         total = float(lengths_G.sum())
-        if rewards_G.min() == rewards_G.max() or total == 0:
+        if equal_rewards(rewards_G.tolist()) or total == 0:
             advantages_N[positions] = 0.0
         else:
             advantages_N[positions] = rewards_G - (lengths_G * rewards_G).sum() / total
@@ -122,6 +123,8 @@ def passk_advantages(
             continue
         rewards_G = rewards_N[positions]
         best, places = torch.topk(rewards_G, 2)
+        if equal_rewards(best.tolist()):
+            continue
         divisor = float(rewards_G.std()) + epsilon if scale else 1.0
         advantages_N[positions[int(places[0])]] = (best[0] - best[1]) / divisor
     return advantages_N.float()
@@ -153,6 +156,6 @@ def gpg_advantages(
         rewards_G = rewards_N[positions]
         if len(positions) == 1:
             advantages_N[positions] = alpha * rewards_G / divisor
-        elif rewards_G.min() != rewards_G.max():
+        elif not equal_rewards(rewards_G.tolist()):
             advantages_N[positions] = alpha * (rewards_G - rewards_G.mean()) / divisor
     return advantages_N.float()

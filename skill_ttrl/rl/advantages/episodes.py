@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Literal
 
 from skill_ttrl.rl.advantages.estimator import AdvantageEstimator, is_stepwise
+from skill_ttrl.types import equal_rewards
 
 GroupLevel = Literal["episode", "step"]
 
@@ -47,7 +48,7 @@ def step_advantages(
         given = iter(estimate(*_flat(rewards, groups)).tolist()) if any(map(len, rewards)) else iter(())
         return _rows(given, rewards)
     counted = [row or [outcome] for row, outcome in zip(rewards, outcomes, strict=True)]
-    if all(len(set(row)) == 1 for row in counted):
+    if all(map(equal_rewards, counted)):
         whole = estimate([row[0] for row in counted], groups).tolist()
         return [[value] * len(row) for value, row in zip(whole, rewards, strict=True)]
     if not is_stepwise(estimate):

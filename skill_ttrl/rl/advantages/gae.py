@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from skill_ttrl.types import equal_rewards
+
 
 def compute_gae_advantage(
     token_level_rewards: Float[Tensor, "N T"],
@@ -59,7 +61,7 @@ def whiten_advantages(
     """
     values, inside = advantages.double(), mask.double()
     chosen = values[inside > 0]
-    if len(chosen) == 0 or bool(chosen.min() == chosen.max()):
+    if len(chosen) == 0 or equal_rewards(chosen.tolist()):
         return torch.zeros_like(advantages)
     count = inside.sum()
     centred = (values - (values * inside).sum() / count) * inside

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from skill_ttrl.rl.advantages.grouping import read_episodes, read_groups
+from skill_ttrl.types import equal_rewards
 
 RewardScale = Literal["group", "batch", "none", "mean"]
 """Divisor of a group's centred rewards: the group's standard deviation, that of all rewards of the batch (arXiv
@@ -64,7 +65,7 @@ def group_advantages(
     for positions in members:
         rewards_G, weights_G = rewards_N[positions], weights_N[positions]
         lone = scale in ("group", "none") and len({owners[place] for place in positions}) == 1
-        if rewards_G.min() == rewards_G.max() and not lone:
+        if not lone and equal_rewards(rewards_G.tolist()):
             continue
         mean = 0.0 if lone else _mean(rewards_G, weights_G)
         match scale:

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from skill_ttrl.types import equal_rewards
+
 
 def state_advantages(
     values: Sequence[float], states: Sequence[Hashable], *, std: bool = True, epsilon: float = 1e-6
@@ -30,7 +32,7 @@ def state_advantages(
     advantages_N = torch.zeros_like(values_N)
     for rows in places.values():
         values_G = values_N[rows]
-        if values_G.min() != values_G.max():
+        if not equal_rewards(values_G.tolist()):
             scale = values_G.std() + epsilon if std else 1.0
             advantages_N[rows] = (values_G - values_G.mean()) / scale
     return advantages_N.float()

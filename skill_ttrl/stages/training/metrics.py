@@ -10,7 +10,7 @@ import numpy as np
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.rollout.outcome import episode_result, mean_score, success_rate
 from skill_ttrl.statistics import vote_entropy
-from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult
+from skill_ttrl.types import Completion, Group, Task, Trajectory, VoteResult, equal_rewards
 from skill_ttrl.voting import given_up, vote_metrics
 from skill_ttrl.voting.metrics import mean
 from skill_ttrl.voting.rewards import OVERLONG
@@ -46,7 +46,7 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
     return {
         **{f"rewards/{name}/mean": mean([part[name] for part in parts if name in part]) for name in names},
         "reward": float(np.mean([value for group in rewards for value in group])),
-        "frac_reward_zero_std": float(np.mean([len(set(group)) == 1 for group in rewards])),
+        "frac_reward_zero_std": float(np.mean([equal_rewards(group) for group in rewards])),
         "completions/mean_length": float(np.mean([done.num_sampled_tokens for done in completions]))
         if completions
         else 0.0,

@@ -17,7 +17,7 @@ from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import RLState
 from skill_ttrl.stages.training.step import StepTimer, select_training_samples, step_tasks
-from skill_ttrl.types import Group, Task, VoteResult, derive_seed
+from skill_ttrl.types import Group, Task, VoteResult, derive_seed, equal_rewards
 from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import OVERLONG
 
@@ -190,13 +190,14 @@ def rewards_differ(group: Group, invalid_action_penalty_coef: float) -> bool:
 
     The length penalty (`rl.overlong`) does not count: DAPO filters by what an answer earned.
     """
-    earned = set()
+    earned, names = [], set()
     for each in group.trajectories:
-        parts = tuple(sorted((name, value) for name, value in each.rewards.items() if name != OVERLONG))
+        parts = {name: value for name, value in sorted(each.rewards.items()) if name != OVERLONG}
+        names.add(tuple(parts))
         reward = 0.0 if parts else each.reward or 0.0
         penalties = {invalid_action_penalty_coef * (step.action_status == "invalid") for step in each.steps} or {0.0}
-        earned |= {(reward - penalty, parts) for penalty in penalties}
-    return len(earned) > 1
+        earned += [(reward - penalty, *parts.values()) for penalty in penalties]
+    return len(names) > 1 or not all(map(equal_rewards, zip(*earned, strict=True)))
 
 
 def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:

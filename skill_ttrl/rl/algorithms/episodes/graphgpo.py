@@ -20,6 +20,7 @@ from skill_ttrl.rl.advantages import (
 )
 from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.algorithms.group_relative.relative import add_step_advantages, relative_advantages
+from skill_ttrl.types import equal_rewards
 
 
 class GraphGPOOptions(Section):
@@ -65,7 +66,10 @@ class GraphGPO:
             edges = []
             for reward in rewards:
                 states = next(rows)
-                ends = [*states[1:-1], SUCCESS if reward > 0 and reward >= least else states[-1]]
+                ends = [
+                    *states[1:-1],
+                    SUCCESS if reward > 0 and (reward >= least or equal_rewards((reward, least))) else states[-1],
+                ]
                 edges += [Edge(*pair) for pair in zip(states[:-1], ends[: len(states) - 1], strict=True)]
             reached += any(edge.next_state == SUCCESS for edge in edges)
             values += edge_returns(edges, options.success_return, options.omega)

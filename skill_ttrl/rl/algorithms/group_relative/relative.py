@@ -18,6 +18,7 @@ from skill_ttrl.rl.advantages import (
 )
 from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
 from skill_ttrl.rl.pack import Advantages
+from skill_ttrl.types import equal_rewards
 
 
 class NoOptions(Section):
@@ -73,7 +74,7 @@ def relative_advantages(
         ConfigError: steps differ, and a vote shapes the advantages of whole rollouts.
     """
     rows, owners = samples.step_rewards, samples.owners
-    if level == "step" or any(len(set(row)) > 1 for row in rows):
+    if level == "step" or not all(map(equal_rewards, rows)):
         if samples.votes_shape:
             raise ConfigError(
                 "The vote shapes the advantages of whole rollouts, and the steps of an episode have advantages of their own. Use "

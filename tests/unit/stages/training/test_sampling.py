@@ -41,6 +41,7 @@ def test_groups_that_differ() -> None:
 
     assert differ(rollout(1.0), rollout(0.0))
     assert not differ(rollout(1.0), rollout(1.0)) and not differ()
+    assert not differ(rollout(0.3), rollout(0.1 + 0.2)) and differ(rollout(0.3), rollout(0.3 + 1e-6))
     # Steps with an invalid action earn less, where that is penalised.
     mixed = rollout(1.0, "valid", "invalid"), rollout(1.0, "valid")
     assert differ(*mixed, penalty=0.1) and not differ(*mixed)
@@ -51,3 +52,5 @@ def test_groups_that_differ() -> None:
     assert differ(long, replace(short, rewards={"majority": 0.0, "overlong": 0.0}))
     traded = replace(rollout(1.0), rewards={"majority": 1.0, "format": 0.0})
     assert differ(traded, replace(traded, rewards={"majority": 0.0, "format": 1.0}))
+    rounded = replace(traded, rewards={"majority": 0.1 + 0.2, "format": 0.0})
+    assert not differ(replace(traded, rewards={"majority": 0.3, "format": 0.0}), rounded)
