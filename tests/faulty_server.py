@@ -18,11 +18,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
 
 from skill_ttrl.llm.server_key import key_headers
+from skill_ttrl.storage.jsonl import read_jsonl
 
 REFUSED = {"408": 408, "409": 409, "429": 429, "500": 500, "502": 502, "503": 503}
 FAULTS = (
@@ -48,6 +50,11 @@ def echo(body: Mapping[str, Any], draw: random.Random) -> str:
     return f"{said} <answer>{draw.randint(0, 9)}</answer>"
 
 
+def requests_in(usage: Path) -> list[dict[str, Any]]:
+    """The requests of a ledger's file."""
+    return [row for row in read_jsonl(usage) if "settled" not in row]
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256  # many connect at once; one that is not taken would wait a second for its next try
@@ -66,7 +73,7 @@ class FaultyServer:
         answer: writes the texts.
         upstream: address of a real engine to pass requests on to, in place of `answer`.
         slow: seconds that a slow answer takes.
-        retry_after: what a 429 says.
+        retry_after: what a refusal says.
         first: bodies or statuses for the first requests, before anything is drawn: (status, headers, body).
     """
 
@@ -93,6 +100,8 @@ class FaultyServer:
         """Most requests that were here at once."""
         self.refuse_about = ""
         """Requests that hold this text are answered with 400."""
+        self.refuses: Callable[[Mapping[str, Any]], str] = lambda body: ""
+        """Why a request is answered with 400; empty: it is not."""
         self.dimension = 4
         """Numbers of a vector."""
         self._here = 0
@@ -142,6 +151,8 @@ class FaultyServer:
                     fault = next(outer._faults) if hit else ""
                     if outer.refuse_about and outer.refuse_about in json.dumps(body):
                         first = 400, {}, {"error": {"message": f"nothing about {outer.refuse_about}"}}
+                    if why := outer.refuses(body):
+                        first = 400, {}, {"error": {"message": why}}
                     outer.hit[fault] += bool(fault)
                     draw = random.Random(outer._draw.random())
                 try:
@@ -156,7 +167,7 @@ class FaultyServer:
 
             def _respond(self, path: str, body: dict[str, Any], fault: str, draw: random.Random) -> None:
                 if fault in REFUSED:
-                    headers = {"retry-after": outer._retry_after} if fault == "429" else {}
+                    headers = {"retry-after": outer._retry_after}
                     self._send(REFUSED[fault], {"error": {"message": f"injected {fault}", "code": fault}}, headers)
                     return
                 if fault == "drop before the answer":

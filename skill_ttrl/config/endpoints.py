@@ -48,9 +48,8 @@ class EndpointConfig(Section):
     max_concurrency: int = Field(default=8, ge=1)
     """Most requests on their way at once."""
     max_retries: int = Field(default=6, ge=0)
-    """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read."""
-    max_retry_wait: float = Field(default=60, gt=0)
-    """Longest pause before an attempt, in seconds; a server that asks for a longer one is not asked again."""
+    """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read. Pauses are those of
+    the `openai` package: as long as `retry-after` asks for, else doubling from half a second."""
     cache: str | None = None
     """Folder in which answers are kept by what was asked; the same request is then answered from there. None: none are."""
     tokenizer: str | None = None

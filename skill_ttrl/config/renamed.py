@@ -34,7 +34,6 @@ RENAMED: Mapping[str, str] = {
     "demonstrations.without_skills": "demonstrations.no_skill_fraction",
     "distill.prompt_tokens": "distill.prompt_max_tokens",
     **{f"endpoints.{role}.dialect": f"endpoints.{role}.server_type" for role in ROLES},
-    **{f"endpoints.{role}.max_wait": f"endpoints.{role}.max_retry_wait" for role in ROLES},
     "evolve.deep": "evolve.max_failures_below_threshold",
     "evolve.prompt_tokens": "evolve.prompt_max_tokens",
     "evolve.shallow": "evolve.max_failures_above_threshold",

@@ -8,11 +8,8 @@ from typing import Any, Self
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.bounds import most_cost, most_tokens
-from skill_ttrl.llm.openai.budget import Spend
-from skill_ttrl.llm.openai.client import make_client
-from skill_ttrl.llm.openai.ledger import Ledger, Tokens, asked_in
-from skill_ttrl.llm.openai.metered import CountedRequest
+from skill_ttrl.llm.openai.client import make_client, most_cost, most_tokens
+from skill_ttrl.llm.openai.ledger import CountedRequest, Ledger, Spend, Tokens, asked_in
 from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.optimize.calls import Reply
 from skill_ttrl.optimize.skillrl.clients import BaseLLMClient, OpenAIChatClient
@@ -100,6 +97,7 @@ class _Metered(BaseLLMClient):
             asked_in(stage or "other"),
             CountedRequest(role, self.model, most, ledger=self._ledger, prices=self._prices) as request,
         ):
+            request.attempts = 1
             text, usage = self._client.chat(
                 system=system,
                 user=user,

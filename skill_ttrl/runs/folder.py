@@ -19,7 +19,6 @@ from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import RunFolderError, did_you_mean
-from skill_ttrl.llm.openai.ledger import REFUSED
 from skill_ttrl.runs.identity import (
     SCHEMA_VERSION,
     config_differences,
@@ -288,7 +287,7 @@ class RunFolder(Locked):
         """Remove the folder where it holds no more than its creation wrote; one in which anything was done stays."""
         self._require_lock()
         entries = list(self.path.iterdir())
-        if all(_left_by_creation(entry.name) or entry.name in ("run.json", REFUSED) for entry in entries):
+        if all(_left_by_creation(entry.name) or entry.name == "run.json" for entry in entries):
             for entry in entries:
                 entry.unlink()
             self.close()

@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ADDRESS_AND_LIMITS = (
     *("base_url", "api_version"),  # a server may move; its model's name says who answers
-    *("api_key_env", "timeout", "max_concurrency", "max_retries", "max_retry_wait", "cache"),
+    *("api_key_env", "timeout", "max_concurrency", "max_retries", "cache"),
     *("price_in", "price_cached", "price_out"),
 )
 NO_EFFECT_ON_RESULTS = (

@@ -319,7 +319,7 @@ def test_the_phase_collect_of_a_run_plays_tasks_that_it_trains_on(tmp_path: Path
 def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_own(tmp_path: Path) -> None:
     asked = {"agent": "openai:opener", "episodes": 4, "rollouts_per_task": 2}
     with FaultyServer(answer=opens, faults=()) as server:
-        endpoints = {"policy": {"base_url": server.url, "model": "another", "max_retry_wait": 0.05}}
+        endpoints = {"policy": {"base_url": server.url, "model": "another"}}
         config = phase(collect=asked, endpoints=endpoints)
         found = collect_into(tmp_path / "collected.jsonl", config, SilentProgress())
     assert found.played == 4 and found.overall.success == 1 and found.overall.tasks == 2 and found.tokens > 0

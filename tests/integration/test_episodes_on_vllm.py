@@ -33,6 +33,7 @@ from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Group, Trajectory
+from tests.faulty_server import requests_in
 from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_vllm_server import free_port
 
@@ -336,7 +337,7 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     assert all(line["error"] is None and line["steps"] for line in lines)
     steps = [step for line in lines for step in line["steps"]]
     assert sum(step["action_status"] == "valid" for step in steps) > len(steps) / 2
-    usage = read_jsonl(Path(f"{out}.usage.jsonl"))
+    usage = requests_in(Path(f"{out}.usage.jsonl"))
     assert {line["outcome"] for line in usage} <= {"ok", "length"}
     assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0
 

@@ -18,12 +18,12 @@ from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
-from skill_ttrl.llm.openai.bounds import RequestBounds
+from skill_ttrl.llm.openai.client import CHAT, Client
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Message
-from tests.faulty_server import FaultyServer
+from tests.faulty_server import FaultyServer, requests_in
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_evaluate_command import problems
 
@@ -43,7 +43,7 @@ def sometimes_adds(body: Mapping[str, Any], draw: random.Random) -> str:
 
 def at(server: FaultyServer, *more: str) -> list[str]:
     """Settings that name the server."""
-    settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_retry_wait=0.05", NOWHERE, *more]
+    settings = [f"endpoints.policy.base_url={server.url}", NOWHERE, *more]
     return [word for setting in settings for word in ("--set", setting)]
 
 
@@ -51,7 +51,6 @@ def backend(server: FaultyServer, *overrides: str) -> Backend:
     settings = [
         "endpoints.policy.model=m",
         f"endpoints.policy.base_url={server.url}",
-        "endpoints.policy.max_retry_wait=0.05",
     ]
     config = load_config({}, ["rollout.backend=openai", *settings, *overrides])
 
@@ -88,7 +87,7 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     assert found["label"] == "tiny" and found["problems"] == 4 and found["transductive"] is None
     assert found["majority"] == 1.0 and found["accuracy"] > 0.8
     assert "asked of models behind addresses" in done.err
-    lines = read_jsonl(out / "usage.jsonl")
+    lines = requests_in(out / "usage.jsonl")
     assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
     assert "LLM calls" in skillttrl("inspect", out).out
@@ -163,8 +162,7 @@ def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], 
             refused(done, 7, *words, f"{len(server.asked)} paid answers", f"endpoints.max_requests={budget}.")
         assert done.code == 0 and budget > 2 and done.json == expected.json
         assert len(set(asked(server))) == len(server.asked) == len(whole.asked)
-    assert not (tmp_path / "kept" / "answers.jsonl").exists()
-    lines = read_jsonl(tmp_path / "kept" / "usage.jsonl")
+    lines = requests_in(tmp_path / "kept" / "usage.jsonl")
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
     assert {line["cost"] for line in lines if not line["cached"]} == {None}
 
@@ -219,7 +217,7 @@ def test_a_model_behind_an_address_is_voted_on(sums: Path, tmp_path: Path) -> No
         done = skillttrl("vote", "--policy", "openai:tiny", "--data", sums, "-n", 12, "-o", out, "--json", *at(server))
     assert done.code == 0, done
     assert done.json["problems"] == 4 and done.json["samples"] == [12, 12]
-    assert {line["phase"] for line in read_jsonl(out / "usage.jsonl")} == {"vote"}
+    assert {line["phase"] for line in requests_in(out / "usage.jsonl")} == {"vote"}
 
 
 def test_confidence_needs_log_probs_and_has_them_where_the_server_gives_some(sums: Path) -> None:
@@ -397,8 +395,8 @@ def test_prompts_are_counted_by_the_tokenizer_that_the_config_names(
         assert exact.count_text("Compute 12+34.") == len(tokenizer("Compute 12+34.").input_ids)
         assert exact.count(messages) >= exact.count_text("Compute 12+34.")
         asked = {"messages": [{"role": "user", "content": "Compute 12+34."}], "max_tokens": 5}
-        config = EndpointConfig(model="m", tokenizer=str(tmp_path))
-        assert RequestBounds(config, "policy").of(asked, answers=True).tokens == exact.count(messages) + 5
+        config = EndpointConfig(model="m", base_url=server.url, tokenizer=str(tmp_path))
+        assert Client(config, "policy")._most(CHAT, asked).tokens == exact.count(messages) + 5
         assert backend(server).count_text("12345678") == 2 and backend(server).encode(messages) is None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import itertools
 import json
 import threading
 import time
@@ -26,8 +27,8 @@ from tests.faulty_server import FAULTS, REFUSED, FaultyServer
 
 KEY = "sk-secret-0123456789abcdef"
 ASK = [Message("user", "How many?")]
-QUICK = {"timeout": 3.0, "max_retry_wait": 0.05, "max_retries": 8}
-"""Short pauses; a timeout that a busy machine does not reach by itself."""
+QUICK = {"timeout": 3.0, "max_retries": 8}
+"""A timeout that a busy machine does not reach by itself."""
 
 
 class Titled(BaseModel):
@@ -96,7 +97,7 @@ def test_what_may_pass_is_asked_again_until_it_has_passed(fault: str, tmp_path: 
     with FaultyServer([fault], rate=0.5, seed=1) as server:
         found = ask(client(server, ledger), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(20))))
         assert server.hit[fault] >= 5
-    assert len(found) == 20 and outcomes(ledger) == ["ok"] * 20
+    assert len(found) == 20 and outcomes(ledger).count("ok") == 20
     assert ledger.totals().attempts == 20 + server.hit[fault]
 
 
@@ -117,8 +118,9 @@ def test_what_does_not_pass_is_an_error_with_its_kind(fault: str, kind: str, tmp
     with FaultyServer([fault], rate=1.0) as server, pytest.raises(EndpointError) as caught:
         ask(client(server, ledger, max_retries=2), lambda asked: asked.chat(ASK))
     assert caught.value.kind == kind and len(server.asked) == 3
-    assert "endpoints.policy: 'm' at 127.0.0.1" in str(caught.value) and ", 3 times" in str(caught.value)
-    assert outcomes(ledger) == [kind]
+    assert "endpoints.policy: 'm' at 127.0.0.1" in str(caught.value)
+    assert set(outcomes(ledger)) == {kind} and ledger.totals().attempts == 3
+    assert kind == "unreadable" or ", 3 times" in str(caught.value)
 
 
 def test_an_answer_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
@@ -168,31 +170,18 @@ def test_nobody_there_is_said_with_the_address() -> None:
 
 
 def test_the_pause_that_a_server_asks_for_is_kept() -> None:
-    busy = (429, {"retry-after-ms": "300"}, {"error": {"message": "slow down"}})
+    busy = (429, {"retry-after-ms": "900"}, {"error": {"message": "slow down"}})
     with FaultyServer([], first=[busy]) as server:
         began = time.monotonic()
-        ask(client(server, max_retry_wait=2.0), lambda asked: asked.chat(ASK))
-        assert time.monotonic() - began >= 0.3 and len(server.asked) == 2
+        ask(client(server), lambda asked: asked.chat(ASK))
+        assert time.monotonic() - began >= 0.9 and len(server.asked) == 2
 
 
-def test_a_pause_longer_than_the_config_allows_ends_the_request() -> None:
+def test_a_pause_of_an_hour_ends_the_request() -> None:
     busy = (429, {"retry-after": "3600"}, {"error": {"message": "slow down"}})
     with FaultyServer([], first=[busy]) as server, pytest.raises(EndpointError, match="pause of 3600 s") as caught:
         ask(client(server), lambda asked: asked.chat(ASK))
     assert len(server.asked) == 1 and caught.value.kind == "rate_limited"
-
-
-def test_a_spent_limit_holds_back_the_next_request() -> None:
-    spent = {"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "400ms"}
-    with FaultyServer([], headers=spent) as server:
-
-        async def two(asked: Client) -> float:
-            await asked.chat(ASK)
-            began = time.monotonic()
-            await asked.chat(ASK)
-            return time.monotonic() - began
-
-        assert ask(client(server, max_retry_wait=2.0), two) >= 0.35
 
 
 def test_no_more_requests_are_on_their_way_than_allowed() -> None:
@@ -210,9 +199,52 @@ def test_samples_that_a_server_left_out_are_asked_for_with_seeds_of_their_own() 
         found = ask(client(server), often)
         sent = [each["body"] for each in server.asked]
     assert [len(reply.choices) for reply in found] == [4, 4, 4]
-    assert [body.get("n", 1) for body in sent] == [4, 1, 1, 1] * 2 + [1] * 4  # in the end it is not asked for four
+    assert [body.get("n", 1) for body in sent] == [4, 1, 1, 1] * 3
     assert len({body["seed"] for body in sent}) == len(sent)
     assert all(reply.usage.prompt == 4 * 2 for reply in found)
+
+
+def test_a_server_that_refuses_n_is_asked_for_one_answer_at_a_time(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "usage.jsonl")
+    with FaultyServer([]) as server:
+        server.refuses = lambda body: "n must be 1" if body.get("n", 1) > 1 else ""
+
+        async def often(asked: Client) -> list[Reply]:
+            return [await asked.chat(ASK, n=3, seed=number) for number in range(2)]
+
+        with pytest.warns(UserWarning, match=r"n must be 1.* Each answer is now asked for by itself\.") as said:
+            found = ask(client(server, ledger), often)
+        sent = [each["body"] for each in server.asked]
+        server.refuses = lambda body: "n is not known"
+        with pytest.raises(EndpointError, match="n is not known"):
+            ask(client(server), lambda asked: asked.chat(ASK))
+    assert len(said) == 1 and [len(reply.choices) for reply in found] == [3, 3]
+    assert [body.get("n", 1) for body in sent] == [3, 1, 1, 1, 1, 1, 1] and len({body["seed"] for body in sent}) == 7
+    assert ledger.totals().failed == 1
+
+
+def strict(body: Mapping[str, Any]) -> str:
+    """Refuses what strict servers refuse: a message without text, and two of one role in a row."""
+    roles = [each["role"] for each in body["messages"]]
+    if not all(each["content"] and each["content"].strip() for each in body["messages"]):
+        return "text content must be non-empty"
+    return "roles must alternate" if any(one == next for one, next in itertools.pairwise(roles)) else ""
+
+
+@pytest.mark.parametrize("nothing", ["", " \n"])
+def test_a_turn_that_says_nothing_is_not_sent(nothing: str) -> None:
+    """A model may answer nothing in the middle of an episode: its later turns go on."""
+    turns = [("system", nothing), ("user", "look"), ("assistant", nothing), ("user", "again"), ("assistant", "go")]
+    with FaultyServer([]) as server:
+        server.refuses = strict
+        said = [Message(role, text) for role, text in (*turns, ("user", "and?"), ("assistant", nothing))]  # type: ignore[arg-type]
+        assert ask(client(server), lambda asked: asked.chat(said)).choices[0].outcome == "ok"
+        sent = server.asked[0]["body"]["messages"]
+    assert [(each["role"], each["content"]) for each in sent] == [
+        ("user", "look\n\nagain"),
+        ("assistant", "go"),
+        ("user", "and?"),
+    ]
 
 
 def test_a_field_that_is_null_in_extra_body_is_not_sent() -> None:

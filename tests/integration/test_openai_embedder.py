@@ -21,15 +21,14 @@ from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.inspecting.inspect_bank import search_bank
-from skill_ttrl.storage.jsonl import read_jsonl
-from tests.faulty_server import FaultyServer, vector_of
+from tests.faulty_server import FaultyServer, requests_in, vector_of
 from tests.integration.test_cli_commands import refused, skillttrl
 
 KEY = "sk-embed-0123456789abcdef"
 
 
 def endpoint(server: FaultyServer, **fields: Any) -> str:
-    return json.dumps({"model": "vectors", "base_url": server.url, "max_retry_wait": 0.05, **fields})
+    return json.dumps({"model": "vectors", "base_url": server.url, **fields})
 
 
 def settings(server: FaultyServer, *more: str) -> list[str]:
@@ -95,8 +94,11 @@ def test_a_run_finds_its_skills_with_them_and_writes_no_key(
         found = search_bank(tmp_path / "run", "Compute kida 3.")  # the bank remembers where its vectors come from
         delivered = dict(server.delivered)
     assert found.rows
-    lines = read_jsonl(tmp_path / "run" / "usage.jsonl")
-    assert {line["role"] for line in lines} == {"embeddings"} and {line["outcome"] for line in lines} == {"ok"}
+    lines = requests_in(tmp_path / "run" / "usage.jsonl")
+    assert {line["role"] for line in lines} == {"embeddings"} and {line["outcome"] for line in lines} == {
+        "ok",
+        "unreadable",
+    }
     assert {"other", "evaluate", "rl"} >= {line["phase"] for line in lines} >= {"other"}
     assert summary.usage["tokens_in"] == sum(line["tokens_in"] for line in lines) <= delivered["prompt"]
     assert read_run(tmp_path / "run").summary == summary
@@ -113,7 +115,7 @@ def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the
     with FaultyServer([]) as server:
         often = settings(server, "rl.save_steps=3", "skills.episode_notes=false")
         whole = train.run(load_config(tiny_skills_yaml, often), tmp_path / "whole")
-        phases = [line["phase"] for line in read_jsonl(tmp_path / "whole" / "usage.jsonl")]
+        phases = [line["phase"] for line in requests_in(tmp_path / "whole" / "usage.jsonl")]
         assert phases.count("rl") >= 2, phases  # the budget can end between two requests of the phase
         bound = phases.index("rl") + 1
         folder = tmp_path / "bounded"

@@ -93,7 +93,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None, **fields: Any) -> Client:
-    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", "max_retry_wait": 0.1, **fields}
+    settings = {"model": engine.name, "base_url": url or f"{engine.address}/v1", **fields}
     return Client(EndpointConfig.model_validate(settings), "policy", ledger or Ledger())
 
 
@@ -234,7 +234,7 @@ def test_through_every_fault_nothing_is_lost_or_counted_twice(engine: Engine, tm
 def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:
     data = problems(tmp_path / "sums.jsonl", "12+34", "5+6", "70+1")
     with FaultyServer(["503", "drop in the answer", "truncated JSON", "one of n"], upstream=engine.address) as server:
-        settings = [f"endpoints.policy.base_url={server.url}", "endpoints.policy.max_retry_wait=0.1", "eval.samples=8"]
+        settings = [f"endpoints.policy.base_url={server.url}", "eval.samples=8"]
         settings += ["rollout.max_new_tokens=24", "model.path=/no/such/model"]
         chosen = [word for each in settings for word in ("--set", each)]
         done = skillttrl(

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.faulty_server import FaultyServer
+from tests.faulty_server import FaultyServer, requests_in
 from tests.integration.test_skillrl_run import ALFWORLD
 from tests.preloaded import run_code
 
@@ -159,7 +159,7 @@ def test_killed_before_a_checkpoint_nothing_is_asked_of_a_teacher_again(recipe: 
         stops = (killed("sft"), killed("evolve", after=True))
         assert attempts(recipe, tmp_path / "run", *stops, settings=settings) == [-9, -9, 0], log_of(tmp_path / "run")
         asked = Counter(json.dumps(each["body"], sort_keys=True) for each in server.asked)
-    phases = {json.loads(line)["phase"] for line in (tmp_path / "run" / "usage.jsonl").read_text().splitlines()}
+    phases = {line["phase"] for line in requests_in(tmp_path / "run" / "usage.jsonl")}
     assert phases == {"distill", "sft", "rl"} and set(asked.values()) == {1}, "each question was paid for once"
 
 

@@ -23,11 +23,9 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.command.files import names_file
 from skill_ttrl.llm.command.process import Bounds, Finished, run_program
 from skill_ttrl.llm.openai.backend import AROUND_A_MESSAGE, GO_ON
-from skill_ttrl.llm.openai.budget import Spend
 from skill_ttrl.llm.openai.failures import printable
-from skill_ttrl.llm.openai.ledger import Entry, current_ledger, current_phase
+from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Spend
 from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.llm.openai.usage_text import PROGRAM
 from skill_ttrl.types import Completion, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -125,23 +123,22 @@ class CommandBackend:
         return [Generation((), tuple(next(answers) for _ in range(request.n))) for request in requests]
 
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
-        ledger, phase = current_ledger(), current_phase()
-        hold, finished, stop = ledger.hold(), Finished("cancelled"), _Stop(self._stop)
+        stop = _Stop(self._stop)
         try:
-            await hold.reserve(Spend(requests=1), PROGRAM)
+            async with CountedRequest(PROGRAM, self.config.argv[0], Spend(requests=1)) as counted:
+                try:
+                    finished = await self._run(request, sampling, seed, stop)
+                    counted.outcome = finished.outcome
+                except OSError as error:
+                    raise EndpointError(
+                        f"Cannot start {self.name}: {error.strerror or error}.", "unreachable"
+                    ) from None
+                finally:
+                    counted.attempts = int(
+                        stop.begun
+                    )  # 0 where it was still in the queue when nobody waited for it any more
         except BudgetError as error:
             return error
-        try:
-            finished = await self._run(request, sampling, seed, stop)
-        except OSError as error:
-            finished = Finished("failed")
-            raise EndpointError(f"Cannot start {self.name}: {error.strerror or error}.", "unreachable") from None
-        finally:
-            if stop.begun:
-                asked = phase or ledger.present_phase, PROGRAM, self.config.argv[0], finished.outcome
-                ledger.record(Entry(*asked, attempts=1, cost=None, seconds=round(finished.seconds, 3)), hold)
-            else:  # still in the queue when nobody waited for it any more
-                hold.release()
         return self._completion(finished, sampling)
 
     async def _run(self, request: Request, sampling: Sampling, seed: int, stop: _Stop) -> Finished:

@@ -1,36 +1,67 @@
-"""One client for OpenAI's protocol: policy, teacher, merger and embeddings ask remote models through it.
+"""One client for OpenAI's protocol: policy, teacher, merger, optimizer and embeddings ask remote models through it.
 
-`transport` sends the requests; here they are made, and the answers understood (`replies`, `structured`). docs/endpoints.md
-describes all of it for users.
+Each request is reserved in the budget, sent by the `openai` SDK with its own retries, and recorded with its answer in the ledger. A
+request that the ledger's file answers is not sent. docs/endpoints.md describes all of it for users.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
+import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
+from importlib import import_module
+from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, cast
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, ModelConfig, Role
+from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
+from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.event_loop import BackgroundEventLoop
-from skill_ttrl.llm.openai.failures import printable, short
-from skill_ttrl.llm.openai.ledger import Ledger, Tokens
-from skill_ttrl.llm.openai.replies import Reply, read_chat, read_completion, read_embeddings, sound
+from skill_ttrl.llm.openai.address import Address, find_address
+from skill_ttrl.llm.openai.failures import EMPTY_ACCOUNT, MalformedResponse, RefusedCount, failure_of, printable, short
+from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, current_ledger, current_phase
+from skill_ttrl.llm.openai.replies import (
+    Reply,
+    estimated,
+    read_body,
+    read_chat,
+    read_completion,
+    read_embeddings,
+    sound,
+    tokens_said,
+)
 from skill_ttrl.llm.openai.structured import instruction, read_json, repair, response_format
-from skill_ttrl.llm.openai.transport import CHAT, COMPLETIONS, EMBEDDINGS, Transport
+from skill_ttrl.llm.server_key import is_localhost
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
+Read = Callable[[dict[str, Any]], tuple[T, Tokens, str]]
+"""A body → what was wanted, its tokens, and the outcome for the ledger."""
 
+CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
 BATCH_TEXTS = 32
 """Texts embedded by one request; small servers take no more."""
 SEEDS = 1 << 31
 """Seeds are below this: some servers read 32 bits."""
+MOST_BYTES = 64 << 20
+"""Longest answer that is read, unpacked: many samples with their log-probs have a few MiB."""
+PACKINGS = ("", "identity", "gzip", "deflate")
+"""Ways of packing an answer that are asked for: what they make of one piece has a bound."""
+AROUND_A_TEXT = 16
+"""Most tokens that a chat template adds around a message, in addition to its role."""
+AROUND_ALL = 128
+"""Most tokens that a chat template adds around a conversation, e.g. a system message of its own."""
 
 
 class AskOptions(TypedDict, total=False):
@@ -69,12 +100,15 @@ class Client:
     def __init__(
         self, config: EndpointConfig, role: Role, ledger: Ledger | None = None, *, key: str | None = None
     ) -> None:
-        self.config = config
-        self.role = role
-        self._transport = Transport(config, role, ledger, key)
+        self.config, self.role = config, role
+        self._address = find_address(config, role, key)
+        self._sdk = _connect(self._address, config, role)
+        self._ledger = ledger
+        self._cache = AnswerCache(config.cache) if config.cache is not None else None
+        self._slots = asyncio.Semaphore(config.max_concurrency)
         self._loop = BackgroundEventLoop(f"endpoints.{role}")
-        # Times in a row that one answer came where more were asked for; after two, one is asked at a time.
-        self._gave_one = 0
+        self._one_by_one = False
+        """True once the server has refused `n`."""
 
     def __repr__(self) -> str:
         return f"Client({self.role}: {self.config.model!r} at {self.host})"
@@ -82,7 +116,7 @@ class Client:
     @property
     def host(self) -> str:
         """Host and port of the server."""
-        return self._transport.address.host
+        return self._address.host
 
     async def chat(self, messages: Sequence[Message], **how: Unpack[AskOptions]) -> Reply:
         """`n` answers to a conversation.
@@ -133,7 +167,7 @@ class Client:
             if reply.outcome in ("refusal", "filtered"):
                 said = reply.choices[0].refusal or "a filter of the server's cut the answer"
                 raise EndpointError(self._message(f"declined to answer: {short(said)}"), reply.outcome)
-            asked += [*([Message("assistant", reply.text)] if reply.text else []), Message("user", repair(problem))]
+            asked += [Message("assistant", reply.text), Message("user", repair(problem))]
         begins = f" Its last answer begins: {reply.text[:120]!r}." if reply.text else ""
         raise EndpointError(
             self._message(f"gave no {schema.__name__} in {repairs + 1} answers: {problem}{begins}")
@@ -158,19 +192,7 @@ class Client:
 
     def shut(self) -> None:
         """`close` for callers without an event loop."""
-        self._loop.close(self._transport.sdk.close())
-
-    def _sampling(self, path: str, how: AskOptions) -> dict[str, Any]:
-        config, temperature = self.config, how.get("temperature")
-        limit_field = "max_tokens" if path == COMPLETIONS else config.token_limit_field
-        wanted = config.logprobs if how.get("logprobs") is None else how["logprobs"]
-        return {
-            "temperature": config.temperature if temperature is None else temperature,
-            "top_p": how.get("top_p"),
-            limit_field: how.get("max_tokens") or config.max_tokens,
-            "stop": list(how.get("stop", ())) or None,
-            "logprobs": None if not wanted else 1 if path == COMPLETIONS else True,
-        }
+        self._loop.close(self._sdk.close())
 
     async def _answers(
         self,
@@ -182,32 +204,41 @@ class Client:
         useful: Callable[[str], bool] = lambda outcome: True,
     ) -> Reply:
         """`n` choices, by one request where the server can, else by several; those of a `useful` outcome are saved once paid."""
-        n, seed = how.get("n", 1), how.get("seed")
-        body = _without_none({**body, **self._sampling(path, how)})
+        config, n, seed, temperature = self.config, how.get("n", 1), how.get("seed"), how.get("temperature")
+        limit_field = "max_tokens" if path == COMPLETIONS else config.token_limit_field
+        wanted = config.logprobs if how.get("logprobs") is None else how["logprobs"]
+        body = {
+            **body,
+            "temperature": config.temperature if temperature is None else temperature,
+            "top_p": how.get("top_p"),
+            limit_field: how.get("max_tokens") or config.max_tokens,
+            "stop": list(how.get("stop", ())) or None,
+            "logprobs": None if not wanted else 1 if path == COMPLETIONS else True,
+        }
 
         def understood(found: dict[str, Any]) -> tuple[Reply, Tokens, str]:
             reply = read(found)
             return reply, reply.usage, judge(reply)
 
-        def question(count: int, number: int) -> tuple[dict[str, Any], str]:
-            own = seed if seed is None or not number else derive_seed(seed, "again", number)
-            asked = {**body, **({"n": count} if count > 1 else {}), **({} if own is None else {"seed": own % SEEDS})}
-            sent = sound(_without_none({**asked, **self.config.extra_body, **(how.get("extra") or {})}))
-            # What tells two samples apart is part of a saved answer's name, also where the server is not sent it.
-            return sent, self._transport.key(path, sent, (own, number))
-
         async def ask(count: int, number: int) -> Reply:
-            found, cached = await self._transport.request(path, *question(count, number), understood, useful)
+            own = seed if seed is None or not number else derive_seed(seed, "again", number)
+            numbers = {"n": count if count > 1 else None, "seed": None if own is None else own % SEEDS}
+            sent = _sent({**_without_none({**body, **numbers}), **config.extra_body, **(how.get("extra") or {})})
+            # What tells two samples apart is part of the request's digest, also where the server is not sent it.
+            found, cached = await self._request(path, sent, (own, number), understood, useful)
             return replace(found, cached=cached)
 
-        one_by_one = self._gave_one > 1
-        paid = self._transport.ledger.paid
-        if n > 1 and paid:  # what was paid for was asked in one of the two ways, perhaps not in the one of now
-            one_by_one = question(n, 0)[1] not in paid and (one_by_one or question(1, 1)[1] in paid)
-        replies = [] if n > 1 and one_by_one else [await ask(n, 0)]
+        replies = []
+        if n == 1 or not self._one_by_one:
+            try:
+                replies.append(await ask(n, 0))
+            except RefusedCount as error:
+                if n == 1:
+                    raise
+                if not self._one_by_one:
+                    self._one_by_one = True
+                    warnings.warn(f"{error} Each answer is now asked for by itself.", stacklevel=2)
         missing = n - sum(len(reply.choices) for reply in replies)
-        if replies and n > 1:
-            self._gave_one = self._gave_one + 1 if len(replies[0].choices) == 1 else 0
         replies += await _all(partial(ask, 1, number) for number in range(1, missing + 1))
         choices = tuple(choice for reply in replies for choice in reply.choices)[:n]
         return Reply(choices, sum((reply.usage for reply in replies), Tokens()), all(reply.cached for reply in replies))
@@ -216,9 +247,116 @@ class Client:
         def understood(found: dict[str, Any]) -> tuple[list[list[float]], Tokens, str]:
             return *read_embeddings(found, len(texts)), "ok"
 
-        sent = sound(_without_none({"input": texts, "encoding_format": "float", **self.config.extra_body}))
-        key = self._transport.key(EMBEDDINGS, sent, ())
-        return (await self._transport.request(EMBEDDINGS, sent, key, understood))[0]
+        sent = _sent({"input": texts, "encoding_format": "float", **self.config.extra_body})
+        return (await self._request(EMBEDDINGS, sent, (), understood))[0]
+
+    async def _request(
+        self,
+        path: str,
+        body: dict[str, Any],
+        marks: tuple[Any, ...],
+        read: Read[T],
+        useful: Callable[[str], bool] = lambda _: True,
+    ) -> tuple[T, bool]:
+        """Parsed reply, and True where it came from the disk.
+
+        Args:
+            path: of the interface.
+            body: what is sent.
+            marks: tell apart requests that are sent alike.
+            read: raises `MalformedResponse` for an answer to be asked for again.
+            useful: decides by the outcome whether a resumed command is given the answer.
+
+        Raises:
+            EndpointError: it came to nothing; `kind` says why.
+            BudgetError: the budget is spent.
+        """
+        config, ledger = self.config, self._ledger or current_ledger()
+        key = digest(self.role, config.model, path, {**body, "": marks})
+        saved = ledger.take(key) or (self._cache.get(key) if self._cache is not None else None)
+        with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
+            if saved is not None:
+                found, _, outcome = read(dict(saved))
+                phase = current_phase() or ledger.present_phase
+                ledger.record(Entry(phase, self.role, config.model, outcome, 0, cached=True))
+                return found, True
+        async with self._slots:
+            left = config.max_retries + 1
+            while True:
+                most = Spend(requests=left) + (self._most(path, body) if ledger.bounded else Spend())
+                counted = CountedRequest(self.role, config.model, most, ledger=ledger, prices=config, key=key)
+                async with counted as request:
+                    raw: dict[str, Any] = {}
+                    try:
+                        raw = await self._send(path, body, request)
+                        found, tokens, request.outcome = read(raw)
+                    except Exception as error:
+                        failure = failure_of(error, config, self.role, self._address, request.attempts)
+                        if failure is None:
+                            raise
+                        request.tokens, request.outcome = tokens_said(raw), failure.kind  # paid for all the same
+                        left -= request.attempts
+                        if failure.kind != "unreadable" or left < 1:
+                            raise failure from None
+                        continue
+                    request.tokens = tokens
+                    if not (tokens.prompt or tokens.answer):
+                        request.tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
+                    request.answer = raw if useful(request.outcome) else None
+                if self._cache is not None and request.outcome in (
+                    "ok",
+                    "length",
+                ):  # another may be a better one tomorrow
+                    self._cache.put(key, raw)
+                return found, False
+
+    async def _send(self, path: str, body: dict[str, Any], request: CountedRequest) -> dict[str, Any]:
+        """The body of the answer, after as many attempts as the request is allowed."""
+        sdk = self._sdk.with_options(max_retries=request.allowed - 1)
+        kind = {CHAT: sdk.chat.completions, COMPLETIONS: sdk.completions, EMBEDDINGS: sdk.embeddings}[path]
+        named = {name: body[name] for name in ("messages", "prompt", "input", "encoding_format") if name in body}
+        rest = {name: value for name, value in body.items() if name not in named}
+        _sending.set(request)
+        answer = await kind.with_raw_response.create(model=self.config.model, **named, extra_body=rest)
+        return read_body(answer.text, self._address.scrubbed)
+
+    def _most(self, path: str, body: Mapping[str, Any]) -> Spend:
+        """The most tokens and money that a request can take.
+
+        A prompt is counted by `endpoints.ROLE.tokenizer`. Without one its bytes are taken: no tokenizer that works on bytes makes more
+        tokens than that.
+
+        Raises:
+            ConfigError: the body bounds no answer.
+        """
+        messages, asked = body.get("messages") or (), body.get("input") or body.get("prompt") or ()
+        texts = [asked] if isinstance(asked, str) else list(asked)
+        if self._tokenizer is None:
+            prompt = most_tokens([json.dumps(body, ensure_ascii=False)], len(messages), len(texts))
+        else:
+            form = body.get("response_format")  # some servers write it into the prompt
+            prompt = 0 if form is None else len(json.dumps(form))
+            prompt += sum(len(encode_plain(self._tokenizer, text)) for text in texts)
+            if messages:
+                prompt += len(encode_chat(self._tokenizer, [Message(**each) for each in messages]))
+        if path == EMBEDDINGS:
+            return Spend(prompt, most_cost(prompt, 0, self.config))
+        limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
+        if not limits:
+            raise ConfigError(
+                f"endpoints.{self.role}.extra_body takes the limit of an answer ({self.config.token_limit_field}) out of the "
+                "requests, so no budget can be promised. Leave the limit in, or set no budget."
+            )
+        answer = max(limits) * max([1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))])
+        return Spend(prompt + answer, most_cost(prompt, answer, self.config))
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        if self.config.tokenizer is None:
+            return None
+        from skill_ttrl.llm.models.load import load_tokenizer
+
+        return load_tokenizer(ModelConfig(path=self.config.tokenizer))
 
     def _message(self, text: str) -> str:
         return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {printable(text)}"
@@ -240,6 +378,125 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
     return Client(own, role, ledger)
 
 
+class AnswerCache:
+    """A folder of answers by the digest of their request (`endpoints.ROLE.cache`), made with the first one."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder).expanduser()
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """The server's answer; None where there is none, or it is not whole."""
+        try:
+            found = json.loads(self._file(key).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+    def put(self, key: str, answer: Mapping[str, Any]) -> None:
+        """Save an answer.
+
+        Raises:
+            RunFolderError: the folder cannot be written.
+        """
+        file = self._file(key)
+        with wrap_os_errors("write", file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, json.dumps(answer).encode())
+
+    def _file(self, key: str) -> Path:
+        return self.folder / key[:2] / f"{key}.json"
+
+
+def digest(*asked: Any) -> str:
+    """SHA-256 of what is asked of whom."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def most_tokens(written: Sequence[str], messages: int, texts: int = 0) -> int:
+    """The most tokens that a prompt of so many messages, or of plain texts, can have.
+
+    Args:
+        written: all that stands in it.
+        messages: those of a conversation, which a template surrounds.
+        texts: those without a template: a tokenizer adds its marks of a beginning and an end.
+    """
+    written_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in written)
+    return written_bytes + (messages + texts) * AROUND_A_TEXT + (AROUND_ALL if messages else 0)
+
+
+def most_cost(prompt: int, answer: int, prices: EndpointConfig) -> float:
+    """The most that so many tokens can cost; 0 without prices."""
+    dearest = max(prices.price_in or 0.0, prices.price_cached or 0.0)
+    return (prompt * dearest + answer * (prices.price_out or 0.0)) / 1e6
+
+
+def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
+    """The SDK's client for an address. It reads no more of an answer than memory has room for, and waits no longer than
+    `timeout` for the whole of it.
+
+    Raises:
+        ConfigError: a proxy or certificate that the environment names cannot be used.
+        MissingDependencyError: the package openai is not installed.
+    """
+    try:
+        import openai
+    except ImportError:
+        raise MissingDependencyError.for_extra(f"endpoints.{role}", "openai") from None
+    http = import_module(
+        openai.DefaultAsyncHttpxClient.__bases__[0].__module__.partition(".")[0]
+    )  # httpx, later httpx2
+
+    class Bounded(openai.DefaultAsyncHttpxClient):
+        async def send(self, request: Any, **how: Any) -> Any:
+            _sending.get().attempts += 1  # the SDK repeats a request by sending it again
+            try:
+                async with asyncio.timeout(config.timeout):  # the SDK's own begins again with every byte
+                    return await self._whole(request, how)
+            except TimeoutError:
+                raise http.ReadTimeout("there was no answer in time", request=request) from None
+
+        async def _whole(self, request: Any, how: dict[str, Any]) -> Any:
+            response = await super().send(request, **{**how, "stream": True})
+            try:
+                packing = response.headers.get("content-encoding", "").strip().lower()
+                if packing not in PACKINGS:
+                    raise MalformedResponse(f"its answer is packed as {packing}, which was not asked for")
+                body = bytearray()
+                async for piece in response.aiter_bytes():  # unpacked piece by piece: a small answer may be a large one
+                    body += piece
+                    if len(body) > MOST_BYTES:
+                        raise MalformedResponse(f"its answer has more than {MOST_BYTES >> 20} MiB")
+            finally:
+                await response.aclose()
+            gone = ("content-encoding", "content-length", "transfer-encoding")
+            headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in gone]
+            if response.status_code == 429 and any(code.encode() in body for code in EMPTY_ACCOUNT):
+                headers.append(("x-should-retry", "false"))
+            return type(response)(response.status_code, headers=headers, content=bytes(body), request=request)
+
+    name = urlsplit(address.base_url).hostname or ""
+    near = f"[{name}]" if ":" in name else name
+    try:
+        connections = Bounded(
+            timeout=config.timeout,
+            headers={"accept-encoding": "gzip, deflate"},
+            follow_redirects=False,  # a key must not travel on to another host
+            mounts={f"all://{near}": None}
+            if is_localhost(name)
+            else None,  # no proxy reaches this machine's own servers
+        )
+    except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
+        raise ConfigError(
+            f"endpoints.{role}: no connections can be made with this environment ({type(error).__name__}). A proxy in HTTP_PROXY, "
+            "HTTPS_PROXY or ALL_PROXY is to be http://HOST:PORT, and SSL_CERT_FILE a file that is there; a server that is to "
+            "be asked without the proxy stands in NO_PROXY."
+        ) from None
+    common: dict[str, Any] = {"api_key": address.key, "timeout": config.timeout, "http_client": connections}
+    if config.provider == "azure":
+        return openai.AsyncAzureOpenAI(azure_endpoint=address.base_url, api_version=address.api_version, **common)
+    return openai.AsyncOpenAI(base_url=address.base_url, **common)
+
+
 def _judged(reply: Reply, schema: type[M]) -> tuple[M | None, str]:
     if reply.outcome == "tool_call":
         return None, "a tool was called, but there are none. Write the JSON object as text."
@@ -250,7 +507,25 @@ def _judged(reply: Reply, schema: type[M]) -> tuple[M | None, str]:
 
 
 def _said(messages: Sequence[Message]) -> dict[str, Any]:
-    return {"messages": [{"role": each.role, "content": each.content} for each in messages]}
+    """The conversation as it is sent: without turns that say nothing, which servers refuse. What stood on both sides of one is
+    one message, since servers also refuse two of one role in a row.
+    """
+    said: list[dict[str, str]] = []
+    gap = False
+    for each in messages:
+        if not each.content.strip():
+            gap = True
+            continue
+        if gap and said and said[-1]["role"] == each.role:
+            said[-1]["content"] += f"\n\n{each.content}"
+        else:
+            said.append({"role": each.role, "content": each.content})
+        gap = False
+    return {"messages": said or [{"role": each.role, "content": each.content} for each in messages]}
+
+
+def _sent(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(sound(_without_none(fields)))
 
 
 def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -264,3 +539,6 @@ async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
         if isinstance(each, BaseException):
             raise each
     return cast(list[T], done)
+
+
+_sending: ContextVar[CountedRequest] = ContextVar("sending")

@@ -1,36 +1,33 @@
-"""Usage of remote endpoints: one line per request, totals by phase and role, and the budget.
+"""Requests to remote models: one append-only file with each answer and what it took, and the budget.
 
-`track_usage` opens the ledger of a command; requests that begin inside it are recorded there. The file only grows and is never
-cut back to a checkpoint, so a resumed run starts with its cost so far. No line holds a text or a key.
+`track_usage` opens the ledger of a command; requests that begin inside it are recorded there. A line is written when an answer
+arrives, and totals are sums over the lines, so a kill loses no answer that was counted. A resumed command reads the file: it starts
+with its cost so far, and the same request gets the same answer without being sent. No line holds a key.
+
+Before a request is sent, the most that it could take is reserved, so no number of concurrent requests exceeds the budget.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
-from collections import defaultdict
-from collections.abc import Iterator
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
-from skill_ttrl.errors import BudgetError, RunFolderError, annotate_error
-from skill_ttrl.llm.openai.budget import Budget, Hold, Limits, Spend, budget_text, cost_text
-from skill_ttrl.llm.openai.cache import PaidAnswers
-from skill_ttrl.llm.openai.usage_text import ASKED as ASKED
-from skill_ttrl.llm.openai.usage_text import usage_lines as usage_lines
+from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, annotate_error
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
-from skill_ttrl.storage.files import wrap_os_errors, write_atomic
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.storage.jsonl import whole_lines
 
 USAGE = "usage.jsonl"
-ANSWERS = "answers.jsonl"
-"""In the same folder: answers that no finished piece of work holds yet (`PaidAnswers`)."""
-REFUSED = "refused.json"
-"""In the same folder: the most that the request could take which did not fit into the budget."""
 GO_ON = "Raise it, and go on with the same command and --resume auto."
 """Ends the message of a run whose budget is spent."""
 SAME = "Go on with the same command."
@@ -40,6 +37,15 @@ AGAIN = f"{RAISE}, then run the same command again: it continues."
 """The same, where a command goes on without `--resume`."""
 DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malformed")
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
+PROGRAM = "command"
+"""Role of a program that takes a model's place: a request in the ledger, without tokens or a price."""
+ASKED = "asked of models behind addresses"
+"""Begins the line that says what they cost."""
+LONGEST = {"policy": "rollout.max_new_tokens", "optimizer": "optimize.max_answer_tokens"}
+"""Settings of the longest answer, where it is not that of the endpoint."""
+SETTLED = "settled"
+"""Field of a line: what came of the answers above it is saved elsewhere."""
+POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,18 @@ class Tokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Spend:
+    """Amounts that a budget bounds: tokens of prompts and answers, cost by the config's prices, requests sent, retries included."""
+
+    tokens: int = 0
+    cost: float = 0.0
+    requests: int = 0
+
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(self.tokens + other.tokens, self.cost + other.cost, self.requests + other.requests)
+
+
+@dataclass(frozen=True)
 class Entry:
     """One request, as a line of the ledger."""
 
@@ -68,7 +86,7 @@ class Entry:
     outcome: str
     """One of `DELIVERED`, the kind of an `EndpointError`, or `cancelled`."""
     attempts: int
-    """Times it was sent; 0 if the answer came from the disk, or if the request was cancelled before."""
+    """Times it was sent; 0 if the answer came from the disk."""
     tokens_in: int = 0
     tokens_cached: int = 0
     tokens_out: int = 0
@@ -80,8 +98,10 @@ class Entry:
     """True if the answer came from the disk and cost nothing."""
     estimated: bool = False
     """True if the server did not count the tokens: they are a quarter of the bytes."""
-    over_bound: bool = False
-    """True if the server billed more than the request could take at most by what was asked."""
+    key: str | None = None
+    """Digest of the request; None where the answer is not to be used again."""
+    answer: Mapping[str, Any] | None = None
+    """The body of the server's answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,8 +121,6 @@ class Totals:
     """Of the requests with a price."""
     unpriced: int = 0
     """Of those, the ones that took tokens without a price: their cost is unknown."""
-    over_bound: int = 0
-    """Of those, the ones that were billed at more than they could take at most; they alone can pass a budget."""
 
     @property
     def tokens(self) -> int:
@@ -113,13 +131,7 @@ class Totals:
     def of(cls, entry: Entry) -> Totals:
         """Totals of one request."""
         sent = entry.attempts, entry.tokens_in, entry.tokens_cached, entry.tokens_out
-        failed, unpriced = entry.outcome not in DELIVERED, entry.cost is None
-        return cls(1, failed, entry.cached, *sent, entry.cost or 0.0, unpriced, entry.over_bound)
-
-    @property
-    def spend(self) -> Spend:
-        """The amounts that a budget bounds."""
-        return Spend(self.tokens, self.cost, self.attempts)
+        return cls(1, entry.outcome not in DELIVERED, entry.cached, *sent, entry.cost or 0.0, entry.cost is None)
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
@@ -129,12 +141,11 @@ Parts = dict[tuple[str, str], Totals]
 """Totals by phase and role."""
 
 
-@dataclass
 class Ledger:
-    """Recorded usage and its limits.
+    """Recorded requests and their limits. Safe to use from several threads and event loops at once.
 
     Args:
-        path: file of the ledger, read if it exists; None: only totals in memory.
+        path: its file, read if it exists; None: only totals in memory.
         max_cost: upper limit of the cost, in the prices' currency.
         max_total_tokens: upper limit of tokens, prompts and answers together.
         max_requests: upper limit of requests sent, retries included.
@@ -143,26 +154,35 @@ class Ledger:
         RunFolderError: the file cannot be read.
     """
 
-    path: Path | None = None
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_requests: int | None = None
-    paid: PaidAnswers | None = field(default=None, repr=False)
-    """Answers that no finished piece of work holds yet; None where `path` is."""
-    _parts: Parts = field(default_factory=dict, repr=False)
-    present_phase: str = field(default="other", repr=False)
-    """The phase of requests that begin now."""
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.path is not None and self.path.exists():
-            cut_torn_line(self.path)
-            self._parts = read_usage(self.path)
-        if self.path is not None:
-            self.paid = PaidAnswers(self._beside(self.path, ANSWERS))
-        self._budget = Budget(Limits(self.max_total_tokens, self.max_cost, self.max_requests), self._refuse)
-        self._budget.add(self.totals().spend)
-        self._refused = self._refused_before()
+    def __init__(
+        self,
+        path: Path | None = None,
+        max_cost: float | None = None,
+        max_total_tokens: int | None = None,
+        max_requests: int | None = None,
+    ) -> None:
+        self.path = path
+        self.limits = {"max_cost": max_cost, "max_total_tokens": max_total_tokens, "max_requests": max_requests}
+        self.present_phase = "other"
+        """The phase of requests that begin now."""
+        self.unsettled = 0
+        """Saved answers of which nothing else is saved yet."""
+        self._parts: Parts = {}
+        self._answers: dict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
+        self._reserved: dict[object, Spend] = {}
+        self._refused: tuple[Spend, str] | None = None
+        self._lock = threading.Lock()
+        if path is not None and path.exists():
+            cut_torn_line(path)
+            for entry in _read(path):
+                if entry is None:
+                    self._answers.clear()
+                    self.unsettled = 0
+                    continue
+                _add(self._parts, entry)
+                if entry.key is not None and entry.answer is not None:
+                    self._answers[entry.key].append(entry.answer)
+                    self.unsettled += 1
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -176,16 +196,18 @@ class Ledger:
     @property
     def bounded(self) -> bool:
         """True if there is a budget."""
-        return bool(self._budget.limits)
+        return any(limit is not None for limit in self.limits.values())
 
     @property
     def exhausted(self) -> bool:
         """True if nothing is left of the budget, or less than a refused request could take."""
-        spent, limits = self._budget.spent, self._budget.limits
-        return limits.reached_by(spent) or (self._refused is not None and not limits.allow(spent + self._refused[0]))
+        spent = self._spent()
+        return any(left <= 0 for left in self._left(spent)) or (
+            self._refused is not None and not self._allows(spent + self._refused[0])
+        )
 
     def check(self) -> None:
-        """Called before work begins that needs requests; each of them is reserved for by itself (`hold`).
+        """Called before work begins that needs requests; each of them is reserved for by itself.
 
         Raises:
             BudgetError: the budget is spent.
@@ -193,79 +215,219 @@ class Ledger:
         if self.exhausted:
             raise _Spent(self)
 
-    def hold(self) -> Hold:
-        """Reserves for one request, attempt by attempt, until `record` counts it."""
-        return Hold(self._budget)
+    def reserve(self, hold: object, most: Spend, role: str) -> Spend | None:
+        """Reserve for `hold` the most that its request can take, with as many attempts of `most.requests` as the budget has.
 
-    def spent(self) -> str:
-        """The message of a spent budget, with what was spent until now and what the refused request could take."""
-        totals = self.totals()
-        sent = totals.requests - totals.cached
-        facts = sent, cost_text(totals.cost, totals.unpriced, sent), totals.over_bound, len(self.paid or ())
-        return budget_text(self._budget.limits, totals.spend, facts, self._refused)
-
-    def _refuse(self, most: Spend, role: str) -> BudgetError:
-        with self._lock:  # several threads may be refused at once; the first is noted
-            if self._refused is None:
-                self._refused = most, role
-                if self.path is not None:
-                    file = self._beside(self.path, REFUSED)
-                    with wrap_os_errors("write", file):
-                        write_atomic(file, json.dumps({"most": asdict(most), "role": role}).encode())
-        return _Spent(self)
-
-    def _refused_before(self) -> tuple[Spend, str] | None:
-        """The request that ended the command before: it may fit now that the budget was raised, and is forgotten then."""
-        file = None if self.path is None else self._beside(self.path, REFUSED)
-        if file is None or not file.exists():
-            return None
-        try:
-            found = json.loads(file.read_text(encoding="utf-8"))
-            most, role = Spend(**found["most"]), str(found["role"])
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise RunFolderError(f"{file} cannot be read: {error}. Remove it.") from None
-        if not self._budget.limits.allow(self._budget.spent + most):
-            return most, role
-        with wrap_os_errors("remove", file):
-            file.unlink(missing_ok=True)
-        return None
-
-    @staticmethod
-    def _beside(path: Path, name: str) -> Path:
-        return path.with_name(path.name.removesuffix(USAGE) + name)
-
-    def settle(self) -> None:
-        """Forget the paid answers: what came of them is saved elsewhere now.
+        Returns:
+            What is reserved; None where it fits only if requests that are on their way take less than is reserved for them.
 
         Raises:
-            RunFolderError: their file cannot be removed.
+            BudgetError: it does not fit, and nothing that is on its way can change that.
         """
-        if self.paid is not None:
-            self.paid.clear()
+        with self._lock:
+            spent, limit = self._spent(), self.limits["max_requests"]
+            if limit is not None:
+                most = replace(most, requests=min(most.requests, max(1, int(limit) - spent.requests)))
+            if not self._allows(spent + most):
+                self._refused = self._refused or (replace(most, requests=1), role)
+                raise _Spent(self)
+            if not self._allows(sum(self._reserved.values(), spent + most)):
+                return None
+            self._reserved[hold] = most
+            return most
 
-    def record(self, entry: Entry, hold: Hold | None = None) -> None:
-        """Add one request that has ended, with its `hold`.
+    def take(self, key: str) -> Mapping[str, Any] | None:
+        """The next answer that an earlier process was given to this request; None where there is none left.
+
+        Each is given once, so that a request that was sent twice has both of its answers again.
+        """
+        with self._lock:
+            waiting = self._answers.get(key)
+            return waiting.popleft() if waiting else None
+
+    def settle(self) -> None:
+        """Note that what came of the answers is saved elsewhere: they are not given again.
 
         Raises:
             RunFolderError: the file cannot be written.
         """
-        try:
-            with self._lock:
-                _add(self._parts, entry)
+        with self._lock:
+            if self.path is not None and self.unsettled:
+                append_whole(self.path, f'{{"{SETTLED}": true}}\n'.encode(), durable=False)
+            self._answers.clear()
+            self.unsettled = 0
+
+    def record(self, entry: Entry, hold: object = None) -> None:
+        """Add one request that has ended, and give back what is reserved for `hold`. The answer is written before it is counted.
+
+        Raises:
+            RunFolderError: the file cannot be written.
+        """
+        with self._lock:
+            try:
                 if self.path is not None:
-                    append_whole(self.path, f"{json.dumps(asdict(entry))}\n".encode(), durable=False)
-        finally:
-            self._budget.add(Totals.of(entry).spend, hold)
+                    line = {name: value for name, value in vars(entry).items() if name == "cost" or value is not None}
+                    append_whole(self.path, f"{json.dumps(line)}\n".encode(), durable=entry.answer is not None)
+                    self.unsettled += entry.answer is not None
+            finally:
+                _add(self._parts, entry)
+                self._reserved.pop(hold, None)
+
+    def release(self, hold: object) -> None:
+        """Give back what is reserved for a request that was never sent."""
+        with self._lock:
+            self._reserved.pop(hold, None)
 
     def totals(self) -> Totals:
         """Sums over all requests."""
-        with self._lock:
-            return sum(self._parts.values(), Totals())
+        return sum(self._parts.copy().values(), Totals())
 
     def report(self) -> dict[str, Any]:
         """Totals, and under `by` those of each phase and role; empty where nothing was asked."""
-        with self._lock:
-            return usage_report(self._parts)
+        return usage_report(self._parts.copy())
+
+    def _spent(self) -> Spend:
+        totals = self.totals()
+        return Spend(totals.tokens, totals.cost, totals.attempts)
+
+    def _left(self, spent: Spend) -> list[float]:
+        amounts = zip(self.limits.values(), (spent.cost, spent.tokens, spent.requests), strict=True)
+        return [limit - amount for limit, amount in amounts if limit is not None]
+
+    def _allows(self, spend: Spend) -> bool:
+        return all(left >= 0 for left in self._left(spend))
+
+    def spent(self) -> str:
+        """The message of a spent budget: what was spent until now, and what the refused request could take."""
+        totals, spent = self.totals(), self._spent()
+        sent = totals.requests - totals.cached
+        bounds = " and ".join(
+            f"endpoints.{name}={bound:.12g}" for name, bound in self.limits.items() if bound is not None
+        )
+        said = [
+            f"The budget is spent: {spent.tokens:,} tokens in {sent:,} request{'s' * (sent != 1)}, "
+            f"{_cost_text(totals.cost, totals.unpriced, sent)}, with {bounds}."
+        ]
+        if self._refused is not None:
+            (most, role), limits = self._refused, self.limits
+            cost, tokens, requests = limits["max_cost"], limits["max_total_tokens"], limits["max_requests"]
+            short = []
+            if tokens is not None and spent.tokens + most.tokens > tokens:
+                short.append(
+                    f"{max(0, tokens - spent.tokens):,} tokens are left and the next request could take {most.tokens:,}"
+                )
+            if cost is not None and spent.cost + most.cost > cost:
+                short.append(
+                    f"A cost of {max(0.0, cost - spent.cost):.4g} is left and the next request could take {most.cost:.4g}"
+                )
+            if short and role not in ("embeddings", PROGRAM):
+                longest = LONGEST.get(role, f"endpoints.{role}.max_tokens")
+                short.append(f"The longest answer is reserved: a new run with a lower {longest} gets further")
+            if requests is not None and spent.requests >= requests:
+                short.append("No request is left")
+            said += [f"{each}." for each in (*short, "Raise the budget")]
+        if self.unsettled:
+            said.append(
+                f"{self.unsettled:,} paid answers that are part of nothing finished are saved, and are not paid again."
+            )
+        return " ".join(said)
+
+
+class CountedRequest:
+    """One request in the ledger: reserved on entering, recorded on leaving if it was sent; for `with` and `async with`.
+
+    The block sets `attempts`, `tokens` and `outcome`, and `answer` where it is to be given to a resumed command. One that raises is
+    recorded as failed.
+
+    Args:
+        role: what the model is asked for.
+        model: its name.
+        most: the most that it can take. Of its requests, `allowed` are reserved.
+        ledger: where it is counted; None: the ledger of the caller's context.
+        prices: of its tokens; None: their cost is unknown.
+        key: digest of the request, under which its answer is saved.
+
+    Raises:
+        BudgetError: on entering; the budget has no room for it.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        model: str,
+        most: Spend,
+        *,
+        ledger: Ledger | None = None,
+        prices: EndpointConfig | None = None,
+        key: str | None = None,
+    ) -> None:
+        self._ledger = ledger or current_ledger()
+        self._place = current_phase() or self._ledger.present_phase, role, model
+        self._most, self._prices, self._key = most, prices, key
+        self.attempts, self.allowed, self.tokens, self.outcome = 0, most.requests, Tokens(), "ok"
+        self.answer: Mapping[str, Any] | None = None
+        self._began = 0.0
+
+    def __enter__(self) -> Self:
+        while not self._reserved():
+            time.sleep(POLL_S)
+        return self
+
+    async def __aenter__(self) -> Self:
+        while not self._reserved():
+            await asyncio.sleep(POLL_S)
+        return self
+
+    def _reserved(self) -> bool:
+        self._began = time.monotonic()
+        if not self._ledger.bounded:
+            return True
+        found = self._ledger.reserve(self, self._most, self._place[1])
+        self.allowed = found.requests if found else 0
+        return found is not None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.attempts:
+            self._ledger.release(self)
+            return
+        if error is not None:
+            stopped = error.kind if isinstance(error, EndpointError) else "failed"
+            self.outcome = stopped if isinstance(error, Exception) else "cancelled"
+        tokens, saved = self.tokens, self.answer is not None
+        self._ledger.record(
+            Entry(
+                *self._place,
+                self.outcome,
+                self.attempts,
+                tokens.prompt,
+                tokens.cached,
+                tokens.answer,
+                None if self._place[1] == PROGRAM else cost_of(tokens, self._prices),
+                round(time.monotonic() - self._began, 3),
+                estimated=tokens.estimated,
+                key=self._key if saved else None,
+                answer=self.answer,
+            ),
+            self,
+        )
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.__exit__(kind, error, trace)
+
+
+def _read(path: Path) -> Iterator[Entry | None]:
+    """The requests of a file; None where those before it are settled."""
+    names = {each.name for each in fields(Entry)}
+    for place, line in whole_lines(path, []):
+        try:
+            row = json.loads(line)
+            yield None if SETTLED in row else Entry(**{name: row[name] for name in row.keys() & names})
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise RunFolderError(f"{place} is no line of a ledger: {error}. The file was changed.") from None
 
 
 def read_usage(path: Path) -> Parts:
@@ -275,32 +437,64 @@ def read_usage(path: Path) -> Parts:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
     parts: Parts = {}
-    for number, row in enumerate(read_jsonl(path), 1):
-        try:
-            _add(parts, Entry(**row))
-        except TypeError as error:
-            raise RunFolderError(f"{path}:{number} is no line of a ledger: {error}. The file was changed.") from None
+    for entry in _read(path):
+        if entry is not None:
+            _add(parts, entry)
     return parts
 
 
 def usage_report(parts: Parts) -> dict[str, Any]:
     """See `Ledger.report`."""
-    if not parts:
-        return {}
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
         by[phase][role] = _figures(totals)
-    return {**_figures(sum(parts.values(), Totals())), "by": dict(by)}
+    return {**_figures(sum(parts.values(), Totals())), "by": dict(by)} if parts else {}
 
 
-def cost_of(tokens: Tokens, config: EndpointConfig) -> float | None:
+def usage_lines(usage: Mapping[str, Any]) -> list[str]:
+    """A line for all requests to models and, where there are several, one for each phase and role; then one for programs.
+
+    Args:
+        usage: see `Ledger.report`.
+    """
+    parts = [
+        (f"{phase}, {role}", role, each) for phase, roles in usage.get("by", {}).items() for role, each in roles.items()
+    ]
+    models = {name: each for name, role, each in parts if role != PROGRAM}
+    programs = [each for _, role, each in parts if role == PROGRAM]
+    lines = [f"{ASKED}: {_asked([*models.values()])}"] if models else []
+    lines += [f"{name}: {_asked([each])}" for name, each in models.items() if len(models) > 1]
+    if programs:
+        total, failed = (sum(each[name] for each in programs) for name in ("requests", "failed"))
+        lines.append(f"programs started: {total:,}" + (f", {failed:,} failed" if failed else ""))
+    return lines
+
+
+def _asked(parts: Sequence[Mapping[str, Any]]) -> str:
+    total = {name: sum(each.get(name) or 0 for each in parts) for name in parts[0]}
+    shown = "".join(
+        f", {total[name]} {said}" for name, said in (("failed", "failed"), ("cached", "from the disk")) if total[name]
+    )
+    cost = _cost_text(total["cost"], total["unpriced"], total["requests"] - total["cached"])
+    return f"{total['requests']} requests{shown}; {total['tokens_in']:,} tokens in, {total['tokens_out']:,} out; {cost}"
+
+
+def _cost_text(cost: float, unpriced: int, requests: int) -> str:
+    """`cost 0.5`, or what is known of it: of `requests`, so many have no price."""
+    if not unpriced:
+        return f"cost {cost:.4g}"
+    if not cost:
+        return "cost unknown (no price is set)"
+    return f"cost at least {cost:.4g} ({unpriced:,} of {requests:,} requests have no price)"
+
+
+def cost_of(tokens: Tokens, config: EndpointConfig | None) -> float | None:
     """The cost of an answer by the config's prices; None where it has none. No tokens cost nothing."""
-    if not config.priced:
+    if config is None or not config.priced:
         return None if tokens.prompt or tokens.answer else 0.0
     price_in, price_out = config.price_in or 0.0, config.price_out or 0.0
     cached = price_in if config.price_cached is None else config.price_cached
-    fresh = tokens.prompt - tokens.cached
-    return (fresh * price_in + tokens.cached * cached + tokens.answer * price_out) / 1e6
+    return ((tokens.prompt - tokens.cached) * price_in + tokens.cached * cached + tokens.answer * price_out) / 1e6
 
 
 def current_ledger() -> Ledger:
@@ -327,9 +521,8 @@ def asked_in(phase: str) -> Iterator[None]:
 def track_usage(path: Path | None, endpoints: EndpointsConfig) -> Iterator[Ledger]:
     """Record requests in `path` inside the block, continuing what it holds, under the config's budget.
 
-    Answers are saved in the same folder until `Ledger.settle`: a process that repeats the questions of one that stopped is answered from
-    there. The ledger is handed on as the one of the caller's context (`contextvars`), to its coroutines and to those that `wait_for`
-    runs in a thread; a thread of one's own begins without it. The file begins with the first request.
+    The ledger is handed on as the one of the caller's context (`contextvars`), to its coroutines and to those that `wait_for` runs in
+    a thread; a thread of one's own begins without it. The file begins with the first request.
 
     Raises:
         RunFolderError: the file cannot be read.

@@ -8,7 +8,6 @@ if `endpoints.embeddings.cache` names a folder.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,8 +16,7 @@ from pydantic import ValidationError
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.cache import AnswerCache
-from skill_ttrl.llm.openai.client import BATCH_TEXTS, make_client
+from skill_ttrl.llm.openai.client import BATCH_TEXTS, AnswerCache, digest, make_client
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors, normalised
 from skill_ttrl.skills.settings import DEFAULT_MODEL
 
@@ -106,9 +104,9 @@ class OpenAIEmbedder:
         return text in self._known
 
     def _key(self, text: str) -> str:
-        config = self._client.config
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        return AnswerCache.key(self._client.host, config.model, "vector", {"text": digest, **config.extra_body})
+        return digest(
+            self._client.host, self._client.config.model, "vector", {"text": text, **self._client.config.extra_body}
+        )
 
 
 def _endpoint(model: str) -> EndpointConfig:

@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.openai.ledger import REFUSED
 from skill_ttrl.optimize.journal import JOURNAL
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import check_made_with, read_identity
@@ -73,7 +72,6 @@ def _discard_unstarted(folder: RunFolder) -> None:
         "config.yaml",
         "config_source.yaml",
         IDENTITY,
-        REFUSED,
     }:
         (folder.path / IDENTITY).unlink(missing_ok=True)
         folder.discard_unstarted()

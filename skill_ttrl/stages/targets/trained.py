@@ -190,14 +190,13 @@ def ask(
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
     whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
     first = "" if whole else FIRST_TURN.format(env=config.env.id)
-    passed = ledger.spent() if ledger.totals().over_bound and ledger.exhausted else ""
     return Reply(
         question,
         tuple(completion.text for completion in completions),
         tuple(group.answers),
         majority_vote(group.answers),
         retrieved,
-        tuple(text for text in (unformatted, first, passed) if text),
+        tuple(text for text in (unformatted, first) if text),
     )
 
 

@@ -18,8 +18,7 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.command.backend import CommandBackend
 from skill_ttrl.llm.command.process import MARK
 from skill_ttrl.llm.context import BackendContext
-from skill_ttrl.llm.openai.budget import Spend
-from skill_ttrl.llm.openai.ledger import track_usage
+from skill_ttrl.llm.openai.ledger import CountedRequest, Spend, track_usage
 from skill_ttrl.trust import powers
 from skill_ttrl.types import Completion, Message
 
@@ -163,7 +162,8 @@ def test_a_program_that_was_never_started_is_no_request() -> None:
         with pytest.raises(TimeoutError):
             wait_for(leave())
         assert (ledger.totals().requests, ledger.totals().attempts) == (1, 1)
-        ledger.hold().reserve_blocking(Spend(requests=3), "command")  # what was reserved for the others is free again
+        with CountedRequest("command", "x", Spend(requests=3)) as request:
+            assert request.allowed == 3, "what was reserved for the others is free again"
     backend.close()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.cache import AnswerCache, PaidAnswers
+from skill_ttrl.llm.openai.client import AnswerCache, digest
 from skill_ttrl.llm.openai.ledger import (
     SAME,
     Entry,
@@ -44,13 +43,6 @@ def test_totals_are_those_of_the_file_also_after_a_torn_line(tmp_path: Path) -> 
     assert again.report() == first.report()
     assert (again.totals().requests, again.totals().failed, again.totals().tokens) == (3, 1, 45)
     assert again.report()["by"]["evaluate"]["policy"]["requests"] == 1
-
-
-def test_a_line_holds_no_text(tmp_path: Path) -> None:
-    Ledger(tmp_path / "usage.jsonl").record(entry())
-    line = json.loads((tmp_path / "usage.jsonl").read_text())
-    texts = {key for key, value in line.items() if isinstance(value, str)}
-    assert texts == {"phase", "role", "model", "outcome"}
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -140,22 +132,26 @@ def test_a_spent_budget_counts_what_was_still_on_its_way() -> None:
         raise refused.value
 
 
+def paid(answer: dict[str, int], key: str = "k") -> Entry:
+    return Entry("rl", "merger", "m", "ok", 1, tokens_in=10, cost=0.5, key=key, answer=answer)
+
+
 def test_paid_answers_are_given_once_each_to_the_next_process_until_they_are_settled(tmp_path: Path) -> None:
-    usage = tmp_path / "usage.jsonl"
-    first = Ledger(usage).paid
-    assert first is not None and not first.path.exists()
+    file = tmp_path / "usage.jsonl"
+    first = Ledger(file)
     for answer in ({"a": 1}, {"a": 2}):
-        first.put("k", answer)
+        first.record(paid(answer))
     assert first.take("k") is None, "a process that asks twice wants two answers"
-    first.path.write_bytes(first.path.read_bytes() + b'{"key": "k", "ans')
-    ledger = Ledger(usage)
-    assert ledger.paid is not None and len(ledger.paid) == 2 and "k" in ledger.paid
-    assert [ledger.paid.take("k") for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
+    file.write_bytes(file.read_bytes() + b'{"phase": "rl", "key": "k", "ans')
+    ledger = Ledger(file)
+    assert ledger.unsettled == 2 and ledger.totals().cost == 1.0
+    assert [ledger.take("k") for _ in range(3)] == [{"a": 1}, {"a": 2}, None]
     ledger.settle()
-    assert not first.path.exists() and not len(ledger.paid)
-    first.path.write_text('{"key": 3}\n')
-    with pytest.raises(RunFolderError, match=r"answers\.jsonl:1 is no paid answer"):
-        PaidAnswers(first.path)
+    ledger.settle()
+    ledger.record(paid({"a": 3}, "later"))
+    again = Ledger(file)
+    assert (again.take("k"), again.take("later"), again.unsettled, again.totals().cost) == (None, {"a": 3}, 1, 1.5)
+    assert len(file.read_text().splitlines()) == 4, "what was settled once is not settled again"
 
 
 def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not() -> None:
@@ -198,14 +194,14 @@ def test_kept_answers_are_told_apart_by_all_that_was_asked(tmp_path: Path) -> No
     cache = AnswerCache(tmp_path / "answers")
     asked = {"messages": [{"role": "user", "content": "x"}], "seed": 1}
     keys = {
-        cache.key("h", "m", "chat/completions", asked),
-        cache.key("h", "m", "chat/completions", {**asked, "seed": 2}),
-        cache.key("h", "m2", "chat/completions", asked),
-        cache.key("h2", "m", "chat/completions", asked),
-        cache.key("h", "m", "completions", asked),
+        digest("h", "m", "chat/completions", asked),
+        digest("h", "m", "chat/completions", {**asked, "seed": 2}),
+        digest("h", "m2", "chat/completions", asked),
+        digest("h2", "m", "chat/completions", asked),
+        digest("h", "m", "completions", asked),
     }
     assert len(keys) == 5
-    key = cache.key("h", "m", "chat/completions", dict(reversed(asked.items())))
+    key = digest("h", "m", "chat/completions", dict(reversed(asked.items())))
     assert key in keys
     assert cache.get(key) is None
     cache.put(key, {"choices": []})
