@@ -17,14 +17,16 @@ reference accepts more.
 
 from skill_ttrl.answers.decide import EquivalenceResult, bare_key, without_units
 from skill_ttrl.answers.equivalence import canonical, canonicals, counters, equivalent, persist_cache, verdict
-from skill_ttrl.answers.extract import Extraction, extract, find_answer
+from skill_ttrl.answers.extract import Answer, Extraction, answer_text, extract, find_answer, true_answer
 from skill_ttrl.answers.grade import Grade, GradedText, compute_reward, correct, grade_answer
 
 __all__ = [
+    "Answer",
     "EquivalenceResult",
     "Extraction",
     "Grade",
     "GradedText",
+    "answer_text",
     "bare_key",
     "canonical",
     "canonicals",
@@ -36,6 +38,7 @@ __all__ = [
     "find_answer",
     "grade_answer",
     "persist_cache",
+    "true_answer",
     "verdict",
     "without_units",
 ]

@@ -111,11 +111,11 @@ def without_units(keys: Sequence[str | None]) -> list[str | None]:
 
 
 def _scaled(tree: Tree, scale: Fraction) -> Tree:
-    r"""Scale a tree by a trailing `million` or percent sign; of an equation such as `x = 50\%` only the right side."""
+    r"""Scale a tree by a trailing `million` or percent sign; of an equation such as `x = 50\%` only the last side."""
     if scale == 1:
         return tree
-    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4:
-        return (*tree[:3], ("mul", ("num", str(scale)), tree[3]))
+    if tree[0] == "rel" and set(tree[1].split()) == {"="}:
+        return (*tree[:-1], ("mul", ("num", str(scale)), tree[-1]))
     if tree[0] in ("rel", "list", "set", "union", "tuple", "matrix", "based"):
         raise Undecided("a scale, and it is not clear of what")
     return ("mul", ("num", str(scale)), tree)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
+from numbers import Real
 from typing import Literal
 
 from skill_ttrl.answers.latex.spans import unbox
@@ -62,6 +65,31 @@ class Extraction:
     rule: ExtractionRule
 
 
+Answer = str | float | Fraction | None
+"""An answer as callers have it: a text or a number; None and NaN are none."""
+
+
+def answer_text(answer: object) -> str | None:
+    """An answer as a text; None for a missing one.
+
+    Raises:
+        TypeError: it is no text and no number.
+    """
+    if answer is None or isinstance(answer, str):
+        return answer
+    if not isinstance(answer, Real) or isinstance(answer, bool):
+        raise TypeError(f"An answer is a text or a number, found {type(answer).__name__}: {answer!r:.60}.")
+    if answer != answer:
+        return None
+    return str(math.floor(answer)) if answer == answer // 1 else str(answer)
+
+
+def true_answer(answer: object) -> str | None:
+    """A true answer as a text; None for a missing one, which a table may call `NaN`."""
+    text = answer_text(answer)
+    return None if text is None or text.strip().casefold() == "nan" else text
+
+
 def extract(text: str, *, last_number: bool = False) -> str | None:
     r"""The final answer of `text`, or None: see `find_answer`."""
     found = find_answer(text, last_number=last_number)
@@ -74,7 +102,7 @@ def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
     missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the
     end of the line or of the clause (`sentence`), a multiple-choice letter A to E after "option" or "choice", alone in parentheses on a
-    line or in bold on the last one (`choice`), and, only with `last_number`, the last number (`last_number`). A rule that finds nothing but white space has spoken: there is no answer.
+    line or in bold on the last one (`choice`), and, only with `last_number`, the last number (`last_number`). A tag or an announcement with nothing but white space has spoken: there is no answer. A box without a value is no mark.
     """
     tagged = last_tagged(text, "answer")
     if tagged is not None:

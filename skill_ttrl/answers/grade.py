@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import Literal, NotRequired, TypedDict
 
 from skill_ttrl.answers.equivalence import canonicals, verdict
-from skill_ttrl.answers.extract import Extraction, ExtractionRule, find_answer, find_conclusion
+from skill_ttrl.answers.extract import (
+    Answer,
+    Extraction,
+    ExtractionRule,
+    answer_text,
+    find_answer,
+    find_conclusion,
+    true_answer,
+)
 from skill_ttrl.answers.latex.normalise import clean, plain
 from skill_ttrl.answers.latex.spans import last_formula
 from skill_ttrl.answers.lenient import accepts
@@ -47,14 +55,21 @@ class GradedText(Grade):
     """Weights of the tags that the text opens and closes (`FORMAT_WEIGHTS`), in [0, 1]; with `format_weight` alone."""
 
 
-def grade_answer(answer: str | None, reference: str) -> Grade:
-    """Compare one answer with the reference. A missing or empty answer scores 0, whatever the reference.
+def grade_answer(answer: Answer, reference: Answer) -> Grade:
+    """Compare one answer with the reference, each a text or a number. A missing or empty one, or a reference `NaN`, scores 0.
 
     More is accepted than `equivalent` holds together: see `lenient` and docs/answers.md.
+
+    Raises:
+        TypeError: one of them is neither a text nor a number.
     """
-    if not correct([(answer, reference)])[0]:
-        return {"score": 0.0, "match_type": "none", "predicted_answer": answer}
-    return {"score": 1.0, "match_type": _match_type(str(answer), reference), "predicted_answer": answer}
+    given, true = answer_text(answer), true_answer(reference)
+    right = correct([(given, true)])[0]
+    return {
+        "score": float(right),
+        "match_type": _match_type(str(given), str(true)) if right else "none",
+        "predicted_answer": given,
+    }
 
 
 def correct(pairs: Sequence[tuple[str | None, str | None]]) -> list[bool]:
@@ -82,7 +97,7 @@ def _match_type(answer: str, reference: str) -> MatchType:
 
 
 def compute_reward(
-    text: str, ground_truth: str, *, last_number: bool = False, format_weight: float = 0.0
+    text: str, ground_truth: Answer, *, last_number: bool = False, format_weight: float = 0.0
 ) -> GradedText:
     r"""Extract the answer of a whole text and grade it.
 
@@ -93,13 +108,14 @@ def compute_reward(
 
     Args:
         text: a response.
-        ground_truth: the true answer, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
+        ground_truth: the true answer, a text or a number, or a solution with a mark of `extract` (a box, "answer is", GSM8K's "####").
         last_number: as in `extract`, where there is no formula either.
         format_weight: share of the score, in [0, 1], that is `format_score` in place of the answer's own.
     """
     found = find_answer(text) or _unmarked(text) or (find_answer(text, last_number=True) if last_number else None)
-    true = find_answer(ground_truth)
-    reference = true.answer if true else ground_truth
+    reference = true_answer(ground_truth)
+    marked = find_answer(reference) if reference else None
+    reference = marked.answer if marked else reference
     grade = grade_answer(found.answer if found else None, reference)
     if found and not grade["score"]:
         formula = _formula_of(found.answer)

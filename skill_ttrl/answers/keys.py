@@ -213,7 +213,7 @@ def _list(items: Sequence[Tree], algebra: Algebra) -> str:
 
 def _assigned(tree: Tree) -> str | None:
     """The one symbol that `x = …` is about, or None."""
-    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4 and tree[2][0] == "sym":
+    if tree[0] == "rel" and tree[1] == "=" and len(tree) == 4 and tree[2][0] in ("sym", "name"):
         return str(tree[2][1])
     return None
 
@@ -222,7 +222,7 @@ def _relation(signs: str, sides: Sequence[Tree], algebra: Algebra) -> str:
     if signs == "in" and is_name(sides[0]):
         return key_of(sides[1], algebra)
     if set(signs.split()) == {"="} and (len(sides) > 2 or not any(map(has_symbols, sides))):
-        return _computed(sides)
+        return _computed(sides, algebra)
     if signs == "=":
         left, right = sides
         if is_called(left) or (is_name(left) and not has_symbols(right)):
@@ -239,14 +239,13 @@ def _relation(signs: str, sides: Sequence[Tree], algebra: Algebra) -> str:
     return _refuse()
 
 
-def _computed(sides: Sequence[Tree]) -> str:
-    """The value of `x = 2 + 3 = 5`, which has to be one."""
-    values = sides[1:] if is_name(sides[0]) else sides
-    try:
-        found = {fold(value) for value in values}
-    except Hard:
-        found = set()
-    return number_key(found.pop()) if len(found) == 1 else _refuse()
+def _computed(sides: Sequence[Tree], algebra: Algebra) -> str:
+    r"""The value of `x = 2 + 3 = 5`, of which each side has to have it. Behind a name a formula says nothing: `A = \pi r^2 = 9\pi`."""
+    named = is_name(sides[0])
+    if has_symbols(sides[-1]) or any(has_symbols(side) and not (named or side[0] == "name") for side in sides):
+        return _refuse()
+    found = {key_of(side, algebra) for side in sides if not has_symbols(side)}
+    return found.pop() if len(found) == 1 else _refuse()
 
 
 def _inequality(signs: list[str], sides: Sequence[Tree], algebra: Algebra) -> str:

@@ -127,11 +127,11 @@ def _unnamed(item: str) -> str:
 
 
 def _last(text: str) -> str | None:
-    """The end of a chain `x = 2 + 3 = 5`, or what stands before an approximation of it."""
+    """The end of a chain `2x = 50/3 = 16.67` whose last link holds when rounded, or what stands before an approximation."""
     exact = _APPROXIMATELY.split(text, maxsplit=1)[0].strip()
     sides = _split(exact, "=")
     if len(sides) > 2:
-        return sides[-1] if len(_items(exact)) == 1 else None
+        return sides[-1] if len(_items(exact)) == 1 and _same(sides[-2], sides[-1]) else None
     if exact == text or not exact or _NAMED.fullmatch(exact):
         return None
     return exact

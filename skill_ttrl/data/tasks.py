@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.answers import find_answer
+from skill_ttrl.answers import find_answer, true_answer
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.data.chat_layout import ANSWERS, ground_truths, has_chats, read_chats
 from skill_ttrl.data.classify import classify
@@ -165,11 +165,8 @@ def _answers(records: Records, name: str) -> Sequence[str | None]:
 
 
 def _answer(value: str | int | float | None) -> str | None:
-    if isinstance(value, str):
-        return value.rpartition("####")[2].strip() or None
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    return None if value is None else str(value)
+    text = true_answer(value.rpartition("####")[2] if isinstance(value, str) else value)
+    return (text or "").strip() or None
 
 
 def _solved(value: str | int | float | None) -> str | None:

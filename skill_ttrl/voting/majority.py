@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from skill_ttrl.answers import Answer, answer_text
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting.ballot import Ballot
 from skill_ttrl.voting.strategies import batch_vote, strategy
@@ -21,17 +22,17 @@ def majority(ballot: Ballot) -> VoteResult:
     return ballot.tally().result()
 
 
-def majority_vote(answers: Sequence[str | None]) -> VoteResult:
-    """The most frequent answer of one group (TTRL, eq. 2: the mode of the extracted answers)."""
-    return tally(answers).result()
+def majority_vote(answers: Sequence[Answer]) -> VoteResult:
+    """The most frequent answer of one group (TTRL, eq. 2: the mode of the extracted answers); answers are texts or numbers."""
+    return tally([answer_text(answer) for answer in answers]).result()
 
 
-def batch_majority_vote(groups: Iterable[Sequence[str | None]]) -> list[VoteResult]:
+def batch_majority_vote(groups: Iterable[Sequence[Answer]]) -> list[VoteResult]:
     """One vote for each group of answers; all distinct answers are compared in one go."""
-    return batch_vote("majority", [Ballot(tuple(answers)) for answers in groups])
+    return batch_vote("majority", [Ballot(tuple(map(answer_text, answers))) for answers in groups])
 
 
-def compute_voting_rewards(answers: Sequence[str | None]) -> tuple[list[float], str | None, float]:
+def compute_voting_rewards(answers: Sequence[Answer]) -> tuple[list[float], str | None, float]:
     """Rewards (1.0 for agreeing with the majority, else 0.0), the majority answer and the agreement."""
     vote = majority_vote(answers)
     return [float(match) for match in vote.matches], vote.answer, vote.majority_ratio

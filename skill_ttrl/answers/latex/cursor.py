@@ -50,23 +50,6 @@ class Cursor:
             raise Refused(f"expected {' or '.join(kinds)}")
         return self.take()[0]
 
-    def _decimal(self, digits: str) -> Tree:
-        """A literal; with a line over its last digits it repeats them for ever."""
-        if "." in digits and self.at("overline", "bar"):
-            self.take()
-            braced = self.skip("{")
-            kind, period = self.take()
-            whole, _, fixed = digits.partition(".")
-            if kind != "num" or not (whole + fixed + period).isdigit() or (braced and not self.skip("}")):
-                raise Refused("a line over something else than digits")
-            if not braced and len(period) > 1:
-                raise Refused("digits of which it is not clear how many the line is over")
-            nines = (10 ** len(period) - 1) * 10 ** len(fixed)
-            return ("num", f"{int(whole + fixed + period) - int(whole + fixed or '0')}/{nines}")
-        if digits == ".":
-            raise Refused("a full stop")
-        return ("num", digits)
-
     def _index(self) -> str:
         """A subscript, as it is written: one number or letter, or in braces a few of them with signs."""
         if not self.skip("{"):

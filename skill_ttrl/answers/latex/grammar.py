@@ -21,6 +21,11 @@ __all__ = ["MAX_CHAIN", "MAX_DEPTH", "Tree", "parse"]
 
 _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _BRACKETS = ("(", ")", "[", "]", "{", "}")
+_OPENERS = ("(", "[", "{", "\\{", "<<", "floor(", "ceil(", "begin")
+_CLOSERS = (")", "]", "}", "\\}", ">>", ")floor", ")ceil", "end")
+_CALLED = frozenset("EPNQfghFGH")
+"""Letters before a condition or several things in brackets, which make no product there: `P(X = 2)`."""
+_CONDITIONS = frozenset([*_RELATIONS, "|", "mark", "quantity", ",", "cup"])
 _MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
 
 
@@ -70,19 +75,39 @@ class _Parser(ValueParser):
         return parts[0] if len(parts) == 1 else ("union", *parts)
 
     def relation(self) -> Tree:
-        begin = self._place
-        first = self.sum()
+        first = self._side()
         if not self.at(*_RELATIONS):
             if is_called(first):
                 raise Refused("a function of something, or a product")
             return first
-        signs, sides = [], [self._segment(begin) or first]
+        signs, sides = [], [first]
         while self.at(*_RELATIONS):
             signs.append(self.take()[0])
-            begin = self._place
-            side = self.sum()
-            sides.append(self._segment(begin) or side)
+            sides.append(self._side())
         return ("rel", " ".join(signs), *sides)
+
+    def _side(self) -> Tree:
+        begin = self._place
+        quantity = self._quantity()
+        if quantity:
+            return ("name", quantity)
+        tree = self.sum()
+        return ((self.at(*_RELATIONS) or self._tokens[begin - 1][0] in _RELATIONS) and self._segment(begin)) or tree
+
+    def _quantity(self) -> str | None:
+        r"""Pass a side that only names the value behind its equals sign, and give it as a text: `\det A`, `P(A \mid B)`, `1+2+\dots+5`."""
+        depth, end = 0, self._place
+        while depth or self._tokens[end][0] not in (*_RELATIONS, ",", "or", "and"):
+            kind = self._tokens[end][0]
+            depth += (kind in _OPENERS) - (kind in _CLOSERS)
+            if depth < 0 or kind == "end of text":
+                return None
+            end += 1
+        side = self._tokens[self._place : end]
+        if self._tokens[end][0] != "=" or not _is_quantity(side):
+            return None
+        self._place = end
+        return " ".join(value or kind for kind, value in side)
 
     def _segment(self, begin: int) -> Tree | None:
         """Read `AB` next to a relation as one name, of a segment or an area."""
@@ -155,3 +180,37 @@ class _Parser(ValueParser):
         if len({len(entries) for entries in rows}) != 1:
             raise Refused("rows of different lengths")
         return ("matrix", *rows)
+
+
+def _is_quantity(side: list[tuple[str, str]]) -> bool:
+    kinds = [kind for kind, _ in side]
+    if (
+        not side
+        or "quantity" in kinds
+        or ("begin", "vmatrix") in side
+        or ("fn", "sum") in side
+        or ("fn", "prod") in side
+    ):
+        return bool(side)
+    if kinds[0] == "name":
+        return kinds[1:2] in ([], ["("], ["_"])
+    capitals = [value for kind, value in side if kind not in ("mark", "cup", "|")]
+    if len(capitals) < len(side) and all(len(value) == 1 and value.isupper() for value in capitals):
+        return True  # A ∪ B, |A|: of a capital letter it is no equation
+    begin = next((place for place, kind in enumerate(kinds) if place and kind != "mark"), 0)
+    if kinds[0] != "sym" or kinds[begin] not in ("(", "[") or not _closes_last(kinds[begin:]):
+        return False
+    inside, letter = kinds[begin + 1 : -1], side[0][1]
+    return (
+        begin > 1 or (letter in _CALLED and not _CONDITIONS.isdisjoint(inside)) or (letter in "EP" and len(inside) > 1)
+    )
+
+
+def _closes_last(kinds: list[str]) -> bool:
+    """True if the first bracket is closed by the last token."""
+    depth = 0
+    for place, kind in enumerate(kinds):
+        depth += (kind in _OPENERS) - (kind in _CLOSERS)
+        if not depth:
+            return place == len(kinds) - 1
+    return False

@@ -6,25 +6,48 @@ Both are total and linear in the text's length.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 MAX_LENGTH = 2000
 """Longer answers are compared as texts only: nothing of them is parsed."""
 
-# What keyboards and renderers write for LaTeX commands. Other characters beyond ASCII stay as they are, and no number or
-# expression has them: look-alike letters and digits of other scripts are never read as mathematics.
+# What keyboards and renderers write for LaTeX. The compatibility form (NFKC) and decimal digits of other scripts follow; look-alike
+# letters stay as they are, and no number or expression has them.
 _SYMBOLS = str.maketrans(
     {
-        "−": "-", "–": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "÷": "/", "⁄": "/", "√": "\\sqrt ",
-        "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∈": "\\in ",
-        "°": "^\\circ ", "£": " ", "€": " ", "½": "\\frac{1}{2}", "¼": "\\frac{1}{4}", "¾": "\\frac{3}{4}",
-        "⅓": "\\frac{1}{3}", "⅔": "\\frac{2}{3}", "±": "\\pm ", "∓": "\\mp ", "∅": "\\emptyset ", "⟨": "\\langle ",
-        "⟩": "\\rangle ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
+        "−": "-", "–": "-", "‐": "-", "‑": "-", "×": "\\times ", "·": "\\cdot ", "⋅": "\\cdot ", "∗": "*", "÷": "/", "⁄": "/",
+        "∕": "/", "√": "\\sqrt ", "π": "\\pi ", "∞": "\\infty ", "≤": "\\le ", "≥": "\\ge ", "≦": "\\le ", "≧": "\\ge ",
+        "⩽": "\\le ", "⩾": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "°": "^\\circ ", "º": "^\\circ ",
+        "∘": "^\\circ ", "£": " ", "€": " ", "±": "\\pm ", "∓": "\\mp ", "∅": "\\emptyset ", "⟨": "\\langle ",
+        "⟩": "\\rangle ", "∣": "|", "′": "'", "∴": "\\therefore ", "⇒": "\\Rightarrow ", "→": "\\to ", "∑": "\\sum ",
+        "∏": "\\prod ", "∫": "\\int ", "⌊": "\\lfloor ", "⌋": "\\rfloor ", "⌈": "\\lceil ", "⌉": "\\rceil ", "…": "\\dots ",
+        "،": ",", "、": ",", "٬": ",", "٫": ".", "٪": "%", "。": ".",
+    }
+    | {
+        letter: f"\\{name} "
+        for letter, name in zip(
+            "αβγδεζηθκλμνξρστφχψωΓΔΘΛΣΦΨΩ",
+            "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu xi rho sigma tau phi chi psi omega "
+            "Gamma Delta Theta Lambda Sigma Phi Psi Omega".split(),
+            strict=True,
+        )
     }
 )  # fmt: skip
-_SUPERSCRIPTS = re.compile(r"(⁻?)([⁰¹²³⁴⁵⁶⁷⁸⁹]+)")
-_DIGITS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
+_RAISED = re.compile("[⁰ⁱ¹²³⁴-ⁿ]+")
+_LOWERED = re.compile("[₀-₎ₐ-ₜ]+")
+_VULGAR = re.compile("[¼-¾⅐-⅞]")
+_CONCLUDES = re.compile(r"\s*(?:\\(?:therefore|implies|Rightarrow|Longrightarrow)(?![a-zA-Z])\s*)+")
 _NOTHING = re.compile(r"\\!|\\(?:left|right|displaystyle|textstyle|limits|[bB]igg?[lrm]?)(?![a-zA-Z])")
-_SPACE = re.compile(r"(?<!\\)\\[,;: ()\[\]]|\\q?quad|\\?\$|~")
+_SPACE = re.compile(
+    r"(?<!\\)\\[,;: ()\[\]]|\\q?quad|\\(?:en|thin|med|thick)space(?![a-zA-Z])|\\[hv]space\*?\s?\{[^{}]*\}|\\?\$|~"
+)
+_ROW = re.compile(r"\\\\\s?(?:\*|\[\s?-?[\d.]+\s?(?:ex|em|pt|mm|cm|in|px|mu)\s?\])")
+"""The end of a matrix row, with the space that follows it."""
+_DEGREE = re.compile(r"\s?\\(?:text)?degree(?![a-zA-Z])")
+_REPEATING = re.compile(r"(\.\d*+)\s?\\(?:overline|bar)\s?(?:\{\s?(\d+)\s?\}|(\d)(?!\d))", re.ASCII)
+_DOTTED = re.compile(r"(\.\d*+)\s?\\dot\s?\{?(\d)\}?(?:(\d*+)\\dot\s?\{?(\d)\}?)?", re.ASCII)
+_OUTWARD = re.compile(r"([\[\](])(\s*[^\s,;()\[\]][^,;()\[\]]*[,;]\s*[^\s,;()\[\]][^,;()\[\]]*)([\[\])])")
+"""Two bounds in brackets, of which square ones may open outward: `]1, 2[` is (1, 2)."""
 _SAME = re.compile(r"\\[dtc](frac|binom)(?![a-zA-Z])")
 _ESCAPED = re.compile(
     r"(?<!\\)\\\\(?=(?:left|right|[dt]?frac|pi|sqrt|text|boxed|leq?|geq?|infty|cup|pm|cdot|times|in)(?![a-zA-Z]))"
@@ -42,11 +65,15 @@ _FULL_STOP = re.compile(r"(?<![.,])[.,]$")
 
 def clean(answer: str) -> str:
     """The answer without LaTeX's spacing, sizes and math marks, currency signs and a final full stop; case is kept."""
-    text = answer if answer.isascii() else _SUPERSCRIPTS.sub(_raised, answer).translate(_SYMBOLS)
+    text = answer if answer.isascii() else _ascii(answer)
     if "\\" in text or "$" in text or "{" in text or "~" in text:
-        text = _THOUSANDS.sub("", _ARRAY.sub(r"\\\1{matrix}", _ESCAPED.sub(r"\\", text)))
+        text = _ROW.sub(r"\\\\ ", _THOUSANDS.sub("", _ARRAY.sub(r"\\\1{matrix}", _ESCAPED.sub(r"\\", text))))
         text = _SPACE.sub(" ", _NOTHING.sub("", text))
-        text = _SAME.sub(r"\\\1", text)
+        text = _DEGREE.sub(r"^\\circ", _SAME.sub(r"\\\1", text))
+        text = _DOTTED.sub(r"\1(\2\3\4)", _REPEATING.sub(r"\1(\2\3)", text))
+        text = text[found.end() :] if (found := _CONCLUDES.match(text)) else text
+    if "[" in text or "]" in text:
+        text = _OUTWARD.sub(lambda found: found[1].replace("]", "(") + found[2] + found[3].replace("[", ")"), text)
     text = _without_stop(" ".join(text.split()))
     boxed = _BOXED.fullmatch(text)
     if boxed and _closes_last(text):
@@ -55,9 +82,15 @@ def clean(answer: str) -> str:
     return _without_stop(wrapped[1].strip()) if wrapped else text
 
 
-def _raised(found: re.Match[str]) -> str:
-    digits = found[2].translate(_DIGITS)
-    return f"^{{{'-' if found[1] else ''}{digits}}}"
+def _ascii(text: str) -> str:
+    """Characters beyond ASCII that mathematics has, in ASCII and LaTeX: symbols, raised and lowered characters, digits of any script."""
+    text = _RAISED.sub(lambda run: f"^{{{unicodedata.normalize('NFKC', run[0])}}}", text)
+    text = _LOWERED.sub(lambda run: f"_{{{unicodedata.normalize('NFKC', run[0])}}}", text)
+    text = _VULGAR.sub(
+        lambda sign: r"\frac{{{}}}{{{}}}".format(*unicodedata.normalize("NFKC", sign[0]).split("⁄")), text
+    )
+    text = unicodedata.normalize("NFKC", text.translate(_SYMBOLS))
+    return "".join(str(unicodedata.decimal(character, character)) for character in text)
 
 
 def _without_stop(text: str) -> str:

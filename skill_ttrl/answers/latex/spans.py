@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-_BOX = re.compile(r"\\f?box(?:ed)?\s*\{")
+_BOX = re.compile(
+    r"\\f?box(?:ed)?+(?:\s*(?P<brace>\{)|[ ]*(?P<bare>-?\.?\d[^\s{}$\\]*|[A-Z](?=[.,;)]*(?:\s*\$|\s*$|\s*\n))))?"
+)
+"""A box, with its brace or, as in `\boxed 5`, the number or the choice letter that it holds."""
 _BRACE = re.compile(r"[{}]")
-_UNBRACED = re.compile(r"\\f?box(?:ed)?[ ]*([^\s{}$\\][^\s{}$\\]*)")
 _DELIMITER = re.compile(r"(?<!\\)\$\$|(?<!\\)\$|(?<!\\)\\[()\[\]]")
 _CLOSERS = {"$": "$", "$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _LONGEST_FORMULA = 2000
@@ -24,35 +26,30 @@ _TOUCHING = re.compile(r"(?:\\[()\[\]]|[ $])*+")
 
 
 def unbox(text: str) -> str | None:
-    r"""Content of the last `\boxed{…}` or `\fbox{…}`; of `\boxed 5` the word. None where there is none or its braces never close.
+    r"""Content of the last `\boxed{…}` or `\fbox{…}` that holds anything; of `\boxed 5` the number. None without one, or where its braces never close.
 
     Boxes that only "and", "or", commas or math marks separate are one answer: `\boxed{2} and \boxed{3}` is "2, 3".
     """
-    start = _last_box(text, len(text))
-    if start < 0:
-        return None
-    begin = _BOX.match(text, start)
-    if begin is None:
-        bare = _UNBRACED.match(text, start)
-        return bare[1].rstrip(".,;") if bare else None
-    end = _closing(text, begin.end(), len(text))
-    if end is None:
-        return None
-    found = [text[begin.end() : end]]
-    while len(found) < _MOST_JOINED:
+    found: list[str] = []
+    later = len(text)
+    for box in reversed(list(_BOX.finditer(text))):
+        if box["bare"]:
+            return _one_answer(found) if found else box["bare"].rstrip(".,;")
+        if not box["brace"]:
+            continue
         # A box ends before the next one begins, so each character is looked at once.
-        earlier = _last_box(text, start)
-        begin = _BOX.match(text, earlier) if earlier >= 0 else None
-        end = _closing(text, begin.end(), start) if begin else None
-        if begin is None or end is None or not _joined(text, end + 1, start):
+        end = _closing(text, box.end(), later)
+        content = "" if end is None else text[box.end() : end]
+        if found and (end is None or not content.strip() or not _joined(text, end + 1, later)):
             break
-        found.append(text[begin.end() : end])
-        start = earlier
-    return _one_answer(found)
-
-
-def _last_box(text: str, end: int) -> int:
-    return max(text.rfind("\\boxed", 0, end), text.rfind("\\fbox", 0, end))
+        if end is None:
+            return None
+        if content.strip():
+            found.append(content)
+            later = box.start()
+        if len(found) == _MOST_JOINED:
+            break
+    return _one_answer(found) if found else None
 
 
 def _closing(text: str, begin: int, end: int) -> int | None:

@@ -13,12 +13,12 @@ _INVERSE: Tree = ("neg", ("num", "1"))
 
 def has_symbols(tree: Tree) -> bool:
     """True if the value depends on a letter."""
-    return tree[0] == "sym" or any(has_symbols(part) for part in tree[1:] if isinstance(part, tuple))
+    return tree[0] in ("sym", "name") or any(has_symbols(part) for part in tree[1:] if isinstance(part, tuple))
 
 
 def is_name(tree: Tree) -> bool:
-    """`x` or `f(x)`."""
-    return tree[0] == "sym" or is_called(tree)
+    r"""`x`, `f(x)` or a quantity such as `\det A`."""
+    return tree[0] in ("sym", "name") or is_called(tree)
 
 
 def is_called(tree: Tree) -> bool:

@@ -42,10 +42,23 @@ _NOT_COUNTED = re.compile(
 )
 _WRAPPED = r"\\(?:text(?:rm|bf|it|normal)?|mathrm|mbox|hbox|rm)\s?\{([^{}]*)\}"
 _SUFFIX = re.compile(
-    rf"^(.*[\d}})!a-zA-Z|.])\s?(?:{_WRAPPED}|(?<![a-zA-Z\\/])([a-zA-Z]{{2,}}\.?(?:/[a-zA-Z]+)?))\s?(?:\^\s?\{{?\s?([23])\s?\}}?)?$",
+    rf"^(.*[\d}})!a-zA-Z|.])\s?(?:{_WRAPPED}|(?<![a-zA-Z\\/])([a-zA-Z]{{2,}}\.?(?:/[a-zA-Z]+)?|(?<=\s)[a-zA-Z]/[a-zA-Z]+))\s?(?:\^\s?\{{?\s?([23])\s?\}}?)?$",
     re.DOTALL,
 )
-_WORD = re.compile(r"([a-z/]+)\.?(?:\^?([23]))?")
+_PART = re.compile(r"([a-z]+)\.?(?:\^?([23]))?")
+_UNIT = r"([a-zA-Z]+(?:\^-?[123])?)"
+_OPENED = r"\\(?:text(?:rm)?|mathrm|mbox|hbox|rm)\s?\{\s*"
+_POWER = re.compile(r"(?<=[a-zA-Z}])\s?\^\s?\{\s?(-?[123])\s?\}(?!\s?\d)", re.ASCII)
+_COMPOUND = [
+    re.compile(rf"{pattern}$", re.ASCII)
+    for pattern in (
+        rf"\\frac\s?\{{\s?{_OPENED}{_UNIT}\s*\}}(\^[123])?\s?\}}\s?(/?)\{{\s?{_OPENED}{_UNIT}\s*\}}(\^[123])?\s?\}}",
+        rf"{_OPENED}\\frac\s?\{{\s?{_UNIT}\s?\}}()\s?(/?)\{{\s?{_UNIT}\s?\}}()\s?\}}",
+        rf"{_OPENED}{_UNIT}\s*\}}(\^-?[123])?\s?(/|\\cdot)?\s?{_OPENED}{_UNIT}\s*\}}(\^-?[123])?",
+        rf"{_OPENED}{_UNIT}()\s?(/|\\cdot|\s)\s?{_UNIT}()\s*\}}",
+    )
+]
+"""Two units, of which the second divides the first: a fraction of commands, one in a command, a quotient or product of either."""
 _DEGREES = re.compile(
     r"^(.*\S)\s?\^\s?(?:\\circ|\{\s?\\circ\s?\})\s?(?:([CF])|\\(?:text|mathrm)\s?\{\s?([CF])\s?\})?$", re.DOTALL
 )
@@ -66,6 +79,7 @@ def without_unit(text: str) -> tuple[str, Fraction, str]:
     unit and is dropped. Any other word ("squared", "tenths", "noon", "x") says something about the value, which is then left to the
     grammar. What is left has a digit, a root or π in it: `\text{cats}` alone, or `x \text{ is even}`, keeps its words.
     """
+    text = _joined(text)
     scale = Fraction(1)
     words: list[str] = []
     for _ in range(4):  # `3 \text{ million } \text{ dollars}`
@@ -107,34 +121,52 @@ def _one_unit(text: str) -> tuple[str, Fraction, list[str]]:
     return found[1].rstrip(), scale, [*words, *power]
 
 
+def _joined(text: str) -> str:
+    r"""A quotient of units as one word: `9.8 \frac{\text{m}}{\text{s}^2}` and `9.8 \text{m}\,\text{s}^{-2}` as `9.8 \text{ m/s^2}`."""
+    if "\\" not in text:
+        return text
+    short = _POWER.sub(r"^\1", text)
+    for pattern in _COMPOUND:
+        found = pattern.search(short)
+        if found:
+            one, other = found[1] + (found[2] or ""), found[4] + (found[5] or "")
+            divided = "\\frac" in found[0] or found[3] == "/"
+            if "-" not in one and divided != ("-" in other):
+                return f"{short[: found.start()]}\\text{{ {one}/{other.replace('-', '').removesuffix('^1')}}}"
+    return text
+
+
+def _parts(word: str) -> list[tuple[str, str]] | None:
+    """The names in `cm^3/s` with their powers."""
+    found = [_PART.fullmatch(part) for part in word.split("/")]
+    return [(part[1], part[2] or "") for part in found if part] if all(found) else None
+
+
 def _is_unit(word: str, *, counted: bool) -> bool:
     if word in _SCALES:
         return True
-    found = _WORD.fullmatch(word)
-    if not found:
-        return False
-    parts = found[1].split("/")
-    if len(parts) > 1:
-        return all(part in _NAMES or part in _SHORT_UNITS for part in parts)
-    if parts[0] in _NAMES or parts[0] in _NO_MEASURES or parts[0] in _POWERS or parts[0] == "per":
+    parts = _parts(word)
+    if parts is None or len(parts) > 1:
+        return parts is not None and all(part in _NAMES or part in _SHORT_UNITS for part, _ in parts)
+    name = parts[0][0]
+    if name in _NAMES or name in _NO_MEASURES or name in _POWERS or name == "per":
         return True
-    return counted and _COUNTED.fullmatch(parts[0]) is not None and not _NOT_COUNTED.fullmatch(parts[0])
+    return counted and _COUNTED.fullmatch(name) is not None and not _NOT_COUNTED.fullmatch(name)
 
 
 def _normal(words: list[str]) -> str:
     """The one spelling of a unit; empty where the words name none."""
     unit, power, over = "", "", ""
     for word in words:
-        if word in _POWERS:
-            power = _POWERS[word]
+        if (name := word.rstrip(".")) in _POWERS:
+            power = _POWERS[name]
         elif word == "per":
             over = "/"
         elif word.startswith("^"):
             unit += word if unit else ""
-        elif found := _WORD.fullmatch(word.removesuffix("C").removesuffix("F")):
-            parts = [_NAMES.get(part, part) for part in found[1].split("/")]
-            if len(parts) > 1 or found[1] in _NAMES or word in _SHORT_UNITS:
-                power = power or (f"^{found[2]}" if found[2] else "")
-                unit += over + "/".join(parts) + power + word[len(word.rstrip("CF")) :]
+        elif parts := _parts(word.removesuffix("C").removesuffix("F")):
+            if len(parts) > 1 or parts[0][0] in _NAMES or word in _SHORT_UNITS:
+                shown = "/".join(_NAMES.get(part, part) + (f"^{raised}" if raised else "") for part, raised in parts)
+                unit += over + shown + power + word[len(word.rstrip("CF")) :]
             power, over = "", ""
     return unit

@@ -131,7 +131,7 @@ class ValueParser(Cursor, ABC):
         """Read one number, name, function or pair of brackets."""
         kind, value = self.take()
         if kind == "num":
-            return self._decimal(value)
+            return ("num", value)
         if kind == "sym":
             return self._symbol(value)
         if kind == "const":
