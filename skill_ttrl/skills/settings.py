@@ -89,16 +89,24 @@ class BankSettings:
         """
         stored = with_current_names("BankSettings", read_settings(path))
         stored = {name: stored[name] for name in REMEMBERED if name in stored}
-        _check(stored, path)
+        if problem := _problem(stored):
+            raise SkillBankError(f"{path / BANK_FILE} is damaged: {problem}. Correct it there.")
         return cls(**stored)
 
     def remembered(self) -> dict[str, Any]:
-        """Settings that the bank's folder keeps."""
-        return {name: getattr(self, name) for name in REMEMBERED}
+        """Settings that the bank's folder keeps.
+
+        Raises:
+            SkillBankError: one has a value that a folder cannot keep.
+        """
+        settings = {name: getattr(self, name) for name in REMEMBERED}
+        if problem := _problem(settings):
+            raise SkillBankError(f"A skill bank cannot be opened with this setting: {problem}. Nothing was changed.")
+        return settings
 
 
-def _check(settings: Mapping[str, Any], path: Path) -> None:
-    """Refuse what a config would refuse: `bank.json` may have been edited."""
+def _problem(settings: Mapping[str, Any]) -> str:
+    """The first value that a config would refuse; empty if there is none."""
     from pydantic import ValidationError
 
     from skill_ttrl.config.skills import SkillsConfig
@@ -107,7 +115,5 @@ def _check(settings: Mapping[str, Any], path: Path) -> None:
         SkillsConfig.model_validate({IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True)
     except ValidationError as error:
         problem = error.errors()[0]
-        name = str(problem["loc"][0])
-        raise SkillBankError(
-            f"{path / BANK_FILE} is damaged: {name} is {quote(problem['input'])} ({problem['msg']}). Correct it there."
-        ) from None
+        return f"{problem['loc'][0]} is {quote(problem['input'])} ({problem['msg']})"
+    return ""

@@ -70,7 +70,8 @@ class SkillBank(VersionedSkills):
         **changed: fields of `BankSettings` in place of those of `settings`, such as `max_skills=50`.
 
     Raises:
-        SkillBankError: the folder cannot be read or written, or another process writes it.
+        ConfigError: there is no such embedder.
+        SkillBankError: a setting has a wrong value, the folder cannot be read or written, or another process writes it.
     """
 
     def __init__(
@@ -92,10 +93,13 @@ class SkillBank(VersionedSkills):
         if self.path is None or read_only:
             self.settings = replace(self.settings, index="memory", chroma_server=None)
         if self.path is not None:
-            remembered, shared = (
-                None if read_only else self.settings.remembered(),
-                self.settings.shared and not read_only,
-            )
+            # All that can be wrong is found before the folder is touched.
+            remembered = None if read_only else self.settings.remembered()
+            if "embedder" in changed:
+                from skill_ttrl.skills.retrieval.make import EMBEDDERS
+
+                EMBEDDERS.get(self.settings.embedder)
+            shared = self.settings.shared and not read_only
             self._log = FileLog(self.path, settings=remembered, read_only=read_only, shared=shared)
 
     @classmethod

@@ -44,6 +44,7 @@ MAX_BYTES = 4_000_000
 """A larger file is refused unread."""
 OPTIONAL = ("license", "compatibility", "allowed-tools", "metadata")
 _NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
+_BEGIN = re.compile(r"---[ \t]*\n")
 _END = re.compile(r"^---[ \t]*$", re.MULTILINE)
 MAX_NAMED = 5
 MAX_DEPTH = 20
@@ -70,8 +71,10 @@ def holds_skills(path: Path) -> bool:
 def read_agentskills(path: Path) -> SkillFile:
     """The skills of a folder, of the folders in it, or of one SKILL.md; in the order of their names.
 
+    Of several, one that cannot be read is a notice, and the others are taken.
+
     Raises:
-        SkillBankError: there is none, or one cannot be read; nothing is taken then.
+        SkillBankError: there is none, or none can be read.
     """
     folder = path.parent if path.name == FILE else path
     folder = folder.resolve() if folder.is_symlink() else folder  # its user chose it; links inside are others' choice
@@ -87,7 +90,16 @@ def read_agentskills(path: Path) -> SkillFile:
         raise SkillBankError(f"{folder} holds no skills: expected a {FILE}, or folders with one each.")
     others = [entry for entry in inside if entry not in found]
     notices += [f"passed over, no skills: {_named(others)}"] if others else []
-    return SkillFile([_skill(entry, notices) for entry in found], notices=tuple(notices))
+    skills, failed = list[Skill](), list[SkillBankError]()
+    for entry in found:
+        try:
+            skills.append(_skill(entry, notices))
+        except SkillBankError as error:
+            failed.append(error)
+    if failed and not skills:
+        raise failed[0]
+    notices += [f"not imported: {str(error).removesuffix(' Nothing was imported.')}" for error in failed]
+    return SkillFile(skills, notices=tuple(notices))
 
 
 def parts_of(text: str, where: str) -> Parts:
@@ -101,10 +113,11 @@ def parts_of(text: str, where: str) -> Parts:
     text = text.removeprefix("\ufeff")
     if text.partition("\n")[0].endswith("\r"):  # an editor has changed the line ends of the whole file
         text = text.replace("\r\n", "\n")
-    end = _END.search(text, 4)
-    if not text.startswith("---\n") or end is None:
+    begin = _BEGIN.match(text)
+    end = _END.search(text, begin.end()) if begin else None
+    if begin is None or end is None:
         raise SkillBankError(f"{where} is no skill: it begins with YAML between two lines `---`. Nothing was imported.")
-    source = text[4 : end.start()]
+    source = text[begin.end() : end.start()]
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's is ten times as fast; wheels have it
     try:
         # BaseLoader makes texts, lists and maps, nothing else: the standard knows texts only, and 1.10 stays 1.10.
@@ -126,7 +139,8 @@ def parts_of(text: str, where: str) -> Parts:
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 2
         reason = getattr(error, "problem", None) or "characters that YAML does not allow"
-        raise SkillBankError(f"{where}:{line} is no YAML: {reason}. Nothing was imported.") from None
+        cure = " A text with a colon has to be put in quotes." if reason.startswith("mapping values") else ""
+        raise SkillBankError(f"{where}:{line} is no YAML: {reason}.{cure} Nothing was imported.") from None
     if not isinstance(front, dict):
         raise SkillBankError(
             f"{where}: the front matter is a map (name: …), found {quote(front)}. Nothing was imported."

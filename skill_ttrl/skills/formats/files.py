@@ -76,7 +76,7 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         with _naming(form):
             return form.read(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise refusal("read", path, error) from error
     except UnicodeDecodeError as error:

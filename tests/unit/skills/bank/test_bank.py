@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillsConfig
-from skill_ttrl.errors import SkillBankError
+from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import new_ids
 from skill_ttrl.skills.snapshot import Snapshot
@@ -362,3 +362,15 @@ def test_retrieval(bank: SkillBank) -> None:
 def test_the_module_is_light() -> None:
     code = "import sys, skill_ttrl.skills.bank.bank; print(*{'numpy', 'torch', 'chromadb', 'pydantic', 'yaml'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
+
+
+@pytest.mark.parametrize("embedder", ["nope", "no.such:thing", "skill_ttrl.skills.snapshot:missing", 3, object()])
+def test_a_bank_that_cannot_be_opened_leaves_its_folder_alone(embedder: Any, tmp_path: Path) -> None:
+    with SkillBank(tmp_path / "known") as bank:
+        bank.add(Skill("a", "A", "text"))
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for name in ("known", "new"):
+        with pytest.raises((ConfigError, SkillBankError), match="mbedder"):
+            SkillBank(tmp_path / name, embedder=embedder)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not (tmp_path / "new").exists()

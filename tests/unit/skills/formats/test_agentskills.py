@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -201,9 +202,27 @@ BOMB = "---\na: &a [x]\n" + "".join(f"k{n}: &k{n} [*a, *a]\n" for n in range(3))
 )
 def test_what_is_no_skill_is_refused(text: str, message: str, tmp_path: Path) -> None:
     foreign(tmp_path / "all" / "x", text)
-    foreign(tmp_path / "all" / "good")
     with pytest.raises(SkillBankError, match=message):
         read_file(tmp_path / "all")
+    foreign(tmp_path / "all" / "good")
+    found = read_file(tmp_path / "all")
+    assert [skill.id for skill in found.skills] == ["pdf-processing"]
+    assert any(re.search(message, notice) for notice in found.notices)
+
+
+@pytest.mark.parametrize("opening", ["---", "\ufeff---", "---  ", "--- \t", "\ufeff--- "])
+def test_marks_and_blanks_before_the_front_matter_say_nothing(opening: str, tmp_path: Path) -> None:
+    folder = foreign(tmp_path / "x", f"{opening}\nname: x\ndescription: d\n--- \nText.")
+    assert [skill.text for skill in read_file(folder).skills] == ["Text."]
+
+
+def test_a_colon_in_a_description_is_named_and_the_other_skills_are_read(tmp_path: Path) -> None:
+    foreign(tmp_path / "good", "---\nname: good\ndescription: d\n---\nText.")
+    bad = foreign(tmp_path / "bad", "---\nname: bad\ndescription: Use when: it rains\n---\nText.")
+    found = read_file(tmp_path)
+    assert [skill.id for skill in found.skills] == ["good"]
+    said = f"not imported: {bad / 'SKILL.md'}:3 is no YAML: mapping values are not allowed in this context. "
+    assert found.notices[-1] == f"{said}A text with a colon has to be put in quotes."
 
 
 def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> None:

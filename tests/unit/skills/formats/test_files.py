@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import ExtensionError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.files import dump_skills, read_file, write_skills
+from skill_ttrl.skills.formats.files import dump_skills, holds_records, read_file, write_skills
 from skill_ttrl.skills.formats.markdown import parse_markdown
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
@@ -267,3 +267,12 @@ def test_a_format_of_ones_own_is_read_and_written_and_named_where_it_fails(
         dump_skills(snapshot, "mine_of_skills:broken")
     with pytest.raises(SkillBankError, match="mine_of_skills:other is no format: expected a FileFormat"):
         read_file(file, "mine_of_skills:other")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("a.json", '[{"id": "a", "title": "A", "text": "Text."}]'), ("a.md", "## A\n\nText.\n")]
+)
+def test_a_byte_order_mark_is_no_part_of_a_file(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert [skill.text for skill in read_file(tmp_path / name).skills] == ["Text."]
+    assert holds_records(tmp_path / name)
