@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.output import print_json, say, show
+from skill_ttrl.cli.display.output import print_json, say, show, write_text
 from skill_ttrl.cli.options import CONFIG_HELP, AsJson, set_option
 from skill_ttrl.cli.renamed import App
 
@@ -76,7 +76,7 @@ def configs_show(
     if as_json:
         print_json({"source": where, "config": read_mapping(text, where)})
     else:
-        sys.stdout.write(text)
+        write_text(text)
 
 
 def _resolved(source: str, overrides: Sequence[str]) -> str:
@@ -135,6 +135,6 @@ def configs_convert(
         keys = {name: [asdict(each) for each in part] for name, part in parts.items()}
         print_json({"system": found.system, "output": written, "config": found.config.stated(), **keys})
     elif written is None:
-        sys.stdout.write(found.text())
+        write_text(found.text())
     else:
         say(*found.notes(), f"Written: {written}. Show all of it: skillttrl configs show {written} --full")

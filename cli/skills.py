@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.display.output import show, write_text
 from skill_ttrl.cli.renamed import App
 from skill_ttrl.cli.skill_views import Bank, diff, history, list_, search, show_
 from skill_ttrl.errors import ConfigError, SkillBankError
@@ -186,7 +186,7 @@ def export(
         if as_json:
             raise ConfigError("--json reports what was written to a file: it needs --output.")
         text, notices = bank_export.export_text(bank, form, version)
-        sys.stdout.write(text)
+        write_text(text)
         _note(notices)
         return
     found = bank_export.export(bank, output, form, version)

@@ -10,6 +10,7 @@ distance ahead, so the work is linear.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from functools import cache
@@ -47,6 +48,7 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")  # shown as
 _AHEAD = r"[\s/]{0,8}"
 _GAP = r"[\s]{0,8}"
 
+_NOT_PLAIN = re.compile(r"[^ -~\n]")
 _HALF = re.compile(r"[\ud800-\udfff]")  # has no UTF-8 form, so no file can hold it
 
 
@@ -130,6 +132,11 @@ def escape_terminal(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(map(_shown, text.replace("\r\n", "\n")))
+
+
+def escape_json(text: str) -> str:
+    """JSON text with each character that does not print written as an escape: the same value, fit for a terminal."""
+    return _NOT_PLAIN.sub(lambda found: found[0] if found[0].isprintable() else json.dumps(found[0])[1:-1], text)
 
 
 def replace_surrogates(text: str) -> str:

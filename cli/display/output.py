@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from rich.console import Console, RenderableType
 
-from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.sanitize import escape_json, escape_terminal
 
 T = TypeVar("T")
 
@@ -48,7 +48,12 @@ def print_json(value: Any) -> None:
             return asdict(item)
         return [plain(each) for each in item] if isinstance(item, list | tuple) else item
 
-    print(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str))
+    print(escape_json(json.dumps(plain(value), indent=2, ensure_ascii=False, default=str)))
+
+
+def write_text(text: str) -> None:
+    """Write a file's text to stdout as it is; to a terminal without characters that act on it."""
+    sys.stdout.write(escape_terminal(text) if sys.stdout.isatty() else text)
 
 
 def prints_aside() -> AbstractContextManager[object]:

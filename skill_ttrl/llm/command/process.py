@@ -1,7 +1,7 @@
 """One run of a program: input, bounded output, a time limit, and nothing left running.
 
-The program is the head of a session and of a process group of its own. When it ends, whatever is left of the group is ended too. Where it is
-stopped, so is every process that carries its mark in the environment: one that has left the group keeps that.
+The program leads a session and a process group of its own. When it ends or is stopped, its group is killed, and so is every process
+with its mark in the environment: a child that started a session of its own still has the mark (Linux).
 """
 
 from __future__ import annotations
@@ -78,13 +78,11 @@ def run_program(
         cwd=cwd,
         start_new_session=True,
     )
-    stopped = True
     try:
         pipes = _Pipes(process, text.encode("utf-8", "replace"), bounds.output_bytes)
         outcome = _attend(process, pipes, began + bounds.seconds, stop)
-        stopped = outcome != "ok"
     finally:
-        code = _end(process, mark, everything=stopped)
+        code = _end(process, mark)
     if outcome == "ok" and code != 0:
         outcome = "failed"
     return Finished(outcome, bytes(pipes.output), bytes(pipes.error_output), code, time.monotonic() - began)
@@ -188,12 +186,11 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _end(process: subprocess.Popen[bytes], mark: str, *, everything: bool) -> int:
-    """End the program's group, with `everything` all that it has started; the program's exit code."""
+def _end(process: subprocess.Popen[bytes], mark: str) -> int:
+    """Kill all that is left of the program and what it has started; returns its exit code."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    if everything:
-        _kill_marked(mark)
+    _kill_marked(mark)
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             with suppress(OSError):

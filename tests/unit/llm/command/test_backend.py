@@ -25,7 +25,7 @@ from skill_ttrl.types import Completion, Message
 CHILD = (
     "import subprocess, sys, time; subprocess.Popen(['setsid', 'sleep', '60']); print('x', flush=True); time.sleep(60)"
 )
-LEFT = "import subprocess; subprocess.Popen(['sleep', '60']); print('done')"
+LEFT = "import subprocess; subprocess.Popen({}); print('done')"
 
 
 def config(argv: list[str] | str, **more: Any) -> SkillTTRLConfig:
@@ -121,7 +121,8 @@ def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children()
     assert "had not ended after 0.4 s (command.timeout) and was stopped" in hung.error
     endless = answer(config("yes", max_output_bytes=100_000))
     assert endless.error is not None and "wrote more than 100,000 bytes" in endless.error
-    assert answer(python(LEFT)).text == "done"
+    for child in (["sleep", "60"], ["setsid", "sleep", "60"]):  # in its group, and in a session of its own
+        assert answer(python(LEFT.format(child))).text == "done"
     assert left_running() == []
 
 
