@@ -143,8 +143,8 @@ def play(
 
 def _show(played: Trajectory, screen: Screen, max_prompt_tokens: int | None, as_json: bool) -> None:
     """Print the end of an episode, and with `as_json` its trajectory; raises what went wrong in it."""
-    from skill_ttrl.stages.collecting.watch import refuse_error
     from skill_ttrl.sanitize import escape_json
+    from skill_ttrl.stages.collecting.watch import refuse_error
     from skill_ttrl.types import to_json
 
     if as_json:

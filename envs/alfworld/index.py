@@ -220,7 +220,9 @@ def _alone(path: Path) -> Iterator[bool]:
 def _forget_gone(cache: Path) -> None:
     """Remove the indexes of folders that are no more: data that is unpacked anew for every run would fill the cache."""
     for path in cache.glob("*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):  # one that cannot be read is mended by who needs it
+        with suppress(
+            OSError, ValueError, KeyError, TypeError, RecursionError
+        ):  # one that cannot be read is mended by who needs it
             if not os.path.isdir(json.loads(path.read_bytes())["folder"]):
                 path.unlink()
                 path.with_suffix(".lock").unlink(missing_ok=True)

@@ -7,13 +7,13 @@ deep nesting are refused: a few lines of them can stand for gigabytes.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
 import yaml
 
 from skill_ttrl.errors import ConfigError
+from skill_ttrl.storage.jsonl import parse_json
 
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
 _DIGITS = list("-+.0123456789")
@@ -120,8 +120,8 @@ def write_yaml(data: Any) -> str:
 def _read_json(text: str) -> Any:
     """The value of a JSON text, None where it is none: YAML knows neither its tabs nor its pairs of surrogates."""
     try:
-        return json.loads(text) if text.lstrip().startswith("{") else None
-    except (ValueError, RecursionError):  # no JSON, or a number of thousands of digits; YAML's reader names the place
+        return parse_json(text) if text.lstrip().startswith("{") else None
+    except ValueError:  # no JSON, or a number of thousands of digits; YAML's reader names the place
         return None
 
 

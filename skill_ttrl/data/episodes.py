@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from skill_ttrl.errors import DataError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 Files = str | Path | Sequence[str | Path]
@@ -74,8 +75,8 @@ def _of_array(path: Path) -> Iterator[Trajectory]:
     with wrap_os_errors("read", path):
         text = path.read_bytes()
     try:
-        items = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        items = parse_json(text)
+    except ValueError as error:
         raise DataError(f"{path} is no JSON: {error}. Collect some into another file: skillttrl collect.") from None
     if not isinstance(items, list) or not items:
         found = "an empty list" if items == [] else type(items).__name__

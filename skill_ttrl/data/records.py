@@ -21,6 +21,7 @@ from typing import Any
 
 from skill_ttrl.config import SourceConfig
 from skill_ttrl.errors import DataError, did_you_mean
+from skill_ttrl.storage.jsonl import parse_json
 
 Record = Mapping[str, Any]
 FILE_HASH = "sha256:"
@@ -218,13 +219,13 @@ def _decoded(data: bytes, where: str) -> str:
 
 def _parsed(text: str, where: str, hint: str = "") -> Any:
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         position = f"line {error.lineno}, column {error.colno}" if "\n" in text else f"column {error.colno}"
         raise DataError(
             f"{where} is not JSON: {error.msg} at {position}: {_shown(text[error.pos :], 40)}.{hint}"
         ) from None
-    except (ValueError, RecursionError) as error:  # an integer of thousands of digits, or thousands of brackets
+    except ValueError as error:  # an integer of thousands of digits, or thousands of brackets
         raise DataError(f"{where} is not usable JSON: {error}.") from None
 
 
@@ -279,8 +280,8 @@ def _read_csv(file: Path) -> _Placed:
 def _field(field: str) -> Any:
     """A field's text, or the list that it is as JSON."""
     if field.startswith("[") and field.endswith("]"):
-        with suppress(ValueError, RecursionError):
-            return json.loads(field)
+        with suppress(ValueError):
+            return parse_json(field)
     return field
 
 

@@ -22,6 +22,7 @@ from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
+from skill_ttrl.storage.jsonl import parse_json
 
 
 class FolderWatch(Watch):
@@ -143,7 +144,7 @@ def write_text(path: Path, text: str) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """An object that `write_json` wrote; empty where there is none that can be read."""
     try:
-        found = json.loads(path.read_bytes())
+        found = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
+
+from skill_ttrl.storage.jsonl import parse_json
 
 _FENCED = re.compile(r"```(?:json)?(.+?)```", re.DOTALL | re.IGNORECASE)
 
@@ -22,8 +23,8 @@ def extract_json(text: str | None) -> dict[str, Any] | None:
         if not candidate:
             continue
         try:
-            found = json.loads(candidate)
-        except (ValueError, RecursionError):  # a number of too many digits is a ValueError too
+            found = parse_json(candidate)
+        except ValueError:  # a number of too many digits is a ValueError too
             continue
         return found if isinstance(found, dict) else None
     return None

@@ -22,6 +22,7 @@ from typing import Any, Literal
 from skill_ttrl.errors import CheckpointError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import explain_os_error, fsync, wrap_os_errors
+from skill_ttrl.storage.jsonl import parse_json
 
 MANIFEST = "manifest.json"
 STATE = "state.json"
@@ -274,7 +275,7 @@ def _digest(file: Path) -> str:
 
 def _read_json(path: Path, name: str, required: tuple[str, ...] = ()) -> dict[str, Any]:
     try:
-        data = json.loads((path / name).read_text(encoding="utf-8"))
+        data = parse_json((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path} is not a whole checkpoint: {name} is missing.") from None
     except (OSError, ValueError) as error:

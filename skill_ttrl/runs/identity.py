@@ -13,6 +13,7 @@ from typing import Any, get_args
 from skill_ttrl.config import Role, SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.append_log import flatten
+from skill_ttrl.storage.jsonl import parse_json
 
 SCHEMA_VERSION = 1
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
@@ -88,7 +89,7 @@ def read_run_json(path: str | Path) -> dict[str, Any]:
         found = sorted(entry.name for entry in path.iterdir())
         raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {summarize_names(found)}).")
     try:
-        data: dict[str, Any] = json.loads(path.joinpath("run.json").read_text(encoding="utf-8"))
+        data: dict[str, Any] = parse_json(path.joinpath("run.json").read_text(encoding="utf-8"))
         version = data["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"Cannot read {path / 'run.json'}: {type(error).__name__}: {error}.") from None

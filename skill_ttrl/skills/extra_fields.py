@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
+from skill_ttrl.storage.jsonl import parse_json
 
 PARTS = ("fields", "keys", "given")
 
@@ -36,7 +37,7 @@ class ExtraFields:
 
 def parse_extra(extra: str) -> ExtraFields:
     """The parts of a skill's `extra`; what is not there is empty, and what has another form is passed over."""
-    found = json.loads(extra) if extra else {}
+    found = parse_json(extra) if extra else {}
     fields, keys, given = (found.get(name) for name in PARTS)
     return ExtraFields(
         fields if isinstance(fields, dict) else {},
@@ -54,7 +55,7 @@ def checked_extra(extra: object, where: str) -> str:
     if extra == "":
         return ""
     try:
-        content = json.loads(extra) if isinstance(extra, str) else extra
+        content = parse_json(extra) if isinstance(extra, str) else extra
         if isinstance(content, Mapping):
             return json.dumps(dict(content)) if content else ""
     except (ValueError, TypeError, RecursionError):

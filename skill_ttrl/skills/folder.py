@@ -12,6 +12,7 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError, SkillBankError
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.storage.files import LOCK_FILE, acquire_lock, write_atomic
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.trust import SUFFIX, check_links, check_trusted, is_signed, powers, sign
 
 SCHEMA = 1
@@ -40,7 +41,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"There is no skill bank at {path}: found {found}. Make one with: skillttrl skills add, or skillttrl skills import."
         )
     try:
-        content = json.loads((path / BANK_FILE).read_bytes())
+        content = parse_json((path / BANK_FILE).read_bytes())
         schema, settings = content["schema"], dict(content["settings"])
     except OSError as error:
         raise refusal("read", path / BANK_FILE, error) from error

@@ -25,6 +25,7 @@ from skill_ttrl.llm.vllm.servers.supervise import Job
 from skill_ttrl.llm.vllm.servers.transfer import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.jsonl import parse_json
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
 SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching sleep start_timeout"
@@ -257,7 +258,7 @@ def _check_heads(model: str) -> None:
     from skill_ttrl.llm.vllm.checks import wrong_heads
 
     try:
-        described = json.loads(Path(model, "config.json").read_text(encoding="utf-8"))
+        described = parse_json(Path(model, "config.json").read_text(encoding="utf-8"))
         problem = wrong_heads(model, SimpleNamespace(**described))
     except (OSError, ValueError, TypeError):
         return  # a hub's model, or one that is described otherwise: vLLM will say

@@ -12,7 +12,6 @@ The steps of the phase are first those rounds, then the optimizer's. What is imi
 
 from __future__ import annotations
 
-import json
 import math
 from array import array
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.state import PhaseState, record_step, save_if_due
 from skill_ttrl.stages.training.step import StepTimer, step_tasks
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics
 from skill_ttrl.voting.rewards import CONTROLS, REWARDS
@@ -145,7 +145,7 @@ def agreeing(trajectories: Path) -> Iterator[EncodedDemonstration]:
         return
     with trajectories.open("rb") as stream:
         for line in stream:
-            tried = json.loads(line)
+            tried = parse_json(line)
             if tried["phase"] != PHASE or tried["reward"] != 1.0:
                 continue
             for turn in tried["steps"]:

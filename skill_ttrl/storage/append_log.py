@@ -23,6 +23,7 @@ from skill_ttrl.storage.files import (
     write_all,
     write_atomic,
 )
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import first_problem, from_json
 from skill_ttrl.types.old_names import with_current_names
 
@@ -177,7 +178,7 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
         RunFolderError: it cannot be read, or is of another schema.
     """
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(file.read_text(encoding="utf-8"))
         version, _ = found["schema_version"], found["made_with"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None

@@ -1,13 +1,40 @@
-"""JSON Lines as a run writes them: a last line without its line break was torn by a kill, or is being written now."""
+"""JSON of files that others may have written, and JSON Lines, whose last line may be torn by a kill or a write under way."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
+
+MAX_DEPTH = 100
+"""Most levels of lists and objects in a JSON text; ours have fewer than ten."""
+_INNERMOST = re.compile(r"\[\]|\{\}")
+_FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
+
+
+def parse_json(text: str | bytes) -> Any:
+    """`json.loads` for text of unknown origin.
+
+    Raises:
+        ValueError: it is no JSON, or has more than `MAX_DEPTH` levels: whoever walks through the value would run out of stack.
+    """
+    problem = f"more than {MAX_DEPTH} levels of nesting"
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise ValueError(problem) from None
+    text = text if isinstance(text, str) else text.decode(json.detect_encoding(text), "surrogatepass")
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        brackets = _FLAT.sub("", text)
+        for _ in range(MAX_DEPTH):
+            brackets = _INNERMOST.sub("", brackets)
+        if brackets:
+            raise ValueError(problem)
+    return found
 
 
 def read_jsonl(
@@ -25,7 +52,7 @@ def read_jsonl(
     records: list[dict[str, Any]] = []
     for number, line in _whole_lines(path, notes, RunFolderError) if path.exists() else ():
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError as error:
             raise RunFolderError(f"{path}, line {number} is not JSON: {error}.") from None
         if not isinstance(record, dict):
@@ -49,8 +76,8 @@ def first_keys(path: Path) -> set[str]:
         return set()
     with path.open("rb") as stream:
         try:
-            found = json.loads(stream.readline())
-        except (ValueError, RecursionError):
+            found = parse_json(stream.readline())
+        except ValueError:
             return set()
     return set(found) if isinstance(found, dict) else set()
 

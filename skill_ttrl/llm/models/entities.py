@@ -9,7 +9,6 @@ tokens are no words of the vocabulary, so a text that spells one has `<unk>` the
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+
+from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -91,7 +92,7 @@ def saved_as_is(folder: Path) -> bool:
     """True if the tokenizer of a model's folder says `AS_SAVED`."""
     try:
         return bool(
-            json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("auto_map") == AS_SAVED
+            parse_json((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("auto_map") == AS_SAVED
         )
     except (OSError, ValueError, AttributeError):
         return False

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens
+from skill_ttrl.storage.jsonl import parse_json
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
 BYTES_A_TOKEN = 4
@@ -73,8 +74,8 @@ def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]
         MalformedResponse: it is no JSON object.
     """
     try:
-        body = sound(json.loads(text), scrubbed)
-    except (ValueError, RecursionError) as error:
+        body = sound(parse_json(text), scrubbed)
+    except ValueError as error:
         raise MalformedResponse(f"its answer is no JSON ({error})") from None
     if not isinstance(body, dict):
         raise MalformedResponse(f"its answer is no JSON object, but {type(body).__name__}")

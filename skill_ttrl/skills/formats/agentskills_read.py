@@ -7,7 +7,6 @@ text. A folder is untrusted: nothing of it is run or followed (links neither), a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from skill_ttrl.skills.formats.agentskills import (
 )
 from skill_ttrl.skills.formats.format import FolderFormat
 from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Skill
 
 MAX_BYTES = 4_000_000
@@ -246,8 +246,8 @@ def _with_others(skill: Skill, front: Mapping[str, Any]) -> Skill:
 
 def _json(text: object, name: str) -> Any:
     try:
-        return json.loads(text) if isinstance(text, str) else text
-    except (ValueError, RecursionError):
+        return parse_json(text) if isinstance(text, str) else text
+    except ValueError:
         raise SkillBankError(f"{OURS}{name.replace('_', '-')} is written as JSON, found {quote(text)}.") from None
 
 

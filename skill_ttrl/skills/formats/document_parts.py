@@ -27,6 +27,7 @@ from typing import Literal, get_args
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.changes import TIERS, check_id
+from skill_ttrl.storage.jsonl import parse_json
 
 Granularity = Literal["section", "item"]
 GRANULARITIES: tuple[Granularity, ...] = get_args(Granularity)
@@ -143,8 +144,8 @@ def _marked(lines: Sequence[str]) -> tuple[dict[str, str], str]:
 def read_mark(text: str) -> dict[str, str]:
     """The fields that a mark states; none where it is no mark."""
     try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
+        found = parse_json(text)
+    except ValueError:
         return {}
     if not isinstance(found, dict) or not all(name in MARKED and isinstance(found[name], str) for name in found):
         return {}

@@ -7,7 +7,6 @@ statistics, lineage and evidence, and hold everything of a file of theirs that w
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -22,6 +21,7 @@ from skill_ttrl.skills.formats.format import FileFormat, FolderFormat
 from skill_ttrl.skills.formats.records import SPELLINGS, SkillFile, parsed
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import write_atomic, write_folder
+from skill_ttrl.storage.jsonl import parse_json
 
 AGENTSKILLS = agentskills_read.AGENTSKILLS
 FORMATS: Mapping[str, FileFormat | FolderFormat] = {
@@ -104,8 +104,8 @@ def holds_records(path: Path) -> bool:
         return form is not None
     try:
         with path.open("rb") as stream:
-            content = json.loads(stream.readline() if form is ours.JSONL else stream.read())
-    except (OSError, ValueError, RecursionError):
+            content = parse_json(stream.readline() if form is ours.JSONL else stream.read())
+    except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
     if form is ours.JSONL:
         return _is_record(content)

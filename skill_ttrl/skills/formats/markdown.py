@@ -25,6 +25,7 @@ from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.skills.formats.format import FileFormat
 from skill_ttrl.skills.formats.records import SkillFile, skill_from_dict
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Skill, SkillStats
 
 TEXTS = ("title", "tier", "task_type", "when_to_apply", "source", "extra")
@@ -119,7 +120,7 @@ def _parsed(name: str, value: str, place: str) -> Any:
     if name in TEXTS and not value.startswith('"'):
         return value
     try:
-        return json.loads(value)
+        return parse_json(value)
     except ValueError:
         kind = "a text in quotes" if name in TEXTS else "a list of texts in quotes" if name in LISTS else "a number"
         raise SkillBankError(f"{place}: {name!r} is {kind}, found {value!r}. Nothing was imported.") from None

@@ -11,6 +11,7 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import new_ids, normalize_skill, quote
 from skill_ttrl.skills.extra_fields import parse_extra
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Skill, SkillStats
 from skill_ttrl.types.skills import FOR_ANY_TASK, PARENT, STATISTICS
 
@@ -196,13 +197,11 @@ def parsed(text: str, where: str, line: int | None = None) -> Any:
         SkillBankError: it is none, or nested too deeply.
     """
     try:
-        return json.loads(text)
+        return parse_json(text)
     except json.JSONDecodeError as error:
         place = f"{where}:{line or error.lineno}"
         raise SkillBankError(
             f"{place} is not JSON: {error.msg} (column {error.colno}). Nothing was imported."
         ) from None
-    except RecursionError:
-        raise SkillBankError(f"{where} is nested too deeply to be read. Nothing was imported.") from None
-    except ValueError as error:  # a whole number of thousands of digits
+    except ValueError as error:  # a whole number of thousands of digits, or levels without end
         raise SkillBankError(f"{where} cannot be read: {error}. Nothing was imported.") from None

@@ -6,7 +6,6 @@ sent to nobody but the host that they are for, and are never shown; what a host 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from skill_ttrl.llm.backends import REMOTE, backend_facts
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.stages.doctor import version_sets
 from skill_ttrl.stages.doctor.machine import Check, installed_version, tried
+from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.openai.address import Address
@@ -71,8 +71,8 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
     except Exception as error:  # no such host, refused, too late, an address or a proxy that is none
         return Answer(0, problem=escape_terminal(" ".join(str(error).split()))[:200] or type(error).__name__)
     try:
-        return Answer(answer.status_code, json.loads(body))
-    except (ValueError, RecursionError):
+        return Answer(answer.status_code, parse_json(body))
+    except ValueError:
         return Answer(answer.status_code)
 
 

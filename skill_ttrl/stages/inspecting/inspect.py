@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from skill_ttrl.stages.reports.summary_text import (
 )
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.append_log import flatten
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 MAIN_FACTS = ("model", "environment", "algorithm", "steps done", "ended", "skill bank")
 """Facts of a run that matter most."""
@@ -190,7 +189,7 @@ def _demonstrated(file: Path) -> str:
     if not file.is_file():
         return ""
     try:
-        found = json.loads(file.read_bytes())
+        found = parse_json(file.read_bytes())
         return most_shown(found["skills_shown"], found["examples"]) if found["skills_shown"] else ""
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
@@ -207,7 +206,7 @@ def _asked(folder: Path) -> str:
 def _checkpoint(path: Path) -> Inspection:
     verify(path)
     state = load_state(path)
-    manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
+    manifest = parse_json((path / MANIFEST).read_text(encoding="utf-8"))
     facts = {"phase": state["phase"], "step": state["step"], "whole": "yes, every file matches its SHA-256"}
     rows = [(name, f"{entry['bytes']:,}", entry["sha256"][:12]) for name, entry in sorted(manifest.items())]
     return Inspection("checkpoint", str(path), facts, ("file", "bytes", "sha256"), rows)
@@ -243,7 +242,7 @@ def _samples(path: Path) -> Inspection:
 
 def _object(path: Path) -> Inspection:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
     content = found if isinstance(found, dict) else {"": found}

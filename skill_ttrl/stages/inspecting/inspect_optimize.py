@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_r
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
+from skill_ttrl.storage.jsonl import parse_json
 
 COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
 ACTIONS = {
@@ -130,7 +130,7 @@ def read_json(file: Path, missing: Any) -> Any:
     if not file.is_file():
         return missing
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        return parse_json(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Cannot read {file}: {error}.") from None
 

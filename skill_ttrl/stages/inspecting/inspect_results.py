@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +12,7 @@ from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_inte
 from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
 from skill_ttrl.statistics import verdict
+from skill_ttrl.storage.jsonl import parse_json
 
 MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score")
 """Fields of an evaluation that matter most."""
@@ -21,7 +21,7 @@ MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score"
 def evaluation_inspection(path: Path) -> Inspection:
     """Figures that `evaluate --output` has written: a column for each evaluation."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
             raise ValueError("expected a list of evaluations")
     except (OSError, ValueError) as error:

@@ -21,6 +21,7 @@ from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.statistics import Interval, paired_difference, unpaired_difference
+from skill_ttrl.storage.jsonl import parse_json
 
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
 """The figures that are compared, and their names in a table; {} is the number of samples."""
@@ -169,7 +170,7 @@ def _of_run(path: Path) -> Measured:
 
 def _of_evaluation(file: Path) -> Measured:
     try:
-        parts = json.loads(file.read_text(encoding="utf-8"))
+        parts = parse_json(file.read_text(encoding="utf-8"))
         return Measured(str(file.parent), str(parts[0]["label"]), None, parts[0]["samples"], _values(parts))
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise RunFolderError(f"Cannot read the evaluation in {file}: {error!r}.") from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
 from skill_ttrl.optimize.journal import JOURNAL
-from skill_ttrl.storage.jsonl import read_jsonl
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 HISTORY = "history.json"
 STATE = "runtime_state.json"
@@ -152,7 +151,7 @@ def _json(path: Path, missing: Any) -> Any:
         RunFolderError: it cannot be read, or is of another shape than `missing`.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return missing
     except (OSError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.statistics import Interval, repeats_interval
+from skill_ttrl.storage.jsonl import parse_json
 
 SEEDS = "seeds.json"
 """Marks a folder of runs under several seeds, and says which."""
@@ -101,7 +101,7 @@ def named_seeds(path: Path) -> tuple[str, list[int]]:
         RunFolderError: it is none, or cannot be read.
     """
     try:
-        found = json.loads((path / SEEDS).read_text(encoding="utf-8"))
+        found = parse_json((path / SEEDS).read_text(encoding="utf-8"))
         name, seeds = found["name"], found["seeds"]
         if not isinstance(name, str) or not all(type(seed) is int and seed >= 0 for seed in seeds):
             raise ValueError(f"name {name!r}, seeds {seeds!r}")

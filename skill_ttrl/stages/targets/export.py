@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.stages.targets.trained import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
+from skill_ttrl.storage.jsonl import parse_json
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
 """Files that are needed only to resume a run."""
@@ -99,5 +99,5 @@ def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str
 def _has_chat_template(folder: Path) -> bool:
     config = folder / "tokenizer_config.json"
     return (folder / "chat_template.jinja").is_file() or (
-        config.is_file() and "chat_template" in json.loads(config.read_text(encoding="utf-8"))
+        config.is_file() and "chat_template" in parse_json(config.read_text(encoding="utf-8"))
     )

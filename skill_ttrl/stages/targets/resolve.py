@@ -26,6 +26,7 @@ from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.targets.stored import is_stored
 from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
+from skill_ttrl.storage.jsonl import parse_json
 
 MODEL_FILES = ("config.json", "adapter_config.json")
 """One of them makes a folder a model."""
@@ -305,7 +306,7 @@ def _base_model(folder: Path) -> tuple[str, str | None]:
     if not file.is_file():
         return str(folder), None
     try:
-        described = json.loads(file.read_text(encoding="utf-8"))
+        described = parse_json(file.read_text(encoding="utf-8"))
         return str(described["base_model_name_or_path"]), described.get("revision")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
