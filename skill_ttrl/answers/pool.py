@@ -114,7 +114,7 @@ class Pool:
             command = [sys.executable, "-P", "-m", "skill_ttrl.answers.worker", *limits]
             try:
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), process_group=0
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=worker_environment(), process_group=0
                 )
             except OSError as error:
                 raise WorkerError(f"Cannot start the process that compares expressions: {error}.") from error
@@ -161,8 +161,8 @@ def readable(descriptor: int, seconds: float) -> bool:
     return bool(poll.poll(max(0.0, seconds) * 1000))
 
 
-def _environment() -> dict[str, str]:
-    """Return the environment, with this package on the import path where it is not installed.
+def worker_environment() -> dict[str, str]:
+    """The environment of a worker process, with this package on the import path where it is not installed.
 
     Nothing else of `sys.path` is passed on: a folder called `sympy` next to a user's script is not SymPy.
     """

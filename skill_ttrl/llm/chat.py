@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request
+from skill_ttrl.llm.template import render_chats
 from skill_ttrl.types import Completion, Message
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
@@ -189,12 +190,12 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
     """Render one conversation, or each of several, with the model's chat template: as text, not yet tokenized.
 
     Raises:
-        ModelError: the template takes no such conversation (many refuse a system message), or is broken.
+        ModelError: the template takes no such conversation (many refuse a system message), is broken, or does not end.
     """
     from jinja2 import TemplateError
 
     try:
-        return tokenizer.apply_chat_template(turns, tokenize=False, **options)
+        return render_chats(tokenizer, turns, options)
     except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
         reason = " ".join(str(error).split())[:300]
         first = turns[0] if turns and isinstance(turns[0], list) else turns

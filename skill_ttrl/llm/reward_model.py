@@ -8,6 +8,7 @@ import torch
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.chat import render
+from skill_ttrl.llm.models.model_config import reading_model
 from skill_ttrl.types import Group
 
 
@@ -27,17 +28,11 @@ class RewardModel:
     def __init__(self, path: str, *, device: str, revision: str | None = None, batch_size: int = 16) -> None:
         from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-        try:
+        with reading_model(path, "config.json, tokenizer or safetensors", "reward model"):
             self._tokenizer: Any = AutoTokenizer.from_pretrained(path, revision=revision or "main")
             model: Any = AutoModelForSequenceClassification.from_pretrained(
                 path, revision=revision or "main", use_safetensors=True
             )
-        except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())[:300]
-            raise ModelError(
-                f"Cannot load the reward model {path!r}. Check the name and the network; weights are read as safetensors "
-                f"only. ({reason})"
-            ) from None
         if model.config.num_labels != 1:
             raise ModelError(f"{path!r} has {model.config.num_labels} outputs; a reward model has one.")
         if self._tokenizer.pad_token_id is None:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 from skill_ttrl.config import BuiltinConfig
 from skill_ttrl.llm.models.entities import build_entity_tokenizer
 from skill_ttrl.llm.models.token_rows import attend_to_alike, draw_shared_embeddings
+from skill_ttrl.llm.template import MESSAGES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -30,13 +31,6 @@ WORDS = (
 )
 """How text is taken apart before merges. transformers gives this pattern, and the normaliser NFC, to every tokenizer that it loads
 with a Qwen2 model, whatever the tokenizer's file says: with others, the same text would have other ids once the policy is saved."""
-
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
 
 
 def build_tokenizer(corpus: Iterable[str] = (), shape: BuiltinConfig | None = None) -> PreTrainedTokenizerBase:
@@ -74,7 +68,7 @@ def build_tokenizer(corpus: Iterable[str] = (), shape: BuiltinConfig | None = No
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         unk_token="<|endoftext|>",  # as Qwen2's; every byte has a token, so it is never used
-        chat_template=CHAT_TEMPLATE,
+        chat_template=MESSAGES,
         clean_up_tokenization_spaces=False,
     )
     return finished

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
+from skill_ttrl.llm.template import ACTIONS
 from skill_ttrl.storage.jsonl import parse_json
 
 if TYPE_CHECKING:
@@ -30,13 +31,6 @@ PATTERN = r"<[a-z]+>|[a-z]+ \d+|go to(?![a-z])|[a-z]+|\d+"
 """A tag, a thing with its number, the one verb of two words, a word, a number."""
 FEWEST, MOST = 3, 100
 """A thing that has a number has all those from 1 to this, and to the highest that was seen with it, if that is no higher than `MOST`."""
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "{% if message['role'] == 'assistant' %}{{ '<act> ' + message['content'] + ' <obs> ' }}"
-    "{% else %}{{ message['content'] + ' ' }}{% endif %}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<act> ' }}{% endif %}"
-)
 AS_SAVED = {"AutoTokenizer": [None, None]}
 """Saved as the `auto_map` of its `tokenizer_config.json`. transformers (5.16 to 5.23) replaces the tokenizer that is saved with a Qwen2
 model by one of its own class, which would keep the vocabulary and nothing else. One that says it has code of its own is spared that, and
@@ -81,7 +75,7 @@ def build_entity_tokenizer(corpus: Iterable[str] = ()) -> PreTrainedTokenizerBas
         eos_token=END,
         pad_token=PAD,
         unk_token=UNKNOWN,
-        chat_template=CHAT_TEMPLATE,
+        chat_template=ACTIONS,
         auto_map=AS_SAVED,
         clean_up_tokenization_spaces=False,
     )

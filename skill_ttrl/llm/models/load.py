@@ -16,6 +16,7 @@ from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.entities import saved_as_is
+from skill_ttrl.llm.models.model_config import check_tokenizer, reading_model
 from skill_ttrl.llm.models.shards import is_sharded, read_shards, weights_of
 
 if TYPE_CHECKING:
@@ -98,11 +99,14 @@ def load_checkpoint(
         raise ModelError(
             f"{folder} has no {ADAPTER_WEIGHTS}. Adapters in another format, such as a pickle, are not read."
         )
+    files = f"adapter_config.json or {ADAPTER_WEIGHTS}"
     if base is None:
-        described = PeftConfig.from_pretrained(str(folder))
+        with reading_model(str(folder), files):
+            described = PeftConfig.from_pretrained(str(folder))
         base = ModelConfig(path=str(described.base_model_name_or_path), revision=described.revision)
     model, _ = _load_pretrained(base, dtype, empty=empty)
-    model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
+    with reading_model(str(folder), files):
+        model = PeftModel.from_pretrained(model, str(folder), is_trainable=True)
     return LoadedModel(_to_device(model, device), load_tokenizer(own))
 
 
@@ -112,7 +116,7 @@ def hub_revision(config: ModelConfig) -> str | None:
     Raises:
         ModelError: there is no such model, or it can be found neither on the hub nor in the cache.
     """
-    commit: str | None = getattr(_read(transformers.AutoConfig, config), "_commit_hash", None)
+    commit: str | None = getattr(_read(transformers.AutoConfig, config, "config.json"), "_commit_hash", None)
     return commit or config.revision
 
 
@@ -159,24 +163,31 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 
 
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:
+    described = _read(transformers.AutoConfig, config, "config.json")
     tokenizer = load_tokenizer(config)
+    check_tokenizer(tokenizer, described, config.path)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}
     in_pieces = is_sharded(Path(config.path))
     if empty or in_pieces:
-        model = _without_weights(config, options)
+        with reading_model(config.path, "config.json"):
+            model = _without_weights(config, described, options)
         if in_pieces and not empty:
             read_shards(Path(config.path), weights_of(model))
         return model, tokenizer
-    options["use_safetensors"] = True  # a pickle can run code
-    return _read(transformers.AutoModelForCausalLM, config, **options), tokenizer
+    options |= {"use_safetensors": True, "output_loading_info": True}  # a pickle can run code
+    files = "config.json and safetensors"
+    model, info = _read(transformers.AutoModelForCausalLM, config, files, **options)
+    if info["missing_keys"]:  # transformers draws them at random
+        names = ", ".join(sorted(info["missing_keys"])[:3])
+        raise ModelError(f"The weights of {config.path!r} lack {names}. Copy or download the model again.")
+    return model, tokenizer
 
 
-def _without_weights(config: ModelConfig, options: dict[str, Any]) -> Any:
+def _without_weights(config: ModelConfig, described: Any, options: dict[str, Any]) -> Any:
     """The model with memory for its weights that holds nothing yet: what is not written to is not taken from the machine."""
     from accelerate import init_empty_weights
 
     build: Any = transformers.AutoModelForCausalLM
-    described = _read(transformers.AutoConfig, config)
     with init_empty_weights(include_buffers=False):
         model = build.from_config(described, trust_remote_code=config.trust_remote_code, **options)
     for module in model.modules():
@@ -195,28 +206,17 @@ def load_tokenizer(config: ModelConfig) -> Any:
     """
     if saved_as_is(Path(config.path)):  # it names code of its own, and has none
         config = config.model_copy(update={"trust_remote_code": False})
-    tokenizer = _read(transformers.AutoTokenizer, config)
+    tokenizer = _read(transformers.AutoTokenizer, config, "tokenizer.json or tokenizer_config.json")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def _read(auto: Any, config: ModelConfig, **options: Any) -> Any:
-    """Load with one of transformers' Auto classes from the config's path."""
-    try:
-        return auto.from_pretrained(
-            config.path, revision=config.revision or "main", trust_remote_code=config.trust_remote_code, **options
-        )
-    except (OSError, ValueError, ImportError) as error:
-        reason = " ".join(str(error).split())[:400]
-    path = Path(config.path)
-    if path.is_dir():
-        hint = "The folder is there but is not a whole model in Hugging Face format, with weights as safetensors."
-    elif config.path.startswith((".", "/", "~")) or config.path.count("/") > 1:
-        hint = f"There is no folder {path}."
-    else:
-        hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
-    raise ModelError(f"Cannot load the model {config.path!r}. {hint} ({reason})")
+def _read(auto: Any, config: ModelConfig, files: str, **options: Any) -> Any:
+    """Load with one of transformers' Auto classes from the config's path; `files` are those that it reads."""
+    chosen = {"revision": config.revision or "main", "trust_remote_code": config.trust_remote_code}
+    with reading_model(config.path, files):
+        return auto.from_pretrained(config.path, **chosen, **options)
 
 
 def _to_device(model: Any, device: str) -> Any:

@@ -1,16 +1,21 @@
-"""The transformers config of a model, without its weights."""
+"""The transformers config of a model, without its weights; and what is wrong with a model's files where they cannot be read."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer
 from transformers import AutoConfig, Qwen2Config
 
 from skill_ttrl.config import BUILTIN, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.storage.jsonl import parse_json
 
 PUBLISHED: dict[str, tuple[int, int, int, int, int, int, bool, int, float]] = {
     "Qwen/Qwen2.5-7B-Instruct": (152064, 3584, 18944, 28, 28, 4, False, 32768, 1e6),
@@ -38,13 +43,13 @@ def load_model_config(model: ModelConfig) -> Any:
         with torch.device("meta"):
             return build_model(model.builtin, tokenizer, seed=0).config
     chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
-    here = Path(model.path).is_dir()
+    if Path(model.path).is_dir():
+        with reading_model(model.path, "config.json"):
+            return AutoConfig.from_pretrained(model.path, **chosen)
+    reason = "it is no folder here, not in the Hugging Face cache, and the hub was not reached"
     try:
         return AutoConfig.from_pretrained(model.path, local_files_only=True, **chosen)
-    except (OSError, ValueError) as error:
-        reason = f"that folder has none that can be read ({' '.join(str(error).split())[:200]})"
-    if not here:
-        reason = "it is no folder here, not in the Hugging Face cache, and the hub was not reached"
+    except (OSError, ValueError):
         if _hub_answers():
             try:
                 return AutoConfig.from_pretrained(model.path, **chosen)
@@ -54,6 +59,51 @@ def load_model_config(model: ModelConfig) -> Any:
         f"Cannot read the config of the model {model.path!r}: {reason}. The estimate needs its config.json alone: put it "
         "into a folder and set model.path to that folder, or allow the network."
     )
+
+
+@contextmanager
+def reading_model(path: str, files: str, kind: str = "model") -> Iterator[None]:
+    """Turn whatever a library raises over a model's files into `ModelError`. It names the file that is damaged, else `files`."""
+    try:
+        yield
+    except (ModelError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a foreign folder can make transformers, tokenizers and safetensors raise anything
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+        if Path(path).is_dir():
+            what = _damage(Path(path)) or f"Its {files} cannot be used: {reason}."
+        elif path.startswith((".", "/", "~")) or path.count("/") > 1:
+            what = f"There is no folder {Path(path)}."
+        else:
+            hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
+            what = f"{hint} ({reason})"
+        raise ModelError(f"Cannot load the {kind} {path!r}. {what}") from error
+
+
+def _damage(folder: Path) -> str:
+    """A sentence about the first file of a model's folder that is damaged; empty where each can be read alone."""
+    for file in sorted(folder.iterdir()):
+        try:
+            if file.suffix == ".json" and not isinstance(parse_json(file.read_bytes()), dict):
+                raise ValueError("it holds no JSON object")
+            if file.name == "tokenizer.json":
+                Tokenizer.from_file(str(file))
+            if file.suffix == ".safetensors":
+                with safe_open(str(file), "pt"):
+                    pass
+        except Exception as error:  # the library of each format has errors of its own
+            return f"{file} is damaged: {' '.join(str(error).split())[:200]}. Copy or download it again."
+    return ""
+
+
+def check_tokenizer(tokenizer: Any, described: Any, path: str) -> None:
+    """Raise `ModelError` for a tokenizer that is not the model's: transformers makes an empty one where tokenizer.json is missing."""
+    known, rows = len(tokenizer), getattr(described.get_text_config(), "vocab_size", None) or 0
+    if known < rows / 2 or not tokenizer("the answer 12", add_special_tokens=False)["input_ids"]:
+        raise ModelError(
+            f"The tokenizer of {path!r} has {known:,} tokens and its config.json {rows:,}: it is empty or another model's. The folder needs "
+            "the model's own tokenizer.json (or tokenizer.model, or vocab.json and merges.txt)."
+        )
 
 
 def _hub_answers() -> bool:

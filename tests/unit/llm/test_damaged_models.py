@@ -1,0 +1,120 @@
+"""A model folder that is damaged, or whose parts do not fit together, is refused, and the message names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from skill_ttrl.config import BuiltinConfig, LoraConfig, ModelConfig
+from skill_ttrl.errors import ModelError
+from skill_ttrl.llm.models.load import load_checkpoint, load_model, save_model
+from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.llm.reward_model import RewardModel
+
+WEIGHTS = "model.safetensors"
+Damage = Callable[[Path], object]
+
+
+def cut(file: str, length: int) -> Damage:
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:length])
+
+
+def put(file: str, text: str) -> Damage:
+    return lambda folder: (folder / file).write_text(text)
+
+
+def state(file: str, **values: Any) -> Damage:
+    return lambda folder: (folder / file).write_text(json.dumps({**json.loads((folder / file).read_text()), **values}))
+
+
+def without(*files: str) -> Damage:
+    return lambda folder: [(folder / file).unlink() for file in files]
+
+
+def drop_tensor(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    del weights["model.layers.0.mlp.up_proj.weight"]
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "empty weights": (cut(WEIGHTS, 0), WEIGHTS),
+    "half a header": (cut(WEIGHTS, 100), WEIGHTS),
+    "half the weights": (cut(WEIGHTS, 9000), WEIGHTS),
+    "noise for weights": (put(WEIGHTS, "noise" * 999), WEIGHTS),
+    "no weights": (without(WEIGHTS), WEIGHTS),
+    "a tensor missing": (drop_tensor, "model.layers.0.mlp.up_proj.weight"),
+    "another width": (state("config.json", hidden_size=64), "config.json"),
+    "another vocabulary": (state("config.json", vocab_size=10), "config.json"),
+    "a memory bomb": (state("config.json", vocab_size=10**12), "config.json"),
+    "no heads": (state("config.json", num_attention_heads=0), "config.json"),
+    "a width that is a text": (state("config.json", hidden_size="wide"), "config.json"),
+    "layers without types": (state("config.json", num_hidden_layers=2), "config.json"),
+    "an unknown dtype": (state("config.json", dtype="nope"), "config.json"),
+    "no tokenizer.json": (without("tokenizer.json"), "tokenizer.json"),
+    "no tokenizer at all": (without("tokenizer.json", "tokenizer_config.json"), "tokenizer.json"),
+    "a tokenizer without parts": (put("tokenizer.json", "{}"), "tokenizer.json"),
+    "an end that is a number": (state("tokenizer_config.json", eos_token=5), "tokenizer_config.json"),
+    **{
+        f"{file} is {text[:5] or 'empty'}": (put(file, text), file)
+        for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json")
+        for text in ("[]", "null", '"x"', "[" * 100_000, "[1,", "")
+        if (file, text)
+        not in (("generation_config.json", "[1,"), ("generation_config.json", ""))  # transformers reads none
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "model"
+    built = load_model(
+        ModelConfig(path="builtin", builtin=BuiltinConfig(hidden_size=32, layers=1, heads=2)), device="cpu"
+    )
+    save_model(built.model, built.tokenizer, folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_damaged_model_folder_is_refused_and_the_file_named(name: str, model: Path, tmp_path: Path) -> None:
+    damage, file = DAMAGES[name]
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    damage(folder)
+    with pytest.raises(ModelError) as refused:
+        load_model(ModelConfig(path=str(folder)), device="cpu")
+    assert refused.value.exit_code == 5
+    assert str(folder) in str(refused.value) and file in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "[" * 100_000, '{"model_type": "qwen2", "dtype": "nope"}'])
+def test_so_is_a_config_that_is_read_alone(text: str, model: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(model, tmp_path / "model"))
+    (folder / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        load_model_config(ModelConfig(path=str(folder)))
+    with pytest.raises(ModelError, match=r"config\.json"):
+        RewardModel(str(folder), device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("damage", "file"),
+    [
+        (cut("adapter_model.safetensors", 50), "adapter_model.safetensors"),
+        (put("adapter_config.json", "[]"), "adapter_config.json"),
+        (state("adapter_config.json", r=3), "adapter"),
+    ],
+)
+def test_so_are_adapters(damage: Damage, file: str, model: Path, tmp_path: Path) -> None:
+    base = ModelConfig(path=str(model), lora=LoraConfig(r=2))
+    adapted = load_model(base, device="cpu")
+    save_model(adapted.model, adapted.tokenizer, tmp_path / "adapter")
+    load_checkpoint(tmp_path / "adapter", device="cpu", base=base)
+    damage(tmp_path / "adapter")
+    with pytest.raises(ModelError, match=file):
+        load_checkpoint(tmp_path / "adapter", device="cpu", base=base)
