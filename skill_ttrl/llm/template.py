@@ -150,7 +150,8 @@ def main() -> None:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, seconds)  # its default ends the process
         try:
-            texts, _ = render_jinja_template(**job)
+            rendered: Any = render_jinja_template(**job)
+            texts = rendered[0]
             if sum(map(len, texts)) > GROWTH * len(line) + LONGEST * len(texts):
                 raise ValueError(f"it writes more than {LONGEST:,} characters for a conversation")
             found = json.dumps({"texts": texts})

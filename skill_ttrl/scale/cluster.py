@@ -16,7 +16,7 @@ from skill_ttrl.cores import cores
 from skill_ttrl.errors import MissingDependencyError, ScaleError
 
 CLIENT = "ray://"
-CONNECT_S = 10.0
+CONNECT_S = 5.0
 """Seconds in which a cluster's head must accept a connection."""
 START = (
     "Start one with `ray start --head` on one machine and `ray start --address=HEAD:6379` on the others, or use this machine alone: "
@@ -52,7 +52,7 @@ def connected(settings: ScaleConfig) -> Iterator[None]:
 def _connect(address: str) -> None:
     import ray
 
-    if address not in (AUTO, LOCAL):
+    if address != LOCAL:
         _reach(address)
     quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     own = {"num_cpus": cores(), "include_dashboard": False, "_node_ip_address": "127.0.0.1"} if address == LOCAL else {}
@@ -75,11 +75,24 @@ def _connect(address: str) -> None:
 
 def _reach(address: str) -> None:
     """Refuse an address where nothing listens: Ray itself goes on for minutes."""
+    from ray._private.services import canonicalize_bootstrap_address
+
+    name, left = "scale.address", ""
+    if address == AUTO and os.environ.get("RAY_ADDRESS", AUTO) != AUTO:
+        name, address = "RAY_ADDRESS", os.environ["RAY_ADDRESS"]
+    elif address == AUTO:
+        try:
+            address = canonicalize_bootstrap_address(AUTO) or LOCAL
+        except ConnectionError:  # there is none: Ray says so at once
+            return
+        left = " A cluster that was started here has left this address and is gone; `ray stop` forgets it."
+    if address == LOCAL:
+        return
     host, _, port = address.removeprefix(CLIENT).rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
-    except (OSError, OverflowError) as error:
-        raise ScaleError(f"Nothing answers at scale.address={address} ({error}). {START}") from None
+    except (OSError, OverflowError, ValueError) as error:
+        raise ScaleError(f"Nothing answers at {name}={address} ({error}).{left} {START}") from None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ _INNERMOST = re.compile(r"\[\]|\{\}")
 _FLAT = re.compile(r'"(?:[^"\\]|\\.)*"|[^][{}"]+')
 
 
-def parse_json(text: str | bytes) -> Any:
+def parse_json(text: str | bytes | bytearray) -> Any:
     """`json.loads` for text of unknown origin.
 
     Raises:

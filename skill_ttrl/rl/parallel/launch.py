@@ -70,6 +70,7 @@ class _Crew:
         self._outputs: list[IO[bytes]] = []
         self._killed: set[subprocess.Popen[bytes]] = set()
         self._interrupts = 0
+        self._passed: int | None = None  # the last signal that came
         self._deadline: float | None = None
         self._before: dict[int, object] = {}
 
@@ -101,6 +102,8 @@ class _Crew:
                 stderr=output,
             )
         )
+        if rank == 0 and self._passed is not None:  # it came before there was a rank to pass it to
+            self._ranks[0].send_signal(self._passed)
 
     @property
     def _met(self) -> bool:
@@ -142,6 +145,9 @@ class _Crew:
             tails += [f"{what}. It wrote last:", *tail] if tail else []
         if self._interrupts > 1:
             return 128 + signal.SIGINT
+        if self._passed is not None and codes[0] == -self._passed:  # rank 0 was starting, and did not listen yet
+            self._notice(f"Stopped by signal {self._passed}. {self._saved()}".rstrip())
+            return 128 + self._passed
         if died:
             self._notice(f"Error: {'; '.join(died)}, and the run ended with it. {self._saved()}".rstrip())
         elif codes[0] > 0 and not spoken:
@@ -157,6 +163,7 @@ class _Crew:
         return text.splitlines()[-_TAIL_LINES:]
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
+        self._passed = signum
         if self._ranks and self._ranks[0].poll() is None:
             self._ranks[0].send_signal(signum)
         self._interrupts += signum == signal.SIGINT

@@ -34,7 +34,11 @@ def state(file: str, **values: Any) -> Damage:
 
 
 def without(*files: str) -> Damage:
-    return lambda folder: [(folder / file).unlink() for file in files]
+    def remove(folder: Path) -> None:
+        for file in files:
+            (folder / file).unlink()
+
+    return remove
 
 
 def drop_tensor(folder: Path) -> None:

@@ -136,6 +136,28 @@ def test_a_signal_reaches_rank_0_alone(tmp_path: Path) -> None:
     assert (tmp_path / "got0").exists() and not (tmp_path / "got1").exists()
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_before_rank_0_listens_is_the_exit_code(signum: signal.Signals, tmp_path: Path) -> None:
+    process = start(WAIT + "open(f'ready{rank}', 'w'); time.sleep(60)", tmp_path)
+    ready(tmp_path)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, "Rank" in err) == (128 + signum, False)
+
+
+def test_so_is_one_that_comes_before_there_is_a_rank(tmp_path: Path) -> None:
+    early = LAUNCHER.replace(
+        "say =", "first = module._Crew.start\n"
+        "def begin(*given):\n    import os; os.kill(os.getpid(), 15); module._Crew.start = first; first(*given)\n"
+        "module._Crew.start = begin\nsay ="
+    )  # fmt: skip
+    command = [sys.executable, "-c", early, WAIT + "time.sleep(60)", "2"]
+    found = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(Path.cwd())}, timeout=50, check=False
+    )
+    assert found.returncode == 143
+
+
 def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
     process = start(ENDS.replace("sys.exit(130)", "None"), tmp_path)
     ready(tmp_path)
