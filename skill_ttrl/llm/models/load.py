@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
+TOKENIZER_FILES = ("tokenizer", "special_tokens_map", "added_tokens", "chat_template", "vocab.", "merges.")
+"""Beginnings of the names of files that make a tokenizer."""
 
 # The run's own view shows progress; bars of single files would tear it.
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -140,7 +142,11 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
         if weights:
             held = {name: tensor.cpu().contiguous() for name, tensor in weights.items()}
             save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
-    tokenizer.save_pretrained(folder)
+    files = getattr(tokenizer, "files_read", {})
+    for name, data in files.items():  # transformers would write the same tokenizer in another form
+        (folder / name).write_bytes(data)
+    if not files:
+        tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors writes them for the owner alone
 
@@ -209,6 +215,10 @@ def load_tokenizer(config: ModelConfig) -> Any:
     tokenizer = _read(transformers.AutoTokenizer, config, "tokenizer.json or tokenizer_config.json")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    folder = Path(config.path)
+    if (folder / "tokenizer.json").is_file() and not (folder / "additional_chat_templates").exists():
+        names = (file for file in folder.iterdir() if file.name.startswith(TOKENIZER_FILES) and file.is_file())
+        tokenizer.files_read = {file.name: file.read_bytes() for file in names}  # now: old checkpoints are removed
     return tokenizer
 
 

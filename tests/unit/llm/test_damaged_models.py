@@ -122,3 +122,17 @@ def test_so_are_adapters(damage: Damage, file: str, model: Path, tmp_path: Path)
     damage(tmp_path / "adapter")
     with pytest.raises(ModelError, match=file):
         load_checkpoint(tmp_path / "adapter", device="cpu", base=base)
+
+
+@pytest.mark.parametrize("vocabulary", ["bytes", "entities"])
+def test_a_model_that_is_loaded_and_saved_again_has_the_same_files(vocabulary: Any, tmp_path: Path) -> None:
+    shape = BuiltinConfig(hidden_size=32, layers=1, heads=2, vocabulary=vocabulary)
+    built = load_model(
+        ModelConfig(path="builtin", builtin=shape), device="cpu", corpus=["take apple 1 from shelf 2"] * 9
+    )
+    save_model(built.model, built.tokenizer, tmp_path / "first")
+    again = load_checkpoint(tmp_path / "first", device="cpu")
+    first = {file.name: file.read_bytes() for file in (tmp_path / "first").iterdir()}
+    shutil.rmtree(tmp_path / "first")  # as old checkpoints go
+    save_model(again.model, again.tokenizer, tmp_path / "second")
+    assert {file.name: file.read_bytes() for file in (tmp_path / "second").iterdir()} == first
