@@ -23,7 +23,7 @@ VLLM_LOCK := skill_ttrl/locks/cpu.txt
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart quickstart-skills test test-all test-vllm format docs docs-linkcheck bench reproduce-alfworld reproduce-webshop clean
+.PHONY: help quickstart quickstart-skills test test-all test-vllm format docs docs-linkcheck golden size bench reproduce-alfworld reproduce-webshop clean
 
 help:
 	@echo 'make quickstart         install into .venv, then train a small model without labels on the CPU'
@@ -34,6 +34,8 @@ help:
 	@echo 'make format             let ruff sort the imports and lay out the code'
 	@echo 'make docs               build the site of the documentation into build/docs (a minute); warnings are errors'
 	@echo 'make docs-linkcheck     the same, then check its local links; EXTERNAL=1 asks other sites too'
+	@echo 'make golden BASE=COMMIT compare what a commit and the working tree compute, value by value (minutes); WORKLOADS=quickstart,lora: some'
+	@echo 'make size               count code, settings, commands, tests and docs; LOWER=1 lowers the totals in size.toml'
 	@echo 'make bench              the tables in docs/: the quickstart over four seeds with its controls (long)'
 	@echo 'make reproduce-alfworld train the ALFWorld policy anew and hold it against the published figures (half an hour; ALFWORLD_DATA)'
 	@echo 'make reproduce-webshop  the same of the WebShop policy (half an hour; WEBSHOP_DATA)'
@@ -70,6 +72,12 @@ docs: $(VENV)/.installed-docs
 docs-linkcheck: docs
 	$(BIN)/python docs/check_links.py build/docs
 	$(if $(EXTERNAL),$(SPHINX) -b linkcheck docs build/linkcheck)
+
+golden: $(VENV)/.installed-alfworld
+	$(BIN)/python benchmarks/golden_gate.py $(BASE) $(if $(WORKLOADS),--workloads $(WORKLOADS))
+
+size: $(VENV)/.installed
+	@$(BIN)/python benchmarks/size.py $(if $(LOWER),--lower)
 
 bench: $(VENV)/.installed
 	$(BIN)/python benchmarks/quickstart.py

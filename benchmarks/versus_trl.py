@@ -27,7 +27,6 @@ from skill_ttrl.answers import extract
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
-from skill_ttrl.stages.rl import SHOWN
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.voting import compute_voting_rewards
 
@@ -105,7 +104,7 @@ class StepClock(SilentProgress):
         self.clock = Clock()
 
     def enter(self, phase: str, part: str) -> None:
-        if (phase, part) == (SHOWN, "sample"):
+        if part == "sample":
             self.clock.mark()
 
 

@@ -1,0 +1,36 @@
+"""The project is no bigger than size.toml allows."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+SIZE = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "size.py"))
+FOUND = SIZE["totals"](*SIZE["rooms"]())
+
+
+def test_every_total_has_a_limit() -> None:
+    assert SIZE["limits"]().keys() == FOUND.keys()
+
+
+@pytest.mark.parametrize("what", FOUND)
+def test_nothing_has_grown(what: str) -> None:
+    most = SIZE["limits"]()[what]
+    assert FOUND[what] <= most, (
+        f"{FOUND[what]:,} {what}, and size.toml allows {most:,}: delete something, or raise it there and say why"
+    )
+
+
+def test_only_code_counts() -> None:
+    source = '"""Doc."""\n\n# comment\ndef f():\n    """Doc.\n    more"""\n    return (1,\n\n        2)  # end\n'
+    assert SIZE["code_lines"](source) == 3
+
+
+def test_totals_are_only_ever_lowered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "size.toml"
+    page.write_text("# why\nfiles = 10\nsettings = 10\n# it bought X\n")
+    monkeypatch.setitem(SIZE["lower"].__globals__, "TOTALS", page)
+    SIZE["lower"]({"files": 12, "settings": 7})
+    assert page.read_text() == "# why\nfiles = 10\nsettings = 7\n# it bought X\n"
