@@ -7,10 +7,10 @@ from a `AgentInput` to a text, or a `Form` (`agents.forms`), and name it as `mod
 
 from __future__ import annotations
 
+import importlib
 import re
 from contextlib import nullcontext
 from functools import lru_cache
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from skill_ttrl.agents.action_list import has_slot
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 FULL = "full"
 OBSERVATIONS: Registry[Observe | Form] = Registry("form of observations", functions=True, key="agent.observations")
-ELSEWHERE: tuple[str, ...] = ("skill_ttrl.agents.webshop_form",)
-"""Modules that register forms of their own in `OBSERVATIONS`; imported when one is asked for."""
 
 _ENTITY = re.compile(r"[a-z]+ \d+")
 _WORD = re.compile(r"[a-z]+")
@@ -44,8 +42,7 @@ def find_observations(name: str) -> Form | None:
     """
     if name == FULL:
         return None
-    for module in ELSEWHERE:
-        import_module(module)
+    importlib.import_module("skill_ttrl.agents.webshop_form")  # registers forms of its own
     found = OBSERVATIONS.get(name)
     form = found if isinstance(found, Form) else Form(found)
     for part, made in (("observe", form.observe), ("actions", form.actions)):

@@ -34,7 +34,6 @@ from skill_ttrl.cli.options import (
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import ScaleConfig
     from skill_ttrl.rollout.outcome import SuccessStats
     from skill_ttrl.stages.collecting.collection import Collected
 
@@ -68,7 +67,7 @@ Overrides = Annotated[
     list[str] | None,
     set_option(
         "Override one config key, e.g. rollout.temperature=0.4. A scripted agent has only env.kwargs, e.g. "
-        "env.kwargs.max_steps=20, and scale, e.g. scale.engine=ray."
+        "env.kwargs.max_steps=20, scale, e.g. scale.engine=ray, and rollout.rollout_timeout_s."
     ),
 ]
 Epsilon = Annotated[
@@ -155,11 +154,11 @@ def collect(
     noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
     _refuse_foreign(policy, scripted, of_model, {**noise, "--num-workers": num_workers})
     with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}", loop=False) as view:
-        kwargs, scale = scripted_settings(overrides if scripted and overrides else (), data)
+        kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:
             how = Exploration(shares(epsilon or "0"), epsilon_moves or 0.0, max_steps, "," in (epsilon or ""))
-            given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, "scale": scale}
+            given: dict[str, Any] = {"explore": how, "seed": seed or 0, "jobs": num_workers, **settings}
             found = run(selection, agent=policy, **given, output=output, progress=view)
         else:
             from skill_ttrl.stages.targets.collect import run_policy
@@ -194,17 +193,18 @@ def shares(text: str) -> tuple[float, ...]:
         ) from None
 
 
-def scripted_settings(overrides: Sequence[str], data: str | None) -> tuple[dict[str, Any], ScaleConfig]:
-    """Return the arguments of the environment from `--set env.kwargs...` and `--env-data`, and what `--set scale...` says.
+def scripted_settings(overrides: Sequence[str], data: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments of the environment from `--set env.kwargs...` and `--env-data`, and those of `stages.collect.run` from others.
 
     Raises:
         ConfigError: another key is set, or one that is not written KEY=VALUE.
     """
     from skill_ttrl.config import load_config
 
-    scale = [each for each in overrides if each.partition("=")[0].strip().partition(".")[0] == "scale"]
-    arguments = environment_arguments([each for each in overrides if each not in scale], data)
-    return arguments, load_config({}, scale).scale
+    others = [each for each in overrides if each.strip().startswith(("scale", "rollout.rollout_timeout_s"))]
+    arguments = environment_arguments([each for each in overrides if each not in others], data)
+    found = load_config({}, others)
+    return arguments, {"scale": found.scale, "timeout_s": found.rollout.rollout_timeout_s}
 
 
 def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[str, Any]:

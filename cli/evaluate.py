@@ -193,9 +193,9 @@ def _play(place: Place, who: Mapping[str, Any]) -> Collected:
 
     if place.config is not None:
         return collect.run_as_configured(_configured(place), split=place.split, limit=place.limit, **who)
-    arguments, scale = scripted_settings(place.overrides, place.env_data)
+    arguments, settings = scripted_settings(place.overrides, place.env_data)
     selection = TaskSelection(str(place.env), place.split or SPLIT, arguments, episodes=place.limit)
-    return collect.run(selection, scale=scale, **who)
+    return collect.run(selection, **settings, **who)
 
 
 def _configured(place: Place) -> SkillTTRLConfig:

@@ -74,8 +74,8 @@ def make_env(name: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
         EnvError: see `resolve_env`; or it cannot be made with these arguments.
     """
     env_id, kwargs = _placed(resolve_env(name), kwargs)
-    with _making(env_id, kwargs):
-        return gymnasium.make(env_id, disable_env_checker=True, **kwargs)
+    with _making(env_id, kwargs):  # its module has been imported: Gymnasium is to import none
+        return gymnasium.make(env_id.rpartition(":")[2], disable_env_checker=True, **kwargs)
 
 
 def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, int], None]) -> None:
@@ -203,15 +203,11 @@ def list_envs() -> list[EnvInfo]:
 
 
 def _resolve_in_module(name: str) -> str:
-    module, _, env_id = name.partition(":")
-    if module.endswith(".py") or not all(part.isidentifier() for part in module.split(".")):
-        raise EnvError(
-            f"{module!r} in {name!r} is not a module's name. It is written without folder and ending: my_env:MyEnv-v0."
-        )
     try:
-        import_user_module(module, "environment")
+        found, env_id = import_user_module(name, "environment")
     except ConfigError as error:
         raise EnvError(str(error)) from None
+    module = found.__name__
     if env_id in gymnasium.registry:
         return name
     registered = [spec.id for spec in _text_specs() if _module(spec) == module]

@@ -14,9 +14,11 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 from skill_ttrl.errors import ConfigError, ExtensionError, SkillTTRLError, did_you_mean
+from skill_ttrl.trust import check_import, split_import
 
 T = TypeVar("T")
 
@@ -113,13 +115,13 @@ def _named(item: Any, what: str) -> Any:
 
 
 def import_attribute(path: str, kind: str) -> Any:
-    """Import `module:attribute`; the working directory is searched too, as `python -m` would.
+    """Import `module:attribute`; see `import_user_module`.
 
     Raises:
         ConfigError: the module cannot be imported or has no such attribute.
     """
-    module_name, _, attribute = path.partition(":")
-    module = import_user_module(module_name, kind)
+    module, attribute = import_user_module(path, kind)
+    module_name = module.__name__
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -129,18 +131,29 @@ def import_attribute(path: str, kind: str) -> Any:
         ) from None
 
 
-def import_user_module(module_name: str, kind: str) -> Any:
-    """Import a user's module by name from the Python path or the working directory.
+def import_user_module(path: str, kind: str) -> tuple[ModuleType, str]:
+    """Import the module of `module:attribute`, and return it with the attribute's name: the one place that imports by a name from data.
+
+    The working directory is searched too, as `python -m` would.
 
     Raises:
-        ConfigError: there is no such module, or it raises when it is imported (`ExtensionError`).
+        ConfigError: `path` is no such name, there is no such module, or it raises when it is imported (`ExtensionError`).
+        TrustError: a file of others names it, and nobody has trusted that file.
     """
+    parts = split_import(path)
+    if parts is None:
+        raise ConfigError(
+            f"{path[:200]!r} cannot name the {kind}: one of your own is written module:attribute, without folder, ending and blanks, such "
+            "as my_module:my_name. The module is looked for in the working directory too."
+        )
+    module_name, attribute = parts
+    check_import(module_name)
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
     try:
         with naming(f"The {kind}'s module {module_name!r}", "while it was imported"):
-            return importlib.import_module(module_name)
+            return importlib.import_module(module_name), attribute
     except ExtensionError as failed:
         error = failed.__cause__
         missing = error.name if isinstance(error, ModuleNotFoundError) else None

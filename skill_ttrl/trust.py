@@ -29,13 +29,15 @@ SUFFIX = ".mac"
 KEY_BYTES = 32
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 _UNSIGNED = "unsigned: "
-_IMPORT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d][\w.\-/]*")
-_ADDRESS = re.compile(r"https?:", re.IGNORECASE)
+_IMPORT = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d][\w.\-/]*)")
+_ADDRESS = re.compile(r"https?:|//", re.IGNORECASE)
 _FREE_TEXT = ("name", "requires", "agent.system")
 _SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
 _NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
+_refused: dict[str, Path] = {}
+"""Modules that files of others name which this process has read and nobody has trusted → the file."""
 
 
 @contextmanager
@@ -49,6 +51,36 @@ def trusting() -> Iterator[None]:
         yield
     finally:
         _trusting.reset(token)
+
+
+def split_import(text: str) -> tuple[str, str] | None:
+    """The module and the attribute of `module:attribute`; None where a text is no such name, and then nothing is imported by it.
+
+    `powers` finds the names in files of others by it, and `registry.import_user_module` imports by it.
+    """
+    found = _IMPORT.fullmatch(text)
+    return (found[1], found[2]) if found and not found[1].endswith(".py") else None
+
+
+def check_import(module: str) -> None:
+    """Refuse to import a module that a file of others names, however the name got here.
+
+    Raises:
+        TrustError: nobody has trusted that file.
+    """
+    if module in _refused and not _trusting.get():
+        raise TrustError(
+            f"{_refused[module]} names the Python module {module}, and was not written by you on this machine. If you know who made it "
+            "and want this, add --trust (in Python: with skill_ttrl.trusting(): ...). See docs/security.md."
+        )
+
+
+def clean_address(text: object) -> str:
+    """The text of an address without blanks and control characters, some of which parsers of URLs skip.
+
+    What connects to an address from a config, and `powers`, both read it so: what one takes for an address the other does too.
+    """
+    return "".join(char for char in str(text) if char.isprintable() and char != " ")
 
 
 def powers(stated: Mapping[str, Any]) -> dict[str, str]:
@@ -66,6 +98,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"write files to the folder {value}"
         elif key.startswith("env.kwargs.") and name == "token_env":
             found[key] = f"send the content of the environment variable {value} to the server of the environment"
+        elif key in ("env.kwargs.url", "vllm.servers"):
+            found[key] = f"talk to the server {value}"
         elif key in ("command.argv", "command.env", "command.cwd"):
             found[key] = _of_command(key, stated["command"])
         elif key == "model.trust_remote_code" and value:
@@ -92,8 +126,11 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"run the program {value[8:].strip()}"
         elif key == "run.report_to" and value in _SENDING_TRACKERS:
             found[key] = f"send metrics to {value}, with your login"
-        elif isinstance(value, str) and key not in _FREE_TEXT and not name.endswith("revision"):
-            found |= _of_text(key, value)
+        elif isinstance(value, str) and key not in _FREE_TEXT:
+            if split_import(_imported(key, value)):
+                found[key] = f"import the Python code {_imported(key, value)}"
+            elif _ADDRESS.match(clean_address(value)) and not _is_path(key):
+                found[key] = f"talk to the server {value}"
     for role, endpoint in (stated.get("endpoints") or {}).items():
         if isinstance(endpoint, Mapping):
             address = endpoint.get("base_url") or f"your default {endpoint.get('provider', 'openai')} address"
@@ -117,10 +154,13 @@ def sign(file: Path, text: str, stated: Mapping[str, Any]) -> None:
     _write(file.with_name(file.name + SUFFIX), "".join(f"{each}\n" for each in [*earlier[-7:], line]))
 
 
-def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iterable[str] = ()) -> None:
+def check_trusted(
+    file: Path, text: str, stated: Mapping[str, Any], chosen: Iterable[str] = (), *, shown: bool = False
+) -> None:
     """Refuse `powers` among the `stated` settings of a file that this user did not write on this machine.
 
-    `chosen` are dotted keys (or sections) that the user has set just now; they are not the file's.
+    `chosen` are dotted keys (or sections) that the user has set just now; they are not the file's. With `shown` the file is only
+    shown: nothing is refused now, but what it names is not imported (`check_import`).
 
     Raises:
         TrustError: there are such settings; it lists what they would do.
@@ -131,7 +171,17 @@ def check_trusted(file: Path, text: str, stated: Mapping[str, Any], chosen: Iter
         for key, does in powers(stated).items()
         if not any(key == each or key.startswith(f"{each}.") for each in keys)
     }
+    modules = {
+        found[0]
+        for key, value in _leaves(stated)
+        if key in asked and (found := split_import(_imported(key, str(value))))
+    }
     if not asked or _trusting.get() or is_signed(file, text):
+        for module in modules:
+            _refused.pop(module, None)
+        return
+    _refused.update(dict.fromkeys(modules, file))
+    if shown:
         return
     reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
     lines = [f"  {does} ({key})" for key, does in sorted(asked.items())]
@@ -184,15 +234,16 @@ def _loads_files(skills: Mapping[str, Any]) -> bool:
     )
 
 
-def _of_text(key: str, value: str) -> dict[str, str]:
-    # A path may hold a colon; a family of problems may be imported.
-    if key.endswith(".path") or key in ("skills.bank", "agent.document"):
-        value = value.removeprefix("synthetic:") if value.startswith("synthetic:") and key.endswith(".path") else ""
-    elif (key, value.partition(":")[0]) in _NOT_IMPORTED:
-        return {}
-    if _IMPORT.fullmatch(value):
-        return {key: f"import the Python code {value}"}
-    return {key: f"talk to the server {value}"} if _ADDRESS.match(value) else {}
+def _is_path(key: str) -> bool:
+    return key.endswith((".path", "revision")) or key in ("skills.bank", "agent.document")
+
+
+def _imported(key: str, value: str) -> str:
+    """The part of a setting that is imported where it is a `module:attribute`; empty where nothing is."""
+    family = value.removeprefix("synthetic:")
+    if key.endswith(".path") and family != value:
+        return family.strip()
+    return "" if _is_path(key) or (key, value.partition(":")[0]) in _NOT_IMPORTED else value.strip()
 
 
 def _of_command(key: str, command: Mapping[str, Any]) -> str:

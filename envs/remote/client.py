@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from http.client import HTTPMessage
+from typing import Any
 
 from skill_ttrl.envs.http_client import HttpConnections
 from skill_ttrl.errors import EnvError, SplitError
 
-if TYPE_CHECKING:
-    import httpx
-
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.1, 3.0
-MAX_ANSWER_BYTES = 256 << 20
-"""Longest answer that is read: the tasks of a large split."""
+MAX_ANSWER_BYTES = 4 << 20
+"""Longest answer that is read."""
+MAX_TASKS_BYTES = 32 << 20
+"""Longest answer with the tasks of a split."""
 _LOST = (502, 504)
 """Statuses of a proxy whose server is not there."""
 
@@ -30,16 +30,17 @@ class EnvClient(HttpConnections):
     Args:
         url: like `http://127.0.0.1:3000`.
         token_env: environment variable with the token; where it is not set none is sent.
-        timeout: seconds within which an answer, or word that the request is running, must arrive.
+        timeout: seconds within which a whole answer, or word that the request is running, must arrive.
+        answer_timeout: seconds after which a request that is still running is given up.
         retry_seconds: time during which a request that gets no answer is repeated, with pauses that double.
 
     Raises:
         EnvError: `url` is no URL of a server.
     """
 
-    def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float) -> None:
+    def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float, answer_timeout: float) -> None:
         super().__init__(url, "url names the server of an environment", timeout)
-        self.token_env, self.retry_seconds = token_env, retry_seconds
+        self.token_env, self.retry_seconds, self.answer_timeout = token_env, retry_seconds, answer_timeout
 
     def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """Send a request until it is answered; the server does nothing twice, because the body has a number.
@@ -55,7 +56,8 @@ class EnvClient(HttpConnections):
             EnvError: no answer came in time, or an error.
         """
         content = None if body is None else _encode(body, what)
-        heard, pause, requests = time.monotonic(), FIRST_PAUSE_S, 0
+        began = heard = time.monotonic()
+        pause, requests = FIRST_PAUSE_S, 0
         while True:
             requests += 1
             lost, after = "", 0.0
@@ -66,6 +68,12 @@ class EnvClient(HttpConnections):
             else:
                 if status == 202:
                     heard, pause = time.monotonic(), FIRST_PAUSE_S
+                    if heard - began > self.answer_timeout:
+                        raise EnvError(
+                            f"{self.url} was asked for {what}, and after {self.answer_timeout:g} s it still says that it is at it "
+                            "(env.kwargs.answer_timeout)."
+                        )
+                    time.sleep(min(0.001 * requests, 0.1))  # a server that waits before it says so costs nothing here
                     continue
                 if status == 503:
                     lost, after = f"it is full: {_message(text)}", _seconds(headers.get("Retry-After"))
@@ -81,29 +89,15 @@ class EnvClient(HttpConnections):
             time.sleep(max(pause, min(after, MAX_PAUSE_S)))
             pause = min(2 * pause, MAX_PAUSE_S)
 
-    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, httpx.Headers, bytes]:
-        import httpx
-
+    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, HTTPMessage, bytes]:
         token = os.environ.get(self.token_env, "").strip()
         headers = {"Content-Type": "application/json"} if content is not None else {}
+        if not token.isascii():
+            raise EnvError(f"The token in ${self.token_env} must be ASCII text.")
         if token:
             headers["Authorization"] = f"Bearer {token}"
-        body = bytearray()
-        try:
-            with self._connected().stream(method, self.url + path, content=content, headers=headers) as response:
-                for piece in response.iter_bytes():
-                    body += piece
-                    if len(body) > MAX_ANSWER_BYTES:
-                        raise EnvError(f"{self.url} answers with more than {MAX_ANSWER_BYTES >> 20} MiB.")
-                return response.status_code, response.headers, bytes(body)
-        except httpx.ConnectError as error:
-            raise ConnectionError(f"nothing answers there ({error})") from None
-        except httpx.TimeoutException:
-            raise ConnectionError(f"nothing came in {self.timeout:g} s") from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise ConnectionError(f"the connection broke ({error or type(error).__name__})") from None
-        except UnicodeEncodeError:
-            raise EnvError(f"The token in ${self.token_env} must be ASCII text.") from None
+        limit = MAX_TASKS_BYTES if "?tasks=" in path else MAX_ANSWER_BYTES
+        return self.send(method, path, content, headers, limit)
 
     def _read(self, status: int, text: bytes, what: str) -> dict[str, Any]:
         try:

@@ -37,6 +37,7 @@ class RemoteEnv(TextEnv):
         split: with which the environment is made, if it takes one.
         token_env: environment variable with the server's token.
         timeout: seconds within which the server must show that it lives. A step may take longer.
+        answer_timeout: seconds that a step or reset may take.
         retry_seconds: time for which a lost request is repeated.
         render_mode: `ansi`: `render()` gives the last action and observation as text.
         kwargs: arguments of the environment: those that the server has too, or others where it allows them.
@@ -57,18 +58,19 @@ class RemoteEnv(TextEnv):
         token_env: str = TOKEN_ENV,
         timeout: float = 30.0,
         retry_seconds: float = 15.0,
+        answer_timeout: float = 600.0,
         render_mode: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__()
         check_episode(render_mode=render_mode)
-        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds)):
+        for name, value in (("timeout", timeout), ("retry_seconds", retry_seconds), ("answer_timeout", answer_timeout)):
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e6:
                 raise EnvError(f"{name} must be a number of seconds above 0, found {value!r:.60}.")
         if url is None:
             raise EnvError(f"{REMOTE_ENV_ID} needs the url of a server: --set env.kwargs.url=http://HOST:PORT.")
         self.render_mode, self._split, self._kwargs = render_mode, split, kwargs
-        self._client = EnvClient(url, token_env, float(timeout), float(retry_seconds))
+        self._client = EnvClient(url, token_env, float(timeout), float(retry_seconds), float(answer_timeout))
         self._wait = min(10.0, self._client.timeout / 2)
         self._session, self._number = "", 0
         self._shown: list[str] = []

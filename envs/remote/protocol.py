@@ -89,7 +89,7 @@ class StepRequest(Request):
 class Start(BaseModel):
     """Answer to a reset."""
 
-    session: str = ""
+    session: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,64}$")
     observation: Text
     info: dict[str, Any]
 
@@ -98,7 +98,7 @@ class Outcome(BaseModel):
     """Answer to a step."""
 
     observation: Text
-    reward: int | float
+    reward: Annotated[int, Field(strict=True, ge=-(10**9), le=10**9)] | Annotated[float, Field(allow_inf_nan=False)]
     terminated: bool
     truncated: bool
     info: dict[str, Any]

@@ -82,12 +82,16 @@ class Service:
 
     def answer(self, method: str, target: str, body: bytes) -> Answer:
         """Answer one request."""
-        parts = urlsplit(target)
+        try:
+            parts = urlsplit(target)
+            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=4)
+        except ValueError as error:
+            return Refused(400, f"The address of the request cannot be read: {error}.").answer
         try:
             if method == "GET" and parts.path == "/v1/health":
                 return 200, '{"status": "ok"}'
             if method == "GET" and parts.path == "/v1/environment":
-                return self._environment(parse_qs(parts.query, keep_blank_values=True, max_num_fields=4))
+                return self._environment(query)
             if method == "POST" and parts.path == "/v1/sessions":
                 return self._open(_read(NewSession, body))
             found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
@@ -176,7 +180,7 @@ class EnvServer(BoundedServer):
             given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
             if target != "/v1/health" and not hmac.compare_digest(given, self.token.encode()):
                 return Refused(401, "The token is missing or wrong: the environment variable of --token-env.").answer
-        elif not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        elif not is_loopback(re.sub(r":\d*$", "", host).lower()):
             return Refused(403, f"A server without a token answers this machine alone, not as {host[:80]!r}.").answer
         if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "A body is JSON: Content-Type: application/json.").answer

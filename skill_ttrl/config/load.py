@@ -74,7 +74,7 @@ def load_config(
     Args:
         source: where the config is; a run folder stands for its `config.yaml`.
         overrides: changes, as for `--set`.
-        trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; see `trust.trusting`.
+        trust: read a run's config whoever wrote it, as one that is shown and not obeyed may be; nothing that it names is imported.
         without: keys of the section `rl` that count as if the source did not state them; overrides still may.
 
     Raises:
@@ -99,8 +99,9 @@ def load_config(
         raise _explain(
             error, where, data, looked_up=isinstance(source, Mapping) or not _is_of_run(source, where)
         ) from None
-    if not trust and not isinstance(source, Mapping) and _is_of_run(source, where):
-        check_trusted(Path(where), text, config.stated(), (".".join(parse_override(each)[0]) for each in overrides))
+    if not isinstance(source, Mapping) and _is_of_run(source, where):
+        chosen = (".".join(parse_override(each)[0]) for each in overrides)
+        check_trusted(Path(where), text, config.stated(), chosen, shown=trust)
     return config
 
 

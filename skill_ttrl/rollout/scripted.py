@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextvars
 import random
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,6 +110,7 @@ def run_scripted_episode(
     attempt: int = 0,
     explore: float | Sequence[float] | Exploration = 0.0,
     max_steps: int = 1000,
+    timeout_s: float | None = None,
 ) -> Trajectory:
     """Play a task to its end.
 
@@ -123,30 +127,44 @@ def run_scripted_episode(
         explore: chance of a step, in [0, 1], that any admissible action is taken, all equally likely, whatever the agent says; see
             `Exploration`. Above 0, what it said stands in the `info` of every step (`ADVICE`).
         max_steps: bound for environments that set none.
+        timeout_s: seconds that the episode may take (`rollout.rollout_timeout_s`); None: any time. An episode that takes longer ends with
+            `stop_reason` "timeout". The environment and the agent may still be running then: do not use them again.
     """
     how, steps = Exploration.of(explore), list[Step]()
     stop: StopReason = "max_turns"
     observation, error = "", None
     reset_info: Mapping[str, Any] = {}
-    try:
-        observation, info = _reset(env, task, agent, seed)
-        reset_info = serializable_info(info)
-        agent.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
-        draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
-        while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
-            advice, admissible = text_of(agent.act(observation, info), "The agent's action"), admissible_actions(info)
-            shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(agent, advice)) is not None else {}
-            action = how.draw(draws, info, attempt) or advice
-            if action != advice:
-                on_action_override(agent, action)
-            answer = env.step(action)
-            observation, step = make_step(observation, action, answer, reset_info, admissible_actions=admissible)
-            info = answer[-1]
-            steps.append(replace(step, info={**step.info, **shown}) if shown else step)
-            if step.terminated or step.truncated:
-                stop = "terminated" if step.terminated else "truncated"
-    except FAILURES as raised:
-        stop, error = "error", failure(raised)
+
+    def play() -> None:
+        nonlocal observation, reset_info, stop, error
+        try:
+            observation, info = _reset(env, task, agent, seed)
+            reset_info = serializable_info(info)
+            agent.start(observation, info, derive_seed(seed, "player", task.id, *([attempt] if attempt else [])))
+            draws = random.Random(derive_seed(seed, "explore", task.id, attempt))
+            while len(steps) < min(max_steps, how.max_steps or max_steps) and stop == "max_turns":
+                advice, admissible = (
+                    text_of(agent.act(observation, info), "The agent's action"),
+                    admissible_actions(info),
+                )
+                shown = {ADVICE: learnt} if how.advises and (learnt := advice_of(agent, advice)) is not None else {}
+                action = how.draw(draws, info, attempt) or advice
+                if action != advice:
+                    on_action_override(agent, action)
+                answer = env.step(action)
+                observation, step = make_step(observation, action, answer, reset_info, admissible_actions=admissible)
+                info = answer[-1]
+                steps.append(replace(step, info={**step.info, **shown}) if shown else step)
+                if stop == "max_turns" and (step.terminated or step.truncated):
+                    stop = "terminated" if step.terminated else "truncated"
+        except FAILURES as raised:
+            stop, error = "error", failure(raised)
+
+    if timeout_s is None:
+        play()
+    elif not _ends_in(timeout_s, play):
+        stop, steps = "timeout", list(steps)
+        error = f"After {timeout_s:g} s (rollout.rollout_timeout_s) it had not ended; {len(steps)} steps were played."
     answered = steps[-1].info.get("answer") if steps else None
     return Trajectory(
         task,
@@ -158,6 +176,25 @@ def run_scripted_episode(
         source=stated(reset_info, "source"),
         goal=stated(reset_info, "task"),
     )
+
+
+def _ends_in(seconds: float, play: Callable[[], None]) -> bool:
+    """Run `play` in a thread of its own, since what hangs can only be left alone; False where it has not ended in time."""
+    ended: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            play()
+            ended.set_result(None)
+        except BaseException as error:  # raised where the episode is waited for
+            ended.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="episode", daemon=True).start()
+    try:
+        ended.result(seconds)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _reset(env: gymnasium.Env[str, str], task: Task, agent: ScriptedAgent, seed: int) -> tuple[str, dict[str, Any]]:

@@ -41,7 +41,8 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"There is no skill bank at {path}: found {found}. Make one with: skillttrl skills add, or skillttrl skills import."
         )
     try:
-        content = parse_json((path / BANK_FILE).read_bytes())
+        data = (path / BANK_FILE).read_bytes()
+        content = parse_json(data)
         schema, settings = content["schema"], dict(content["settings"])
     except OSError as error:
         raise refusal("read", path / BANK_FILE, error) from error
@@ -54,6 +55,7 @@ def read_settings(path: Path) -> dict[str, Any]:
             f"The bank at {path} was written under schema {schema!r}, this version of Skill-TTRL reads {SCHEMA}. Export it "
             "with the version that wrote it (skillttrl skills export) and import the file here."
         )
+    check_trusted(path / BANK_FILE, data.decode("utf-8", "replace"), {"skills": settings}, shown=True)
     return settings
 
 

@@ -58,6 +58,7 @@ def run(
     output: str | Path | None = None,
     confidence: float = 0.95,
     progress: Progress | None = None,
+    timeout_s: float | None = None,
 ) -> Collected:
     """Run a scripted agent on tasks, in order, and store every episode.
 
@@ -78,6 +79,7 @@ def run(
         output: `FILE.jsonl`; the settings are stored in `FILE.jsonl.json`. None: nothing is stored.
         confidence: level of the intervals, in (0, 1).
         progress: reports episodes, success and notices.
+        timeout_s: seconds that an episode may take; None: any time.
 
     Raises:
         ConfigError: there is no such agent, or a number is out of its range.
@@ -101,7 +103,7 @@ def run(
         progress or SilentProgress(),
         Exploration.of(explore),
     )
-    return _collect(collection, prompts, jobs, scale)
+    return _collect(collection, prompts, jobs, scale, timeout_s)
 
 
 def run_as_configured(
@@ -161,15 +163,18 @@ def run_as_configured(
         output=output,
         confidence=config.eval.confidence,
         progress=progress,
+        timeout_s=config.rollout.rollout_timeout_s,
     )
 
 
-def _collect(collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig) -> Collected:
+def _collect(
+    collection: Collection, prompts: AgentConfig | None, jobs: int | None, scale: ScaleConfig, timeout_s: float | None
+) -> Collected:
     selection, agent, explore = collection.selection, collection.agent, collection.explore
     if explore.advises:  # refused before anything is played
         check_adviser(make_scripted_agent(agent, resolve_env(selection.env), prompts))
     units = selection.units(collection.progress)
-    make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore)
+    make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore, timeout_s)
     depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
     if explore.moves:
         depends_on["explore_moves"] = explore.moves
@@ -207,7 +212,7 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
         training_selection(config), asked.agent, config.seed, path, config.eval.confidence, progress, exploration(asked)
     )
     # More processes need a script that stands under `if __name__ == "__main__"`, which a caller of a run need not know.
-    return _collect(collection, None, 1, config.scale)
+    return _collect(collection, None, 1, config.scale, config.rollout.rollout_timeout_s)
 
 
 def exploration(asked: CollectConfig) -> Exploration:
@@ -232,10 +237,11 @@ class _Playing:
         prompts: AgentConfig | None,
         seed: int,
         explore: Exploration,
+        timeout_s: float | None,
     ) -> None:
         self._make_env = partial(make_env, env, **kwargs)
         self._make_agent = partial(make_scripted_agent, agent, resolve_env(env), prompts)
-        self._play = partial(run_scripted_episode, seed=seed, explore=explore)
+        self._play = partial(run_scripted_episode, seed=seed, explore=explore, timeout_s=timeout_s)
         if prompts is not None:
             self._play = partial(self._play, max_steps=prompts.max_turns)
         self._made: tuple[gymnasium.Env[Any, Any], ScriptedAgent] | None = None
@@ -244,9 +250,11 @@ class _Playing:
         """The line of the episode, and what is counted of it."""
         env, agent = self._made = self._made or self._make()
         task, attempt = unit
-        line, outcome = written(self._play(env, task, agent, attempt=attempt))
+        played = self._play(env, task, agent, attempt=attempt)
+        line, outcome = written(played)
         if outcome.error is not None:
-            close_env(env)
+            if played.stop_reason != "timeout":  # else it may be running, and closing it could take as long
+                close_env(env)
             self._made = None
         return line, outcome
 

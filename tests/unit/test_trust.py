@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from contextlib import nullcontext
@@ -74,6 +75,19 @@ def run_of(folder: Path, *overrides: str) -> Path:
         ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
         ("skills={shared: true, bank: /home/me, index: memory}", "skills.shared", "write skills to the bank /home/me"),
         ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
+        *(
+            (f"env.kwargs={{{key}: {json.dumps(address)}}}", f"env.kwargs.{key}", "talk to the server")
+            for key in ("url", "data")
+            for address in (
+                " http://evil",
+                "\thttp://evil",
+                "ht\ttp://evil",
+                "\u3000hTTps://evil",
+                "\x00http://e",
+                "//e",
+            )
+        ),
+        ("env.kwargs={url: evil.example}", "env.kwargs.url", "talk to the server evil.example"),
         ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
         ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
         (

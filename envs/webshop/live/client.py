@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from http.client import HTTPMessage
+from urllib.parse import urlencode, urljoin, urlsplit
 
-import httpx
-
-from skill_ttrl.envs.http_client import HttpConnections
+from skill_ttrl.envs.http_client import HttpConnections, NotReachedError
 from skill_ttrl.errors import EnvError
 
 LONGEST_PAUSE = 4.0
@@ -127,28 +126,16 @@ class LiveClient(HttpConnections):
             return Got(url, html)
         raise EnvError(f"{self.url} was asked for {what} and led from one address to the next without end.")
 
-    def _once(self, method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, httpx.Headers, bytes]:
-        until = time.monotonic() + self.timeout
+    def _once(self, method: str, url: str, form: Mapping[str, str] | None) -> tuple[int, HTTPMessage, bytes]:
+        path = url.removeprefix(self.url) or "/"
+        body = None if form is None else urlencode(form).encode()
+        headers = {} if form is None else {"Content-Type": "application/x-www-form-urlencoded"}
         try:
-            with self._connected().stream(method, url, data=form) as response:
-                body = bytearray()
-                for piece in response.iter_bytes():
-                    body += piece
-                    if len(body) > MOST_BYTES:
-                        raise EnvError(f"{url[:200]} has more than {MOST_BYTES >> 20} MiB: that is no page of a shop.")
-                    if time.monotonic() > until:
-                        raise httpx.ReadTimeout("slow")
-                return response.status_code, response.headers, bytes(body)
-        except httpx.ConnectError as error:
-            raise _TryAgain(f"nothing answers there ({error})", reached=False) from None
-        except httpx.ConnectTimeout:
-            raise _TryAgain(f"no connection in {self.timeout:g} s", reached=False) from None
-        except httpx.TimeoutException:
-            raise _TryAgain(f"it was not there in {self.timeout:g} s") from None
-        except (httpx.TransportError, httpx.DecodingError) as error:
-            raise _TryAgain(f"the connection broke ({error or type(error).__name__})") from None
-        except httpx.InvalidURL as error:
-            raise EnvError(f"{self.url} led to an address that is none: {error}.") from None
+            return self.send(method, path, body, headers, MOST_BYTES)
+        except NotReachedError as error:
+            raise _TryAgain(str(error), reached=False) from None
+        except ConnectionError as error:
+            raise _TryAgain(str(error)) from None
 
     def _own(self, to: str, what: str) -> str:
         """The whole address of a page; another server's is refused: its pages say nothing of this one's episode."""

@@ -15,10 +15,10 @@ from skill_ttrl.agents.scripted.scripted_agent import (
 )
 from skill_ttrl.config import EvalConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.rollout.env_pool import EnvPool, TextEnvironment
+from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.samples import TaskSamples, drawn
 from skill_ttrl.rollout.scripted import run_scripted_episode
-from skill_ttrl.types import Group, Skill, Task
+from skill_ttrl.types import Group, Skill, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +87,26 @@ def play_controls(
     asked = tuple(config.eval.controls)
     if not applies(config.eval, tasks):
         return Controls(asked=asked)
-    (env,) = envs.acquire(1)
-    if getattr(env.unwrapped, "expensive", False):
+    if getattr(envs.acquire(1)[0].unwrapped, "expensive", False):
         return Controls(why_none="steps of this environment are expensive: no control", asked=asked)
-    if not lists_actions(env, tasks, config.seed):
+    if not lists_actions(envs, tasks, config):
         return Controls(why_none="no listed actions: no control", asked=asked)
     rows = []
     for name in asked:
         for task in tasks:
             scripted = _scripted_agent(name, config, agent, task)
-            played = run_scripted_episode(env, task, scripted, seed=config.seed, max_steps=config.agent.max_turns)
+            played = _play(envs, task, scripted, config, config.agent.max_turns)
             rows.append(drawn(Group(task, (played,)), source=source, draw=name))
     return Controls(tuple(rows), asked=asked)
+
+
+def _play(envs: EnvPool, task: Task, agent: ScriptedAgent, config: SkillTTRLConfig, max_steps: int) -> Trajectory:
+    (env,) = envs.acquire(1)
+    timeout_s = config.rollout.rollout_timeout_s
+    played = run_scripted_episode(env, task, agent, seed=config.seed, max_steps=max_steps, timeout_s=timeout_s)
+    if played.stop_reason == "timeout":
+        envs.discard(env)
+    return played
 
 
 def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task) -> ScriptedAgent:
@@ -111,10 +119,10 @@ def _scripted_agent(name: str, config: SkillTTRLConfig, agent: Agent, task: Task
     return FirstAgent(agent.listing, shown)
 
 
-def lists_actions(env: TextEnvironment, tasks: Sequence[Task], seed: int) -> bool:
-    """Tell whether the environment lists actions, by one step of the first task that can be played."""
-    for task in tasks:
-        played = run_scripted_episode(env, task, ConstantAgent("look"), seed=seed, max_steps=1)
+def lists_actions(envs: EnvPool, tasks: Sequence[Task], config: SkillTTRLConfig) -> bool:
+    """Tell whether the environment lists actions, by one step of one of the first tasks."""
+    for task in tasks[:3]:
+        played = _play(envs, task, ConstantAgent("look"), config, max_steps=1)
         if played.steps:
             return bool(played.steps[0].admissible_actions)
     return False

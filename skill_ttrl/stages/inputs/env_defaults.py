@@ -3,23 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.config.section import explain_problem
-from skill_ttrl.envs import env_defaults, resolve_env
+from skill_ttrl.envs import SHORT_NAMES, env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 from skill_ttrl.progress import Progress
+from skill_ttrl.prompts.templates import Templates
 
 MAX_TURNS = 50
 """Turns of an episode where neither a config nor the environment says how many."""
 PROMPT = ("template", "context_mode")
 """Keys of `agent` that a prompt is made by. A config that states one of them otherwise than the environment keeps its own."""
 OF_A_PROMPT = (*PROMPT, "history_length", "action_parser")
+MAX_SERVED = 100_000
+_WHOLE = TypeAdapter(Annotated[int, Field(strict=True, ge=0, le=MAX_SERVED)])
+_SERVED: Mapping[str, Callable[[Any], object]] = {
+    "agent.template": lambda value: value in Templates().names(),
+    "agent.context_mode": lambda value: isinstance(value, str),
+    "agent.history_length": lambda value: value is None or _WHOLE.validate_python(value),
+    "agent.action_parser": lambda value: isinstance(value, str),
+    "agent.max_turns": _WHOLE.validate_python,
+    "data.max_prompt_tokens": _WHOLE.validate_python,
+    "rl.reward": lambda value: value == "env",
+}
+"""Keys that the server of a remote environment may set → raises, or is false, for a value that it may not. The config checks them too."""
 
 
 def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None = None) -> SkillTTRLConfig:
@@ -34,7 +48,8 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
             that was trained on questions says 1.
 
     Raises:
-        EnvError: there is no such environment, or its `config_defaults` name a key or a value that no config has.
+        EnvError: there is no such environment, or its `config_defaults` name a key or a value that no config has, or that the
+            server of a remote one may not set.
     """
     found = config.model_copy(deep=True)
     stated = config.agent.model_fields_set
@@ -42,13 +57,14 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
     own_prompt = any(key in stated and getattr(config.agent, key) != defaults.get(f"agent.{key}") for key in PROMPT)
     for key, value in defaults.items():
         section, _, name = key.partition(".")
-        target = getattr(found, section, None)
-        if target is None or name not in type(target).model_fields:
+        target = getattr(found, section, None) if section in type(found).model_fields else None
+        is_stated = isinstance(target, BaseModel) and name in getattr(config, section).model_fields_set
+        if resolve_env(config.env.id) == SHORT_NAMES["remote"] and not is_stated:
+            _check_served(key, value, str(config.env.kwargs.get("url")))
+        if not isinstance(target, BaseModel) or name not in type(target).model_fields:
             known = [f"agent.{each}" for each in type(config.agent).model_fields]
             raise EnvError(f"{config.env.id} has a default for {key!r}, which no config has.{did_you_mean(key, known)}")
-        if name in getattr(config, section).model_fields_set or (
-            own_prompt and section == "agent" and name in OF_A_PROMPT
-        ):
+        if is_stated or (own_prompt and section == "agent" and name in OF_A_PROMPT):
             continue
         try:
             setattr(target, name, value)
@@ -59,6 +75,17 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
     if playing is not None and found.agent.max_turns == 1 and not is_given:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
     return found
+
+
+def _check_served(key: str, value: object, url: str) -> None:
+    """Refuse a default by which a server would get power over this machine, or that is not what our own environments set."""
+    with suppress(ValidationError, TypeError):
+        if key in _SERVED and _SERVED[key](value) is not False:
+            return
+    raise EnvError(
+        f"The server {url} wants to set {key[:80]!r} to {value!r:.80}, which only your own config may. A server may set {', '.join(_SERVED)}, "
+        "to values that come with this package. State the key in your config, or play on another server."
+    )
 
 
 def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> None:

@@ -158,7 +158,7 @@ def build_for_eval(
     check_controls(config)
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config, every)
-    warn_unlisted(config, lists_actions(envs.acquire(1)[0], every, config.seed), progress)
+    warn_unlisted(config, lists_actions(envs, every, config), progress)
     parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)

@@ -97,7 +97,7 @@ def test_modules_that_do_not_work(own_module: Path) -> None:
     with pytest.raises(EnvError, match=r"module 'lookup_broken' failed while it was imported: .*'lookup_not_there'"):
         resolve_env("lookup_broken:X-v0")
     for path in ("lookup_empty.py:X-v0", "./lookup_empty:X-v0", "../x:X-v0", ":X-v0"):
-        with pytest.raises(EnvError, match="is not a module's name"):
+        with pytest.raises(EnvError, match="cannot name the environment"):
             resolve_env(path)
 
 

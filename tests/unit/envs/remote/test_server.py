@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,14 @@ def server() -> Iterator[EnvServer]:
 
 def ask(server: EnvServer, method: str, path: str, **more: Any) -> httpx.Response:
     return httpx.request(method, server.address + path, trust_env=False, timeout=60, **more)
+
+
+def raw(server: EnvServer, request: str) -> int:
+    """The status that answers a request of these bytes."""
+    host, port = server.server_address[:2]
+    with socket.create_connection((host, port), timeout=60) as connection:
+        connection.sendall(request.encode())
+        return int(connection.recv(64).split()[1])
 
 
 def message(response: httpx.Response) -> str:
@@ -102,7 +111,12 @@ def test_requests_that_a_web_page_could_send_are_refused(server: EnvServer) -> N
     assert chunks.status_code == 411
     for path in ("/", "/v1/sessions/..%2f..", "/v1/sessions/a/b", "/v2/environment"):
         assert ask(server, "GET", path).status_code == 404
-    assert ask(server, "GET", "/v1/environment?tasks=../x").status_code == 400
+    for path in ("/v1/environment?tasks=../x", "/v1/environment?a&b&c&d&e", "http://["):
+        assert raw(server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n") == 400
+    for host in ("[", "[::1", "::1]x", "localhost:x", "", "evil.example:80", "127.0.0.1.evil.example"):
+        assert raw(server, f"GET /v1/environment HTTP/1.1\r\nHost: {host}\r\n\r\n") == 403
+    for host in ("localhost", "LocalHost:80", "127.0.0.1:9", "[::1]:80"):
+        assert raw(server, f"GET /v1/environment HTTP/1.1\r\nHost: {host}\r\n\r\n") == 200
 
 
 def test_a_token_is_needed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
