@@ -46,7 +46,7 @@ def ask(server: EnvServer, method: str, path: str, **more: Any) -> httpx.Respons
 def raw(server: EnvServer, request: str) -> int:
     """The status that answers a request of these bytes."""
     host, port = server.server_address[:2]
-    with socket.create_connection((host, port), timeout=60) as connection:
+    with socket.create_connection((str(host), port), timeout=60) as connection:
         connection.sendall(request.encode())
         return int(connection.recv(64).split()[1])
 
