@@ -42,7 +42,9 @@ def summary_table(summary: Summary, *, full: bool = False) -> FittedTable:
             cells += ["-", "-"] if change is None else [signed(*change), verdict(change[1])]
         rows.append(cells)
     tasks = "training tasks (transductive)" if summary.transductive else "held-out tasks"
-    title = f"{summary.name}: {summary.problems} {tasks}, {learned_by(summary)}, seed {summary.seed}"
+    where = f" of {summary.measured_on}" if summary.measured_on else ""
+    trained = f", trained on {summary.trained_on}" if summary.trained_on != summary.measured_on else ""
+    title = f"{summary.name}: {summary.problems} {tasks}{where}{trained}; {learned_by(summary)}, seed {summary.seed}"
     columns = ("metric", "before", "after", *(("change", "verdict") if changes else ()))
     return FittedTable(title, columns, rows)
 

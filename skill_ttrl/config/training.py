@@ -15,6 +15,8 @@ class SFTConfig(Section):
 
     data: SourceConfig | None = None
     """Demonstrations with `prompt` and `response` columns, or a family's."""
+    require_answers: bool = True
+    """Refuse demonstrations of math problems in which none has an answer that a vote can read. False: imitate them as they are."""
     steps: int = Field(default=500, ge=0)
     batch_size: int = Field(default=64, ge=1)
     """Demonstrations a step."""

@@ -30,6 +30,10 @@ class Summary:
     """Samples of each (the k of avg@k and maj@k)."""
     temperature: float
     """Temperature of those samples."""
+    trained_on: str = ""
+    """Name of the tasks that it trained on."""
+    measured_on: str = ""
+    """Name of the tasks that all metrics are of."""
     vote: str = "majority"
     """Voting strategy (`vote.strategy`)."""
     algorithm: str = ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import quote
-from skill_ttrl.skills.folder import BANK_FILE, read_settings
+from skill_ttrl.skills.folder import BANK_FILE, is_bank, read_settings
 from skill_ttrl.types.old_names import with_current_names
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class BankSettings:
     @classmethod
     def from_config(cls, config: SkillsConfig) -> BankSettings:
         """Settings from a config's `skills` section."""
+        config = with_own_embedder(config)
         return cls(**{name: getattr(config, IN_CONFIG.get(name, name)) for name in cls.__dataclass_fields__})
 
     @classmethod
@@ -103,6 +104,23 @@ class BankSettings:
         if problem := _problem(settings):
             raise SkillBankError(f"A skill bank cannot be opened with this setting: {problem}. Nothing was changed.")
         return settings
+
+
+def with_own_embedder(skills: SkillsConfig) -> SkillsConfig:
+    """The section with the embedder of the bank's folder that it names, where it states none.
+
+    Raises:
+        SkillBankError: the settings of that bank are damaged.
+    """
+    if skills.bank is None or "embedder" in skills.model_fields_set:
+        return skills
+    folder = next((each for each in (Path(skills.bank), Path(skills.bank) / "bank") if is_bank(each)), None)
+    if folder is None:
+        return skills
+    own = BankSettings.of_folder(folder)
+    return skills.model_copy(
+        update={name: getattr(own, name) for name in ("embedder", "embedder_model", "embedder_revision")}
+    )
 
 
 def _problem(settings: Mapping[str, Any]) -> str:

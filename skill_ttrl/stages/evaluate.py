@@ -25,6 +25,7 @@ from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target, with_limit
 from skill_ttrl.types import Task, to_json
@@ -222,7 +223,7 @@ def _evaluations(subject: EvalTarget, source: str, samples: DrawnSamples) -> lis
             part,
             label=subject.name,
             config=subject.config.eval,
-            source=source,
+            source=source or set_names(subject.config)[1],
             transductive=side,
             controls=samples.controls.of(part),
         )

@@ -169,7 +169,7 @@ def conclude(run: Run) -> None:
     """
     if (failed := skipped_too_often(run, RL, ended=True)) is not None:
         raise failed
-    _warn_of(run, late_signs(run.log.rows(RL)))
+    _warn_of(run, late_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
     run.progress.finish(shown(run.config))
 
 
@@ -184,9 +184,9 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], 
                 once=ALL_SKIPPED,
             )
         for warning in state.votes.history.warnings():
-            run.warn(warning)
+            run.warn(warning, once=warning.partition(":")[0])
     if step + 1 == EARLY:
-        _warn_of(run, early_signs(run.log.rows(RL)))
+        _warn_of(run, early_signs(run.log.rows(RL), answers=run.config.rl.reward != "env"))
 
 
 def _warn_of(run: Run, signs: Mapping[str, str]) -> None:

@@ -17,6 +17,12 @@ LATEST_FLIPS = 5
 WEAK_AGREEMENT = 0.3
 HIGH_FLIP_RATE = 0.2
 """Thresholds of the warnings, set between the two shipped examples: `docs/voting.md` has both courses."""
+FEWER_WINNERS = 0.5
+"""Share of the first steps' different winners below which the votes run together."""
+LEAST_WINNERS = 4
+"""Winners that a step needs to say how different they are."""
+NO_ANSWER = 0.9
+"""Share of samples without an answer from which on nearly all abstain: there is nothing to vote on, and nothing else to say."""
 KEPT_RATIOS = 20
 """Latest majority ratios stored for each prompt (TTRL-Guard: 20)."""
 STABLE = "stable"
@@ -77,6 +83,12 @@ class VoteHistory:
     """Mean agreement of the first steps."""
     latest_flips: list[float] = field(default_factory=list)
     """Flip rates of the latest steps that had one."""
+    first_abstained: list[float] = field(default_factory=list)
+    """Share of samples without an answer in the first steps."""
+    first_distinct: list[float] = field(default_factory=list)
+    """Different winners over prompts in the first steps with at least `LEAST_WINNERS`."""
+    latest_distinct: list[float] = field(default_factory=list)
+    """The same in the latest steps, once there are the first."""
     prompts: dict[str, PromptHistory] = field(default_factory=dict)
     """The votes of each prompt. States of earlier versions have none: then only its winner is known."""
 
@@ -102,12 +114,18 @@ class VoteHistory:
             "ties": mean([float(vote.tie) for vote in votes.values()]),
         }
         if won:
-            figures["distinct_winners"] = len(set(won.values())) / len(won)
+            figures["distinct_winners"] = distinct = len(set(won.values())) / len(won)
+            if len(won) >= LEAST_WINNERS:
+                if len(self.first_distinct) < FIRST_STEPS:
+                    self.first_distinct.append(distinct)
+                else:
+                    self.latest_distinct = [*self.latest_distinct, distinct][-FIRST_STEPS:]
         if seen:
             figures["flip_rate"] = mean([float(won[prompt] != self.winners[prompt]) for prompt in seen])
             self.latest_flips = [*self.latest_flips, figures["flip_rate"]][-LATEST_FLIPS:]
         if len(self.first_agreements) < FIRST_STEPS:
             self.first_agreements.append(figures["majority_ratio"])
+            self.first_abstained.append(figures["abstained"])
         self.prompts.update({prompt: self.of(prompt).after(vote) for prompt, vote in votes.items()})
         self.winners.update(won)
         rates = [rate for prompt in votes if (rate := self.prompts[prompt].flip_rate) is not None]
@@ -118,7 +136,8 @@ class VoteHistory:
     def warnings(self) -> list[str]:
         """Warn of weak or unstable votes; no label is used."""
         found = []
-        if len(self.first_agreements) == FIRST_STEPS and mean(self.first_agreements) < WEAK_AGREEMENT:
+        silent = bool(self.first_abstained) and mean(self.first_abstained) >= NO_ANSWER  # `early_signs` says so
+        if len(self.first_agreements) == FIRST_STEPS and mean(self.first_agreements) < WEAK_AGREEMENT and not silent:
             found.append(
                 f"The first votes were weak: their winners had under {WEAK_AGREEMENT:.0%} of the samples. A majority that "
                 "is mostly wrong teaches what is wrong; try a stronger base, more votes or easier tasks."
@@ -127,6 +146,13 @@ class VoteHistory:
             found.append(
                 f"Possible collapse: over {HIGH_FLIP_RATE:.0%} of the prompts that came round again had another winner "
                 "than before. Agreement that rises in this way is no sign of accuracy; stop, or see docs/voting.md."
+            )
+        first, latest = mean(self.first_distinct or [0.0]), mean(self.latest_distinct or [1.0])
+        if len(self.latest_distinct) == FIRST_STEPS and latest < FEWER_WINNERS * first:
+            found.append(
+                f"The prompts run together on few answers: {first:.2f} different winners a prompt in the first steps, {latest:.2f} in the "
+                "latest. If their true answers differ, the policy learns to give one answer to everything: stop, and lower rl.learning_rate "
+                "or raise rl.kl_coef; see docs/voting.md."
             )
         return found
 

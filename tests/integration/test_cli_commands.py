@@ -67,6 +67,8 @@ def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.report_to=tensorboard")
     assert done.code == 0, done
     assert "untested" not in done.out and "avg@2" in done.out and "cold start 12/12" in done.out  # a file of the user's
+    said = " ".join(done.out.split())
+    assert "of synthetic:add (test), trained on synthetic:add (train)" in said, said
     assert "grpo 2/2 steps done" in done.out and f"skillttrl inspect {folder}" in done.out
     return folder
 
@@ -328,8 +330,17 @@ def test_mistakes_in_data_and_environment(tiny_yaml: Path, tmp_path: Path) -> No
     refused(train_on('{"text": "Compute 1+1."}\n'), 3, "has no column 'prompt'")
     refused(train_on(good + '{"answer": 3}\n'), 3, f"{tmp_path / 'data.jsonl'}:2", "has no 'prompt'")
     refused(train_on(good, "rl.reward=label", "data.train.answer_field=truth"), 2, "1 of 1 have none")
-    refused(train_on(good, "data.max_prompt_tokens=1"), 3, "No prompt of 1 fits")
-    refused(train_on(good, "data.overlong=refuse", "data.max_prompt_tokens=2"), 3, "longer than 2 tokens")
+    refused(
+        train_on(good, "data.max_prompt_tokens=1"),
+        3,
+        "No prompt of 1 fits",
+        "to 6 tokens. Set data.max_prompt_tokens=6",
+    )
+    refused(
+        train_on(good, "data.overlong=refuse", "data.max_prompt_tokens=2"),
+        3,
+        "1 of 1 prompts are longer than 2 tokens: 6 to 6 (task '0'). Set data.max_prompt_tokens=6",
+    )
     refused(train_on(good, "env.id=maht"), 3, "Did you mean 'math'")
     refused(train_on(good, "env.id=no_such_module:X-v0"), 3, "no such module")
     assert not (tmp_path / "run").exists()

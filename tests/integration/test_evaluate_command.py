@@ -57,7 +57,7 @@ def trained_on(run: Path) -> list[str]:
 
 def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml: Path) -> None:
     own = skillttrl("evaluate", run, "--json").json
-    assert own["transductive"] is False and own["source"] == ""
+    assert own["transductive"] is False and own["source"] == "synthetic:add (test)"
     plain = skillttrl("evaluate", model, "--config", tiny_yaml, "--json")
     assert plain.code == 0 and plain.json["transductive"] is None and plain.json["label"] == "plain"
     assert "Contamination unknown" in plain.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,45 @@ def test_an_unknown_name_is_answered_with_the_closest_one(
     said = capsys.readouterr()
     assert left.value.code == 2 and words in said.err and "Traceback" not in said.err + said.out
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("also", [[], ["--dry-run"]])
+def test_demonstrations_without_an_answer_are_refused_before_training(
+    tiny_yaml: Path, tmp_path: Path, capsys: Any, monkeypatch: Any, also: list[str]
+) -> None:
+    """`"response": "63"` names no answer: everything would abstain."""
+    demos, run = tmp_path / "demos.jsonl", tmp_path / "run"
+    demos.write_text(
+        "".join(json.dumps({"prompt": f"Compute {n}+{n}.", "response": str(2 * n)}) + "\n" for n in range(15))
+    )
+
+    def said(*settings: str) -> tuple[int, str]:
+        words = [each for text in settings for each in ("--set", text)]
+        asked = [
+            "skillttrl",
+            "train",
+            str(tiny_yaml),
+            "-o",
+            str(run),
+            "--set",
+            f"sft.data={{path: {demos}}}",
+            *words,
+            *also,
+        ]
+        monkeypatch.setattr(sys, "argv", asked)
+        try:
+            main()
+            code = 0
+        except SystemExit as left:
+            code = int(left.code or 0)
+        found = capsys.readouterr()
+        return code, " ".join((found.err + found.out).split())
+
+    code, text = said()
+    assert code == 3 and "0 of 15 demonstrations in" in text and "Traceback" not in text
+    assert r"contain an answer; write \boxed{0} or <answer>0</answer>" in text and "sft.require_answers=false" in text
+    assert not run.exists() or not (run / "metrics.jsonl").exists()
+    assert said("env.kwargs={last_number: true}", "sft.steps=1")[0] == 0, "the last number is an answer then"
+    run = tmp_path / "meant"
+    code, text = said("sft.require_answers=false", "sft.steps=1")
+    assert code == 0 and "0 of 15 demonstrations" in text

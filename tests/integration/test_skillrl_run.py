@@ -222,6 +222,7 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
         ("phases=[collect, distill]", "A run learns something"),
         ("collect={agent: walkthrough, epsilon: 0.5}", "explore has no meaning with walkthrough"),
         ("requires=a part", "waits for a part"),
+        ("model.builtin.max_positions=100", r"\(900\).*\(200\) = 1102 tokens, .* 100 positions.*max_positions=1102"),
     ],
 )
 def test_what_later_phases_cannot_do_is_said_before_anything_is_played(setting: str, why: str, tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_p
     """What was played is not played again; other episodes than those asked for are not taken."""
     heard = Heard()
     with pytest.raises(SkillTTRLError, match=r"1\d* positions|has .* positions"):
-        train.run(load_config_text(["model.builtin.max_positions=100"]), tmp_path / "run")
+        train.run(load_config_text(["model.builtin.max_positions=1103"]), tmp_path / "run")
     played = (tmp_path / "run" / "collected.jsonl").read_bytes()
     assert not (tmp_path / "run" / "bank").exists()
     with pytest.raises(RunFolderError, match="already holds a run"):

@@ -14,6 +14,7 @@ from skill_ttrl.envs import check_text_env, make_env, resolve_env
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.data_phases import episode_leaks
+from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
     foreign_splits,
@@ -22,7 +23,7 @@ from skill_ttrl.stages.inputs.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks, training_tasks
 from skill_ttrl.stages.setup.checks import (
     RULES,
     check_cut_series,
@@ -94,6 +95,7 @@ def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
         if "rl" in config.phases:
             found.attempt(check_enough, config, train)
     if evaluated is not None:
+        found.notes += [note for note in (other_family(config),) if note]
         if held_out and train is not None:
             found.notes += found.attempt(leaks, config, train, evaluated) or []
         found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
@@ -149,6 +151,7 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
         if data.path.startswith("hf:"):
             return notes
         shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
+        notes += [note] if (note := answer_note(config, shown)) else []
         seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
     elif "collect" in config.phases:  # its episodes are of training tasks
         return notes

@@ -92,7 +92,7 @@ class Evaluation:
     pass_at_k_intervals: dict[str, Interval] = field(default_factory=dict)
     """Keyed by k."""
     source: str = ""
-    """File or data set that was measured on, as it was asked for; empty for the policy's own problems."""
+    """File or data set that was measured on, as it was asked for; of the policy's own problems their name in the config."""
     transductive: bool | None = None
     """The policy was trained on these very problems, as TTRL does. False: held-out. None: not known."""
     undecided_answers: int | None = None

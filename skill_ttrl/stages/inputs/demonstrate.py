@@ -13,13 +13,20 @@ from dataclasses import asdict, dataclass, field
 
 from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
-from skill_ttrl.config import DemonstrationsConfig
+from skill_ttrl.config import DemonstrationsConfig, SkillTTRLConfig
+from skill_ttrl.data.families import Demonstration
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.actions import Forms, names_task
 from skill_ttrl.skills.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
+
+LONGEST_EXAMPLE = 20
+"""Characters of a demonstration that is shown as an example of an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,29 @@ class Coverage:
     """Steps that were left out because what was done was not among the possible actions."""
     not_written: int = 0
     """Steps that were left out because the form of actions cannot write what was done there, or before in their episode."""
+
+
+def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]) -> str | None:
+    """A warning where most demonstrations of math problems have no answer that a vote can read; None where they have.
+
+    Raises:
+        DataError: none has one, and `sft.require_answers`.
+    """
+    if resolve_env(config.env.id) != MATH_ENV_ID or config.sft.data is None:
+        return None
+    parser = OutputParser(last_number=bool(config.env.kwargs.get("last_number")))
+    silent = [shown.response for shown in demonstrations if not parser.parse(shown.response).answer]
+    if 2 * len(silent) < len(demonstrations):
+        return None
+    few = len(demonstrations) - len(silent)
+    short = next((text.strip() for text in silent if 0 < len(text.strip()) <= LONGEST_EXAMPLE), "63")
+    found = (
+        f"{few:,} of {len(demonstrations):,} demonstrations in {config.sft.data.path} contain{'s' * (few == 1)} an answer; write "
+        f"\\boxed{{{short}}} or <answer>{short}</answer>"
+    )
+    if not few and config.sft.require_answers:
+        raise DataError(f"{found}. To imitate them as they are, set sft.require_answers=false.")
+    return f"{found}. What a policy without answers samples cannot be voted on."
 
 
 @dataclass(frozen=True, slots=True)

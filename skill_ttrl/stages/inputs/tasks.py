@@ -78,6 +78,35 @@ def evaluation_split(config: SkillTTRLConfig) -> str:
     return config.env.eval_split if config.data.eval is None and config.data.train is None else "test"
 
 
+def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
+    """What a run trains on and what it is measured on, as tables name them."""
+
+    def name(source: SourceConfig | None, usual: str, split: str) -> str:
+        if source is None:
+            return f"{config.env.id} ({split})"
+        part = source.split or (usual if source.path.startswith("synthetic:") else "")
+        return f"{source.path} ({part})" if part else source.path
+
+    train = name(config.data.train, "train", config.env.train_split)
+    if config.data.eval is None and config.data.train is not None:
+        return train, train
+    return train, name(config.data.eval, "test", config.env.eval_split)
+
+
+def other_family(config: SkillTTRLConfig) -> str | None:
+    """A warning where a run is measured on problems of another family than it trains on, such as a recipe's additions; else None."""
+    train, evaluated = config.data.train, config.data.eval
+    if train is None or evaluated is None or train.path == evaluated.path:
+        return None
+    if not any(source.path.startswith("synthetic:") for source in (train, evaluated)):
+        return None  # two files may hold one kind of problems
+    trained, measured = set_names(config)
+    return (
+        f"The run trains on {trained} and is measured on {measured}, another family of problems. Measure on your own: set "
+        "data.eval.path, or data.eval=null for the training problems."
+    )
+
+
 def fit_prompts(
     tasks: Sequence[Task],
     config: DataConfig,
@@ -95,13 +124,13 @@ def fit_prompts(
         return backend.count(agent.prompt(AgentInput(question)).messages)
 
     fitting: list[Task] = []
-    long: list[str] = []
+    long: dict[str, int] = {}
     for task in tasks:
         question = task.options.get("question")
-        if not isinstance(question, str) or length(question) <= config.max_prompt_tokens:
+        if not isinstance(question, str) or (tokens := length(question)) <= config.max_prompt_tokens:
             fitting.append(task)
             continue
-        long.append(task.id)
+        long[task.id] = tokens
         if config.overlong == "truncate":
             # The longest end of the question that fits: a prompt's tokens grow with its characters.
             start = bisect_left(
@@ -109,13 +138,20 @@ def fit_prompts(
             )
             fitting.append(replace(task, options={**task.options, "question": question[start:]}))
     if long:
-        found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens"
+        longest = max(long, key=lambda name: long[name])
+        found = (
+            f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens: {min(long.values())} to "
+            f"{long[longest]} (task {longest!r})"
+        )
         if config.overlong == "refuse":
-            raise DataError(f"{found}, first {long[0]!r}. Raise data.max_prompt_tokens or set data.overlong=filter.")
+            raise DataError(f"{found}. Set data.max_prompt_tokens={long[longest]} or data.overlong=filter.")
         done = "left out" if config.overlong == "filter" else "cut at the left"
         progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
     if not fitting:
-        raise DataError(f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}.")
+        raise DataError(
+            f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}: they have {min(long.values())} to "
+            f"{max(long.values())} tokens. Set data.max_prompt_tokens={max(long.values())}."
+        )
     return fitting
 
 

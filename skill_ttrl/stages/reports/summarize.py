@@ -16,6 +16,7 @@ from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
 from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, ProblemResult, control_warning
+from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
@@ -62,6 +63,7 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     rows = metric_rows(path)
     voted = [row for row in rows if row.get("majority_ratio") is not None]
     last = voted[-1] if voted else {}
+    trained_on, measured_on = set_names(config)
     intervals = _intervals(config, before, after, bank_off)
     control = bank_votes(after, bank_off) if votes else {}
     exposure = bank.exposure
@@ -81,6 +83,8 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
         problems=measured.problems,
         samples=measured.samples,
         temperature=measured.temperature,
+        trained_on=trained_on,
+        measured_on=measured_on,
         accuracy_no_skills=bank_off.accuracy if bank_off else None,
         bank_votes=control,
         skill_rollouts=exposure.rollouts,

@@ -43,6 +43,13 @@ def learned_by(summary: Summary) -> str:
     return "cold start only"
 
 
+def measured_line(summary: Summary) -> str:
+    """Names the tasks that were trained on, and those that the table is of."""
+    if summary.transductive:
+        return f"Trained and measured on {summary.trained_on or 'the same tasks'} (transductive)."
+    return f"Trained on {summary.trained_on or 'other tasks'}, measured on {summary.measured_on or 'held-out tasks'} (held-out)."
+
+
 def algorithm_lines(summary: Summary) -> list[str]:
     """Names the algorithm and the loss of the reinforcement phase; empty where there was none."""
     return [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if summary.algorithm else []
@@ -167,11 +174,10 @@ def sentence(text: str) -> str:
 
 def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
     """The summary as Markdown: what was done, the table, the signs without labels, the baseline, the warnings."""
-    held = "the tasks it trained on (transductive)" if summary.transductive else "held-out tasks"
     lines = [
         f"# {summary.name}",
         "",
-        f"{sentence(learned_by(summary))}, seed {summary.seed}. Measured on {summary.problems} problems, {held}, "
+        f"{sentence(learned_by(summary))}, seed {summary.seed}. {measured_line(summary)} {summary.problems} problems, "
         f"{summary.samples} samples each at T = {summary.temperature:g}.",
         "",
         "| figure | before | after |",

@@ -21,6 +21,7 @@ from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
     leaks,
+    other_family,
     source_tasks,
     training_tasks,
 )
@@ -84,6 +85,7 @@ def build(
         train = fit_prompts(train, config.data, parts.backend, parts.agent, progress)
         evaluated = fit_prompts(evaluated, config.data, parts.backend, parts.agent, progress) if held_out else train
         if held_out:
+            found += [note for note in (other_family(config),) if note]
             found += leaks(config, train, evaluated)
         train, gate = hold_out(config, env_id, train, evaluated if held_out else None, progress, found)
         stack.pop_all()

@@ -21,7 +21,7 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
-from skill_ttrl.config import InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
@@ -241,6 +241,25 @@ def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
             skills.max_retrievals * skills.retrieval_max_tokens
         )
     return parts
+
+
+def check_length(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where the longest prompt and answer have more tokens than the model has positions, as its config says."""
+    from skill_ttrl.llm.models.model_config import load_model_config
+
+    positions = getattr(load_model_config(config.model).get_text_config(), "max_position_embeddings", None)
+    refuse_length(config, context_parts(config), positions)
+
+
+def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: int | None) -> None:
+    """Raise `ConfigError` where `parts` have more tokens together than there are positions; the message says what to set."""
+    needed = sum(parts.values())
+    if positions is None or needed <= positions:
+        return
+    sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items() if tokens)
+    bound = " by vllm.max_model_len" if positions == config.vllm.max_model_len else ""
+    builtin = f", or set model.builtin.max_positions={needed}" if config.model.path == BUILTIN else ""
+    raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}.")
 
 
 def check_env(config: SkillTTRLConfig) -> str:

@@ -16,17 +16,21 @@ from skill_ttrl.config.section import explain_problem
 from skill_ttrl.data.tasks import system_message
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, SkillTTRLError, did_you_mean
+from skill_ttrl.skills.settings import with_own_embedder
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.tasks import training_tasks
 
 
 def with_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
-    """The config of a training run: with the defaults of its environment, its data and its algorithm, where it states nothing itself.
+    """The config of a training run: with the defaults of its environment, its skill bank, its data and its algorithm, where it states nothing itself.
 
     Raises:
         EnvError, ConfigError: there is no such environment or algorithm, or a default of theirs is none that a config can have.
     """
-    return with_epochs(with_algorithm_defaults(with_data_defaults(with_env_defaults(config))))
+    config = with_env_defaults(config)
+    if config.skills is not None:
+        config = config.model_copy(update={"skills": with_own_embedder(config.skills)})
+    return with_epochs(with_algorithm_defaults(with_data_defaults(config)))
 
 
 def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config import BUILTIN, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, names_of, read_episodes
 from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
@@ -23,7 +23,7 @@ from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.stages.evaluation.unknown_words import unknown_note
-from skill_ttrl.stages.inputs.demonstrate import Coverage, as_chat, chosen_steps, coverage, demonstrate
+from skill_ttrl.stages.inputs.demonstrate import Coverage, answer_note, as_chat, chosen_steps, coverage, demonstrate
 from skill_ttrl.stages.inputs.leak import foreign_splits, seen_prompts, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.rationale import with_thoughts
 from skill_ttrl.stages.inputs.whole_episodes import MEMORY, EpisodeShown, demonstrate_episodes
@@ -75,6 +75,8 @@ def encode_demonstrations(
     demonstrations = load_demonstrations(config.data, seed=seed)
     if not demonstrations:
         raise DataError(f"{config.data.path} holds no demonstrations.")
+    if note := answer_note(parts.config, demonstrations):
+        warnings.append(note)
     prompts = seen_prompts(shown.prompt for shown in demonstrations)
     if not resumed:
         warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({config.data.path})")
@@ -220,11 +222,16 @@ def said_of(found: Coverage) -> str:
 
 def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstration], what: str) -> None:
     """Raise `DataError` where an example is longer than the model's positions; `what` names the longest."""
-    longest = max(len(worked.prompt_ids) + len(worked.response_ids) for worked in encoded)
+    prompt, response = max(((len(one.prompt_ids), len(one.response_ids)) for one in encoded), key=sum)
     positions = getattr(parts.policy.model.config, "max_position_embeddings", None)
-    if positions is not None and longest > positions:
+    if positions is not None and prompt + response > positions:
+        builtin = parts.config.model.path == BUILTIN
+        more = (
+            f"set model.builtin.max_positions={prompt + response}" if builtin else "take a model with more (model.path)"
+        )
         raise DataError(
-            f"{what} has {longest} tokens, but the model has {positions} positions. Shorten it, or take a model with more."
+            f"{what} has {prompt + response} tokens (prompt {prompt}, response {response}), but the model has {positions} positions. "
+            f"Shorten it, or {more}."
         )
 
 

@@ -22,7 +22,6 @@ from skill_ttrl.config import BUILTIN, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import episode_corpus
 from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.envs import resolve_env
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext, OnLearner
@@ -33,7 +32,7 @@ from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.stages.setup.check_constrained import check_constrained
 from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_grows
-from skill_ttrl.stages.setup.checks import check_ready, context_parts
+from skill_ttrl.stages.setup.checks import check_ready, context_parts, refuse_length
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.training.components import check_document
 from skill_ttrl.types import Skill, derive_seed
@@ -172,15 +171,10 @@ def load_policy(
 
 def check_context(config: SkillTTRLConfig, made: PolicyBundle) -> None:
     """Raise `ConfigError` where prompt, answer and skills together have more tokens than the model has positions."""
-    positions = made.backend.max_model_len
     parts = context_parts(config)
     if config.skills is not None:
         parts["the templates around skills"] = _around_skills(config.skills, made)
-    needed = sum(parts.values())
-    if positions is not None and needed > positions:
-        sums = " + ".join(f"{name} ({tokens})" for name, tokens in parts.items())
-        asked = " by vllm.max_model_len" if positions == config.vllm.max_model_len else ""
-        raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{asked}. Lower one.")
+    refuse_length(config, parts, made.backend.max_model_len)
 
 
 def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:

@@ -15,6 +15,7 @@ from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results, measure
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.inputs.leak import Seen, demonstration_leaks
+from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker
 from skill_ttrl.types import Group, Task, VoteResult
 from skill_ttrl.voting import apply_original_gt, apply_ttrl_gt, label_metrics, trained_metrics
@@ -99,7 +100,8 @@ class Meter:
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
         controls = control_results(played, config.eval, found.results)
-        return replace(found, transductive=self.transductive, controls=controls, no_controls=played.why_none)
+        where = {"source": set_names(config)[1], "transductive": self.transductive}
+        return replace(found, **where, controls=controls, no_controls=played.why_none)
 
     def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
         """Lines on evaluation tasks among demonstrations; see `leak.demonstration_leaks`."""

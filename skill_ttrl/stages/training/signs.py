@@ -11,6 +11,7 @@ from typing import Any
 from skill_ttrl.answers import canonical
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.statistics import Interval
+from skill_ttrl.voting.history import NO_ANSWER
 from skill_ttrl.voting.metrics import mean
 
 EARLY = 5
@@ -28,12 +29,22 @@ OTHER_WINNERS = 0.5
 BANK_RISE = 0.1
 """Least difference of agreement that is worth a warning where no labels are known."""
 
+HOW_TO_ANSWER = (
+    r"An answer stands in \boxed{63} or <answer>63</answer>: ask for it in the prompt (agent.template), write it in the demonstrations "
+    "(sft.data), or see in steps[] of trajectories.jsonl what the samples say."
+)
 Rows = Sequence[Mapping[str, Any]]
 """Figures of each step, oldest first."""
 
 
-def early_signs(rows: Rows) -> dict[str, str]:
-    """Warnings that a few steps are enough for, by the words that they begin with."""
+def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
+    """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
+    abstained = _figures(rows, "abstained")
+    if answers and abstained and mean(abstained) >= NO_ANSWER:  # all other signs follow from it
+        start = "Nearly no sample gave an answer"
+        cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
+        why = "Most were cut off before their end: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
+        return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
     found = {}
     uniform, invalid = _figures(rows, "frac_reward_zero_std"), _figures(rows, "invalid_actions")
     if uniform and min(uniform) == 1.0 and not any(map(_learned, rows)):
@@ -51,12 +62,12 @@ def early_signs(rows: Rows) -> dict[str, str]:
     return {start: f"{start} {rest}" for start, rest in found.items()}
 
 
-def late_signs(rows: Rows) -> dict[str, str]:
+def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     """`early_signs`, and what the whole course says."""
     agreement, right = _figures(rows, "majority_ratio"), _figures(rows, "label_accuracy")
     third = max(1, len(rows) // 3)
     begun, ended = mean(agreement[:third]), mean(agreement[-third:])
-    found = early_signs(rows)
+    found = early_signs(rows, answers=answers)
     if len(agreement) > 1 and right and ended - begun >= RISE and mean(right[-third:]) < NEVER_TRUE:
         found["Agreement rose"] = (
             f"Agreement rose from {begun:.2f} to {ended:.2f} while {mean(right[-third:]):.1%} of the latest votes were true "

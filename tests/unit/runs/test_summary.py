@@ -47,7 +47,7 @@ SUMMARY = Summary(
 
 def test_what_the_bank_is_worth_has_signs() -> None:
     found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
-    assert "Gain of the skill bank: +0.000 [-0.390, +0.390], paired over problems." in closing_lines(found)
+    assert "Gain of the skill bank: +0.000 [-0.390, +0.390], paired by problem: unclear." in closing_lines(found)
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_markdown_shows_what_was_measured_only() -> None:
     text = summary_markdown(SUMMARY)
     assert "| avg@32 | 0.610 | 0.950 |" in text and "| pass@8 | 0.900 | 0.970 |" in text
     assert "greedy" not in text and "held-out" in text and "rl 30.5 s" in text
-    assert "- Change of avg@32: +0.340 [+0.300, +0.380], paired over problems.\n" in text and "## Warnings" in text
+    assert "- Change of avg@32: +0.340 [+0.300, +0.380], paired by problem: better.\n" in text and "## Warnings" in text
 
 
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:

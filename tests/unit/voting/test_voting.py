@@ -173,3 +173,35 @@ def test_a_collapse_is_in_the_figures() -> None:
     figures = [history.record({"p": majority_vote([str(step), str(step)])}) for step in range(3)]
     assert [row["collapse_warning"] for row in figures] == [0.0, 0.0, 1.0]
     assert [row.get("flip_rate") for row in figures] == [None, 1.0, 1.0]
+
+
+def _warned(steps: list[list[str]], samples: int = 4) -> list[str]:
+    """Warnings of a history in which every prompt of a step agrees on its answer."""
+    history = VoteHistory()
+    for number, answers in enumerate(steps):
+        history.record({f"{number}-{i}": majority_vote([answer or None] * samples) for i, answer in enumerate(answers)})
+    return history.warnings()
+
+
+APART, FEW, ONE = list("abcdefgh"), list("ababcdcd"), ["a"] * 8
+
+
+@pytest.mark.parametrize(
+    ("steps", "warned"),
+    [
+        ([APART] * 3 + [ONE] * 3, True),  # distinct_winners 1 -> .125
+        ([APART] * 3 + [FEW] * 3, False),  # 1 -> .5
+        ([FEW] * 3 + [FEW] * 3, False),  # multiple choice has few answers from the start
+        ([ONE] * 3 + [ONE] * 3, False),
+        ([APART] * 3 + [ONE] * 2, False),  # not for long enough
+        ([APART] * 3 + [["a"] * 3] * 3, False),  # three prompts say nothing
+    ],
+)
+def test_one_answer_for_all_prompts_is_warned_of_without_labels(steps: list[list[str]], warned: bool) -> None:
+    found = [text for text in _warned(steps) if text.startswith("The prompts run together on few answers: 1.00")]
+    assert bool(found) is warned and len(_warned(steps)) == warned
+
+
+def test_votes_of_samples_without_answers_are_not_called_weak() -> None:
+    silent = [["", "", "", "", "", "", "", "", "", "", "a"]] * 3
+    assert _warned(silent) == []

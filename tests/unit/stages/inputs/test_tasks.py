@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.tasks import spread
-from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import other_family, set_names, source_tasks, training_tasks
 from skill_ttrl.types import Task
 from tests.doors import DOORS
 
@@ -55,3 +57,30 @@ def test_a_run_trains_on_so_many_tasks_and_is_measured_on_so_many(tmp_path: Path
     tasks = training_tasks(config, DOORS, None)
     assert len(tasks) == 6 and Counter(task.task_type for task in tasks) == {"left": 3, "right": 3}
     assert len(source_tasks(config, DOORS, None, "test", config.env.eval_tasks)) == 2
+
+
+ADD, OWN = {"path": "synthetic:add"}, {"path": "own.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("data", "names", "warned"),
+    [
+        ({"train": OWN, "eval": ADD}, ("own.jsonl", "synthetic:add (test)"), True),
+        (
+            {"train": ADD, "eval": {"path": "synthetic:multiply"}},
+            ("synthetic:add (train)", "synthetic:multiply (test)"),
+            True,
+        ),
+        ({"train": ADD, "eval": ADD}, ("synthetic:add (train)", "synthetic:add (test)"), False),
+        ({"train": OWN, "eval": {"path": "test.jsonl"}}, ("own.jsonl", "test.jsonl"), False),
+        ({"train": OWN}, ("own.jsonl", "own.jsonl"), False),
+        ({}, ("math (train)", "math (test)"), False),
+    ],
+)
+def test_what_is_trained_on_and_measured_on_has_a_name_and_another_family_a_warning(
+    data: dict[str, Any], names: tuple[str, str], warned: bool
+) -> None:
+    config = load_config({"env": {"id": "math"}, "data": data})
+    assert set_names(config) == names
+    found = other_family(config) or ""
+    assert bool(found) is warned and all(name in found for name in names if warned)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
+from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.stages.setup.checks import load_checked
-from skill_ttrl.stages.setup.defaults import overruled, with_algorithm_defaults
+from skill_ttrl.stages.setup.defaults import overruled, with_algorithm_defaults, with_defaults
 
 
 def brought(**rl: Any) -> RLConfig:
@@ -76,3 +79,20 @@ def test_a_choice_outlasts_another_algorithm_and_is_named_with_both_values() -> 
         "rl.overlong=null, rl.kl_coef=0.05, which stay. To have what it brings, leave these keys out or --set them."
     ]
     assert not overruled(load_config({}))
+
+
+@pytest.mark.parametrize(
+    ("stated", "embedder"), [({}, "hash"), ({"embedder": "openai"}, "openai"), ({"retrieval": "keyword"}, "hash")]
+)
+@pytest.mark.parametrize("where", ["bank", "run/bank"])
+def test_a_bank_is_searched_by_its_own_embedder(
+    stated: dict[str, Any], embedder: str, where: str, tmp_path: Path
+) -> None:
+    """A bank made with `hash` needs no download where a run begins with it."""
+    SkillBank(tmp_path / where, BankSettings(embedder="hash", index="memory")).close()
+    named = tmp_path / where.split("/")[0]
+    config = load_config({"env": {"id": "math"}, "skills": {"bank": str(named), **stated}})
+    skills = with_defaults(config).skills
+    assert skills is not None and config.skills is not None
+    assert skills.embedder == embedder == BankSettings.from_config(config.skills).embedder
+    assert with_defaults(load_config({"env": {"id": "math"}, "skills": {}})).skills.embedder == "sentence-transformers"  # type: ignore[union-attr]

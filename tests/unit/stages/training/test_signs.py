@@ -30,6 +30,17 @@ def test_rewards_that_never_differ_are_warned_of(reward: float, words: str) -> N
     )
 
 
+def test_where_nearly_all_abstain_that_is_the_one_warning() -> None:
+    silent = course(frac_reward_zero_std=[1.0] * 3, reward=[0.0] * 3, abstained=[1.0, 0.97, 0.94])
+    (text,) = early_signs(silent).values()
+    assert text.startswith("Nearly no sample gave an answer (97% abstained over 3 steps).")
+    assert r"\boxed{63} or <answer>63</answer>" in text
+    assert late_signs(silent) == early_signs(silent)
+    cut = course(abstained=[1.0], **{"completions/clipped_ratio": [0.9]})
+    assert "raise rollout.max_new_tokens" in next(iter(early_signs(cut).values()))
+    assert early_signs(course(abstained=[0.8])) == {} == early_signs(course(abstained=[1.0]), answers=False)
+
+
 def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
     (text,) = early_signs(
         course(frac_reward_zero_std=[1.0], reward=[0.0], **{"completions/clipped_ratio": [0.9]})
