@@ -334,12 +334,12 @@ def test_mistakes_in_data_and_environment(tiny_yaml: Path, tmp_path: Path) -> No
         train_on(good, "data.max_prompt_tokens=1"),
         3,
         "No prompt of 1 fits",
-        "to 6 tokens. Set data.max_prompt_tokens=6",
+        "they have 16 tokens. Set data.max_prompt_tokens=16",
     )
     refused(
         train_on(good, "data.overlong=refuse", "data.max_prompt_tokens=2"),
         3,
-        "1 of 1 prompts are longer than 2 tokens: 6 to 6 (task '0'). Set data.max_prompt_tokens=6",
+        "1 of 1 prompts are longer than 2 tokens (they have 16). Set data.max_prompt_tokens=16",
     )
     refused(train_on(good, "env.id=maht"), 3, "Did you mean 'math'")
     refused(train_on(good, "env.id=no_such_module:X-v0"), 3, "no such module")

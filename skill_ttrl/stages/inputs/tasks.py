@@ -138,19 +138,17 @@ def fit_prompts(
             )
             fitting.append(replace(task, options={**task.options, "question": question[start:]}))
     if long:
-        longest = max(long, key=lambda name: long[name])
-        found = (
-            f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens: {min(long.values())} to "
-            f"{long[longest]} (task {longest!r})"
-        )
+        least, most = min(long.values()), max(long.values())
+        lengths = f"{most}" if least == most else f"{least} to {most}"
+        found = f"{len(long)} of {len(tasks)} prompts are longer than {config.max_prompt_tokens} tokens (they have {lengths})"
         if config.overlong == "refuse":
-            raise DataError(f"{found}. Set data.max_prompt_tokens={long[longest]} or data.overlong=filter.")
+            raise DataError(f"{found}. Set data.max_prompt_tokens={most} or data.overlong=filter.")
         done = "left out" if config.overlong == "filter" else "cut at the left"
         progress.notice(f"{found} and were {done} (data.overlong={config.overlong}).", warning=True)
     if not fitting:
         raise DataError(
-            f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}: they have {min(long.values())} to "
-            f"{max(long.values())} tokens. Set data.max_prompt_tokens={max(long.values())}."
+            f"No prompt of {len(tasks)} fits data.max_prompt_tokens={config.max_prompt_tokens}: they have {lengths} tokens. Set "
+            f"data.max_prompt_tokens={most}."
         )
     return fitting
 

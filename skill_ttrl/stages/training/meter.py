@@ -100,8 +100,8 @@ class Meter:
         )
         played = play_controls(config, self.eval_tasks, self.envs, worker.agent)
         controls = control_results(played, config.eval, found.results)
-        where = {"source": set_names(config)[1], "transductive": self.transductive}
-        return replace(found, **where, controls=controls, no_controls=played.why_none)
+        found = replace(found, source=set_names(config)[1], transductive=self.transductive)
+        return replace(found, controls=controls, no_controls=played.why_none)
 
     def demonstration_leaks(self, config: SkillTTRLConfig, seen: Seen, what: str) -> list[str]:
         """Lines on evaluation tasks among demonstrations; see `leak.demonstration_leaks`."""
