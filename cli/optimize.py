@@ -1,4 +1,4 @@
-"""`skillttrl optimize`: optimize a skill document while all weights stay frozen, or estimate the cost."""
+"""`skillttrl optimize`: optimize a skill document while all weights stay frozen."""
 
 from __future__ import annotations
 
@@ -19,14 +19,12 @@ from skill_ttrl.cli.options import (
     Resume,
     check_model,
     policy_option,
-    refuse,
     set_option,
     with_seed,
 )
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.optimizing.plan import Span
-    from skill_ttrl.stages.optimizing.plan_tokens import Plan
+    from skill_ttrl.stages.optimize import Checked
     from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
 
 FILES = "Everything is in {0}. The document to use: {0}/best_skill.md. Its page: {0}/report.html. Its steps: skillttrl inspect {0}"
@@ -49,16 +47,7 @@ Output = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Estimate the least and most rollouts, calls and tokens, and do nothing."),
-]
-Success = Annotated[
-    float | None,
-    typer.Option(
-        min=0.0,
-        max=1.0,
-        help="With --dry-run: assume that this share of the rollouts succeeds and that every answer is usable, for one estimate instead "
-        "of a range.",
-    ),
+    typer.Option("--dry-run", help="Check everything that can be checked before it starts, and show its sizes."),
 ]
 Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. optimize.epochs=2.")]
 Seed = Annotated[int | None, typer.Option(min=0, help="Seed of every random choice. Default: the config's.")]
@@ -73,7 +62,6 @@ def optimize(
     output: Output = None,
     resume: Resume = "auto",
     dry_run: DryRun = False,
-    success: Success = None,
     as_json: AsJson = False,
 ) -> None:
     """Optimize a skill document for a frozen policy: roll out, reflect, merge, select edits, and accept those that raise a held-out score.
@@ -82,23 +70,21 @@ def optimize(
 
     Example: `skillttrl optimize quickstart_optimize --policy openai:gpt-4o-mini --dry-run`
     """
-    from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
+    from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 
-    if not dry_run:
-        refuse({"--success": success}, "needs --dry-run")
     if policy is not None:
         check_model(policy, "`skillttrl optimize`")
     options: dict[str, Any] = {"policy": policy, "document": document, "overrides": with_seed(overrides, seed)}
     if dry_run:
         with prints_aside():
-            planned = plan_run(prepare(config, **options), success=success)
-        show(planned, as_json, plan_view)
+            checked = check_start(prepare(config, **options), output, resume=resume)  # type: ignore[arg-type]  # checked there
+        show(checked, as_json, checked_view)
         return
     screen = Console(stderr=True)
     title = f"optimize {config or policy or ''}"
     with prints_aside(), RunView(screen, title, loop=False, parts=_parts()) as view:
         prepared = prepare(config, **options, progress=view)
-        folder = output or prepared.folder
+        folder = prepared.place(output)
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)  # type: ignore[arg-type]  # checked there
     if as_json:
         print_json(found)
@@ -130,39 +116,23 @@ def summary_table(found: OptimizeSummary) -> FittedTable:
     return FittedTable(title, ("success", "first", "best", "items"), rows)
 
 
-def plan_view(found: Plan) -> RenderableType:
-    """Rollouts and calls of the steps and in all, tokens, cost and assumptions."""
-    columns = ("work", "a step", "in all", "prompt tokens", "answer tokens")
-    rows = [
-        (
-            f"{each.kind}: {each.stage}",
-            _span(each.a_step),
-            _span(each.total),
-            _span(each.prompt_tokens),
-            _span(each.answer_tokens),
-        )
-        for each in found.work
-    ]
-    title = f"{found.name}: {found.steps} steps of {found.epochs} epochs"
-    cost = [Text(f"Cost: {_span(found.cost)} by the prices of the config.")] if found.cost is not None else []
-    rows.append(("in all: rollouts", "", _span(found.rollouts), "", ""))
-    rows.append(("in all: calls", "", _span(found.calls), "", ""))
-    notes = [Text(f"  {note}", "dim") for note in found.assumptions]
-    return Group(FittedTable(title, columns, rows), *cost, *notes)
+def checked_view(found: Checked) -> RenderableType:
+    """The sizes that are known before an optimization starts."""
+    begins = "continues in" if found.continues else "would begin in"
+    rows = [(f"{role} tasks", f"{count:,}") for role, count in found.items.items()]
+    rows += [("epochs", str(found.epochs))]
+    rows += (
+        [] if found.steps is None else [("steps", f"{found.steps:,}"), ("training tasks a step", str(found.step_items))]
+    )
+    rows += [("tokens of the first document, about", f"{found.document_tokens:,}")]
+    title = f"{found.name}: a document for {found.policy}, engine {found.engine}, optimizer {found.optimizer}"
+    return Group(
+        FittedTable(title, ("size", ""), rows), Text(f"Checked; nothing was sent. It {begins} {found.folder}.", "dim")
+    )
 
 
 def _score(score: Score | None) -> str:
     return "-" if score is None else f"{number(score.hard)}{interval((score.low, score.high))}"
-
-
-def _span(span: Span | None) -> str:
-    if span is None:
-        return "-"
-
-    def shown(value: float) -> str:
-        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-    return shown(span.least) if span.least == span.most else f"{shown(span.least)} to {shown(span.most)}"
 
 
 def _parts() -> tuple[str, ...]:

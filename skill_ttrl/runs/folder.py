@@ -92,9 +92,7 @@ class RunFolder(Locked):
         made = _make_folder(path)
         folder = cls(path, None)
         try:
-            foreign = sorted(entry.name for entry in path.iterdir() if not _left_by_creation(entry.name))
-            if foreign:
-                raise RunFolderError(_occupied(path, foreign))
+            cls.check_new(path)
             folder._lock = acquire_lock(path)
             if cls.exists(path):  # another process was quicker
                 raise RunFolderError(_occupied(path, []))
@@ -109,6 +107,19 @@ class RunFolder(Locked):
                 empty.rmdir()
             raise
         return folder
+
+    @staticmethod
+    def check_new(path: Path) -> None:
+        """Check that a run can start at `path`.
+
+        Raises:
+            RunFolderError: the folder holds something already.
+        """
+        foreign = (
+            sorted(entry.name for entry in path.iterdir() if not _left_by_creation(entry.name)) if path.exists() else []
+        )
+        if foreign:
+            raise RunFolderError(_occupied(path, foreign))
 
     @classmethod
     def open(cls, path: str | Path, *, lock: bool = True) -> RunFolder:

@@ -1,14 +1,14 @@
 """`skillttrl optimize`: train a skill document while all weights stay frozen (SkillOpt, arXiv 2605.23904).
 
-`prepare` finds who acts, on which tasks, and the first document; `optimize_run` runs the loop of `skill_ttrl.optimize` in a run folder,
-and `plan_run` predicts its work. A run that was stopped continues with the same call: it replays its journal.
+`prepare` finds who acts, on which tasks, and the first document; `check_start` checks the rest, and `optimize_run` runs the loop of
+`skill_ttrl.optimize` in a run folder. A run that was stopped continues with the same call: it replays its journal.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,22 +23,22 @@ from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import ChatFn, check_chat
 from skill_ttrl.optimize.chat import EndpointChat
-from skill_ttrl.optimize.engines import ENGINES
+from skill_ttrl.optimize.engines import ENGINES, step_sizes
 from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.scores import content_hash
+from skill_ttrl.optimize.step import tokens_of
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.plan_tokens import Plan, make_plan
-from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, as_bank, in_prompt, skill_reader
-from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, is_optimization, open_folder
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, in_prompt, skill_reader
+from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
@@ -87,10 +87,9 @@ class Prepared:
         assert self.config.optimize is not None
         return self.config.optimize
 
-    @property
-    def folder(self) -> Path:
-        """The run's folder, where none is named."""
-        return Path("runs") / f"{self.config.name}-optimize"
+    def place(self, output: str | Path | None) -> Path:
+        """The run's folder."""
+        return Path("runs") / f"{self.config.name}-optimize" if output is None else Path(output)
 
     @property
     def templates(self) -> Templates:
@@ -180,10 +179,10 @@ def optimize_run(
         SkillTTRLError: as for `prepare`, or the policy cannot be loaded.
     """
     progress = progress or SilentProgress()
-    check_chat(chat)
     if not isinstance(source, Prepared):
         source = prepare(source, policy=policy, document=document, overrides=overrides, progress=progress)
-    run, path = source, Path(output) if output is not None else source.folder
+    run, path = source, source.place(output)
+    check_start(run, output, resume=resume, chat=chat)
     with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
         if (known := read_summary(path)) is not None:
             progress.notice(f"{path} is finished already: nothing is done.")
@@ -193,14 +192,71 @@ def optimize_run(
             return _run(run, folder, chat, progress)
 
 
-def plan_run(run: Prepared, *, success: float | None = None) -> Plan:
-    """Predict the work of an optimization: rollouts, calls, tokens and cost. Nothing is loaded, sent or written.
+@dataclass(frozen=True)
+class Checked:
+    """An optimization that can begin, and its sizes as far as they are known."""
 
-    Args:
-        run: see `prepare`.
-        success: share of rollouts that succeed, in [0, 1]; None: bounds over all outcomes.
+    name: str
+    policy: str
+    engine: str
+    optimizer: str
+    folder: str
+    continues: bool
+    """True if the folder holds this optimization already."""
+    items: Mapping[str, int]
+    """Tasks by role."""
+    epochs: int
+    steps: int | None
+    """None: an engine of the user's own decides."""
+    step_items: int | None
+    """Training tasks of a step."""
+    document_tokens: int
+    """Of the first document, about."""
+
+
+def check_start(
+    run: Prepared,
+    output: str | Path | None = None,
+    *,
+    resume: Resume = "auto",
+    chat: ChatFn | None = None,
+    progress: Progress | None = None,
+) -> Checked:
+    """Check everything that can be checked before an optimization starts: `optimize_run` begins with it, `--dry-run` ends with it.
+
+    No weights are loaded, nothing is sent or written. For the arguments see `optimize_run`.
+
+    Raises:
+        SkillTTRLError: as `optimize_run`.
     """
-    return make_plan(run.config, run.tasks, run.document, run.templates, success=success, reuses=reuses(run.options))
+    config, options = run.config, run.options
+    check_chat(chat)
+    continues = check_folder(run.place(output), config, run.made_with(), resume)
+    if chat is None and asks_endpoint(config):
+        EndpointChat(config.endpoints).close()  # its key, address and package are there
+    if backend_facts(config).remote:  # else its weights have to be loaded
+        with _rollouts(run, progress or SilentProgress()):
+            pass
+    sizes = step_sizes(options, len(run.tasks[TRAIN]))
+    return Checked(
+        config.name,
+        run.target.name,
+        options.engine,
+        options.optimizer,
+        str(run.place(output)),
+        continues,
+        {role: len(part) for role, part in run.tasks.items()},
+        options.epochs,
+        *(sizes or (None, None)),
+        tokens_of(run.document),
+    )
+
+
+def asks_endpoint(config: SkillTTRLConfig) -> bool:
+    """True if `endpoints.optimizer` is asked, where no other model is given."""
+    return config.endpoints.optimizer is not None or (
+        config.optimize is not None and config.optimize.optimizer == REMOTE
+    )
 
 
 def place_of(config: SkillTTRLConfig) -> PlaceDocument:
@@ -222,20 +278,8 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE, config.endpoints))
         stack.enter_context(ledger.phase(PHASE))
-        opened = open_rollouts(
-            run.target,
-            {role: part for role, part in run.tasks.items() if part},
-            place_of(config),
-            progress,
-            temperature=options.temperature,
-            show_reference=options.show_reference,
-        )
-        rollouts, items = stack.enter_context(opened)
-        rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
-        reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
-        if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):
-            progress.notice(warning, warning=True)
-        if chat is None and (options.optimizer == REMOTE or config.endpoints.optimizer is not None):
+        rollouts, items = stack.enter_context(_rollouts(run, progress))
+        if chat is None and asks_endpoint(config):
             chat = stack.enter_context(EndpointChat(config.endpoints))
         calls = StagedCalls(
             chat,
@@ -264,6 +308,25 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         folder.write_text(SUMMARY, json.dumps(asdict(summary), indent=2, ensure_ascii=False) + "\n")
         write_optimize_html(folder.path)
     return summary
+
+
+@contextmanager
+def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
+    """The policy, opened to roll out documents, and the items of each role."""
+    opened = open_rollouts(
+        run.target,
+        {role: part for role, part in run.tasks.items() if part},
+        place_of(run.config),
+        progress,
+        temperature=run.options.temperature,
+        show_reference=run.options.show_reference,
+    )
+    with opened as (rollouts, items):
+        rollouts.place(rollouts.worker, run.document)  # the first document has to leave prompts their room
+        reads = rollouts.place(rollouts.worker, run.document or "- Be brief.").agent
+        if warning := template_warning(rollouts.worker.backend, reads.formatter.messages("?")):
+            progress.notice(warning, warning=True)
+        yield rollouts, items
 
 
 def reuses(options: OptimizeConfig) -> bool:

@@ -15,14 +15,22 @@ from typing import Any
 import pytest
 
 from skill_ttrl.data.formats import CONVENTIONS, Formats
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, DocumentError, EndpointError, RunFolderError
+from skill_ttrl.errors import (
+    BudgetError,
+    ConfigError,
+    DataError,
+    DocumentError,
+    EndpointError,
+    RunFolderError,
+    SkillTTRLError,
+)
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.stages.inspecting.bank_diff import skills_at
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
 from skill_ttrl.stages.inspecting.inspect_page import write_page
-from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
+from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
 from skill_ttrl.stages.reports.run_list import list_runs
 from tests import format_models
@@ -200,15 +208,44 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
             optimize_run(good, output=tmp_path / "poor", resume="never")
 
 
-def test_a_dry_run_sends_nothing_and_bounds_what_is_used(tmp_path: Path) -> None:
-    with server() as there:
-        prepared = prepare(settings(there.url, price_in=1.0, price_out=2.0))
-        planned = plan_run(prepared)
-        assert not there.asked
-        found = optimize_run(prepared, output=tmp_path / "run")
-    spans = {each.stage: each for each in planned.work}
-    for stage, work in found.work.items():
-        assert work.asked - work.reused in spans[stage].total, stage
-        tokens = spans[stage].prompt_tokens
-        assert tokens is not None and tokens.most >= work.prompt_tokens, stage
-    assert planned.cost is not None and found.usage["cost"] <= planned.cost.most
+def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command refuses before it starts, the dry run refuses in the same words, and the other way round."""
+    run, other = tmp_path / "run", tmp_path / "other"
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with server(format_models.clean) as there:
+        good = settings(there.url)
+        optimize_run(good, output=other, overrides=["optimize.epochs=1", "optimize.test=false"])
+        asked = len(there.asked)
+        for changes, output, resume in (
+            (["optimize.engine=gepaa"], run, "auto"),
+            (["optimize.optimizer=opnai"], run, "auto"),
+            (["optimize.selection.tasks=20"], run, "auto"),
+            (["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
+            (["endpoints.policy.api_key_env=NO_KEY"], run, "auto"),
+            (["endpoints.optimizer=null"], run, "auto"),
+            (["optimize.engine=gepa", "optimize.engine_options={minibatch_sise: 3}"], run, "auto"),
+            (["data.max_prompt_tokens=1"], run, "auto"),
+            (["optimize.batch_size=4"], other, "auto"),
+            ([], other, "never"),
+            ([], tmp_path, "auto"),
+            ([], run, "perhaps"),
+        ):
+            said = []
+            for start in (check_start, optimize_run):
+                with pytest.raises(SkillTTRLError) as refused:
+                    start(prepare(good, overrides=changes), output=output, resume=resume)  # type: ignore[operator]
+                said.append(str(refused.value))
+            assert said[0] == said[1] and not run.exists(), changes
+        found = check_start(prepare(good), output=run)
+        assert (found.items, found.epochs, found.steps, found.step_items) == (
+            {"train": 14, "selection": 6, "test": 6},
+            2,
+            4,
+            8,
+        )
+        assert not run.exists() and len(there.asked) == asked
+        assert check_start(
+            prepare(good, overrides=["optimize.epochs=1", "optimize.test=false"]), output=other
+        ).continues

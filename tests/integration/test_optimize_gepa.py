@@ -13,7 +13,7 @@ from skill_ttrl.data.formats import CONVENTIONS
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
-from skill_ttrl.stages.optimize import optimize_run, plan_run, prepare
+from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from tests import format_models
 from tests.faulty_server import FaultyServer
 
@@ -60,9 +60,4 @@ def test_the_whole_command_with_gepa(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert seen.kind == "optimization" and seen.rows[-1][0] == whole.steps == 12
     step_inspection(tmp_path / "whole", 1)
     assert "gepa_reflect" in (tmp_path / "whole" / "report.html").read_text("utf-8")
-    planned = plan_run(prepare(settings("http://127.0.0.1:9")))
-    assert planned.steps == 12
-    for each in planned.work:
-        done = whole.work[each.stage]
-        assert done.asked - done.reused in each.total, each.stage
-        assert each.kind == "rollouts" or (each.prompt_tokens and each.prompt_tokens.most >= done.prompt_tokens)
+    assert check_start(prepare(settings("http://127.0.0.1:9")), tmp_path / "new").steps == 12

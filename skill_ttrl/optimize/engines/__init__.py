@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from skill_ttrl.config import OptimizeConfig
@@ -66,3 +67,20 @@ def run_gepa(
     from skill_ttrl.optimize.engines import gepa
 
     return gepa.optimize(task, document, config, calls, seed=seed, watch=watch)
+
+
+def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
+    """Steps of an optimization on so many training items, and the items of a step; None for an engine of the user's own.
+
+    Raises:
+        ConfigError: `engine_options` are wrong.
+    """
+    if config.engine == "gepa":
+        from skill_ttrl.optimize.engines.gepa import GepaOptions
+
+        options = GepaOptions.of(config.engine_options)
+        return options.iterations_of(config.epochs, train), options.minibatch_size
+    if config.engine != "skillopt":
+        return None
+    size = config.batch_size * config.accumulation
+    return config.epochs * math.ceil(train / size), size

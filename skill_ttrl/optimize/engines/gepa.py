@@ -72,6 +72,10 @@ class GepaOptions:
                 )
         return cls(**options)
 
+    def iterations_of(self, epochs: int, train: int) -> int:
+        """Iterations on so many training items."""
+        return self.iterations or epochs * math.ceil(train / self.minibatch_size)
+
 
 def optimize(
     task: OptimizeTask,
@@ -162,7 +166,7 @@ class _Run:
         self.first = self.selection.evaluate(document)
         score = self.selection.score(self.first)
         self.state = OptimizeState(document, self.first, score, document, score)
-        self.iterations = self.options.iterations or self.config.epochs * self.steps_per_epoch
+        self.iterations = self.options.iterations_of(self.config.epochs, len(self.task.train))
         self.watch.begin(self.state, self.iterations)
 
     def stop(self, gepa_state: GEPAState[Any, Any]) -> bool:

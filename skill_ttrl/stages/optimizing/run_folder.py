@@ -27,37 +27,59 @@ def is_optimization(path: str | Path) -> bool:
     return Path(path).joinpath(IDENTITY).is_file()
 
 
-@contextmanager
-def open_folder(
-    path: str | Path,
-    config: SkillTTRLConfig,
-    made_with: Mapping[str, Any],
-    *,
-    resume: Resume,
-    source: str | None = None,
-) -> Iterator[RunFolder]:
-    """The folder of this optimization, new or as it was left, locked inside the block.
+def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, Any], resume: Resume) -> bool:
+    """Check that this optimization can begin or continue at `path`; True if it continues. Nothing is written.
 
     Args:
         path: where it is.
         config: the resolved config.
         made_with: what else the results depend on, as JSON can hold it.
         resume: `auto` continues what is there; `never` refuses it.
-        source: text of the user's config file, to be saved.
 
     Raises:
-        RunFolderError: it is that of another run (the differences are named), another process writes to it, or it cannot be written.
+        RunFolderError: it is that of another run (the differences are named), or holds something else.
         ConfigError: `resume` is neither.
     """
     if resume not in ("auto", "never"):
         raise ConfigError(f"--resume is 'auto' or 'never', found {resume!r}.")
-    if resume == "auto" and RunFolder.exists(path):
-        folder = RunFolder.open(path)
-    else:
-        folder = RunFolder.create(path, config, source=source)
-    with folder:
+    if resume == "never" or not RunFolder.exists(path):
+        RunFolder.check_new(path)
+        return False
+    folder = RunFolder.open(path, lock=False)
+    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: a mended config begins anew
+        holds = f"{path} holds an optimization"
+        there = read_identity(path / IDENTITY, holds)["made_with"]
+        folder.belongs_to(config)
+        check_made_with(there, made_with, holds, "policy, document, tasks and prompts")
+        return True
+    if any(folder.sizes().values()) or folder.checkpoints.exists():
+        raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")
+    return False
+
+
+@contextmanager
+def open_folder(
+    path: Path, config: SkillTTRLConfig, made_with: Mapping[str, Any], *, resume: Resume, source: str | None = None
+) -> Iterator[RunFolder]:
+    """The folder of this optimization, new or as it was left, locked inside the block.
+
+    Args:
+        path: see `check_folder`.
+        config: see `check_folder`.
+        made_with: see `check_folder`.
+        resume: see `check_folder`.
+        source: text of the user's config file, to be saved.
+
+    Raises:
+        RunFolderError: as `check_folder`, another process writes to it, or it cannot be written.
+        ConfigError: as `check_folder`.
+    """
+    continues = check_folder(path, config, made_with, resume)
+    with RunFolder.open(path) if RunFolder.exists(path) else RunFolder.create(path, config, source=source) as folder:
         try:
-            _identify(folder, config, made_with)
+            folder.take_config(config)  # limits may differ
+            if not continues:
+                folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})
             yield folder
         except BaseException:
             _discard_unstarted(folder)
@@ -75,17 +97,3 @@ def _discard_unstarted(folder: RunFolder) -> None:
     }:
         (folder.path / IDENTITY).unlink(missing_ok=True)
         folder.discard_unstarted()
-
-
-def _identify(folder: RunFolder, config: SkillTTRLConfig, made_with: Mapping[str, Any]) -> None:
-    path = folder.path
-    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: a mended config begins anew
-        there = read_identity(path / IDENTITY, f"{path} holds an optimization")["made_with"]
-        folder.belongs_to(config)
-        check_made_with(there, made_with, f"{path} holds an optimization", "policy, document, tasks and prompts")
-        folder.take_config(config)  # limits may differ
-        return
-    if any(folder.sizes().values()) or folder.checkpoints.exists():
-        raise RunFolderError(f"{path} holds a run that trains weights, not a document. Choose another --output.")
-    folder.take_config(config)
-    folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})
