@@ -70,7 +70,7 @@ class StepRecord:
     candidate_score: float | None = None
     """Under the gate's metric; None where the candidate was not evaluated, or abandoned."""
     action: str = "skip_no_patches"
-    """`accept_new_best`, `accept`, `reject`, `reject_too_long`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`."""
+    """`accept_new_best`, `accept`, `reject`, `reject_too_long`, or `skip_` and what was missing: `no_patches`, `no_budget`, `no_rewrite`, `no_change`."""
     reason: str = ""
     lapse_notes: int = 0
     """Notes that analysts wrote on lapses of the agent."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, Item
+from skill_ttrl.optimize.documents.regions import reads_the_same
 from skill_ttrl.optimize.documents.rewrite import updated_document
 from skill_ttrl.optimize.documents.skill_aware import add_notes, notes_of, set_notes
 from skill_ttrl.optimize.documents.update_modes import MODES
@@ -197,7 +198,10 @@ def add_lapses(loop: Loop, state: OptimizeState, record: StepRecord) -> Optimize
 
 
 def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, candidate: str) -> OptimizeState:
-    """Put a candidate before the gate; the state behind it."""
+    """Put a candidate before the gate; the state behind it. One that reads as the present document does is no candidate."""
+    if reads_the_same(state.current, candidate):
+        record.action, record.reason = "skip_no_change", "the candidate says what the document says"
+        return state
     if (problem := too_long(candidate, loop.config)) is not None:
         record.action, record.reason = "reject_too_long", problem
         return state

@@ -237,7 +237,7 @@ def check_start(
     if backend_facts(config).remote:  # else its weights have to be loaded
         with _rollouts(run, progress or SilentProgress()):
             pass
-    sizes = step_sizes(options, len(run.tasks[TRAIN]))
+    steps, step_items = step_sizes(options, len(run.tasks[TRAIN])) or (None, None)
     return Checked(
         config.name,
         run.target.name,
@@ -247,7 +247,8 @@ def check_start(
         continues,
         {role: len(part) for role, part in run.tasks.items()},
         options.epochs,
-        *(sizes or (None, None)),
+        steps,
+        step_items,
         tokens_of(run.document),
     )
 

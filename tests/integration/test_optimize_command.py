@@ -235,7 +235,7 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
             said = []
             for start in (check_start, optimize_run):
                 with pytest.raises(SkillTTRLError) as refused:
-                    start(prepare(good, overrides=changes), output=output, resume=resume)  # type: ignore[operator]
+                    start(prepare(good, overrides=changes), output=output, resume=resume)  # type: ignore[arg-type]
                 said.append(str(refused.value))
             assert said[0] == said[1] and not run.exists(), changes
         found = check_start(prepare(good), output=run)

@@ -31,8 +31,10 @@ APPENDIX = "APPENDIX"
 KINDS = (SLOW_UPDATE, APPENDIX)
 """In the order in which they stand behind the body."""
 PROTECTED_STATUS = "skipped_protected_region"
+STATED_STATUS = "skipped_already_stated"
 
 _MARKER = re.compile(rf"<!-- ({'|'.join(KINDS)})_(START|END) -->")
+_BULLET = re.compile(r"^(?:[-*+•]|\d+[.)])\s+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,23 @@ def strip_markers(text: str) -> str:
     return text
 
 
+def visible_lines(text: str) -> list[str]:
+    """The lines of a text as far as a reader tells them apart: without bullets, and whatever their case, spaces and final stop."""
+    lines = (_BULLET.sub("", " ".join(line.split())).rstrip(" .;:,") for line in strip_markers(text).splitlines())
+    return [line.casefold() for line in lines if line]
+
+
+def reads_the_same(document: str, other: str) -> bool:
+    """True if `other` tells a reader no more and no less than `document`: its lines are the same, or some of them twice."""
+    before, after = visible_lines(document), visible_lines(other)
+    return len(after) >= len(before) and list(dict.fromkeys(before)) == list(dict.fromkeys(after))
+
+
 def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tuple[str, list[dict[str, Any]]]:
     """Apply the edits of a patch to the body, in order, and report on each.
 
-    An edit whose target stands in a block, or reaches into one, is skipped (`skipped_protected_region`). Blocks stay as they are.
+    An edit whose target stands in a block, or reaches into one, is skipped (`skipped_protected_region`), and so is one that adds nothing
+    but lines that are there (`skipped_already_stated`). Blocks stay as they are.
     """
     sections = split(document)
     reports = []
@@ -122,9 +137,14 @@ def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tupl
 
 def _apply(sections: Sections, edit: Edit) -> tuple[Sections, dict[str, Any]]:
     edit = replace(edit, content=strip_markers(edit.content))
+    skipped = ""
     if edit.target and edit.target not in sections.body and edit.target in sections.text():
+        skipped = PROTECTED_STATUS
+    elif edit.op in ("append", "insert_after") and {*visible_lines(edit.content)} <= {*visible_lines(sections.body)}:
+        skipped = STATED_STATUS
+    if skipped:
         report = {"op": edit.op, "target": edit.target[:200], "content_preview": edit.content.strip()[:200]}
-        return sections, {**report, "status": PROTECTED_STATUS}
+        return sections, {**report, "status": skipped}
     body, report = apply_edit_with_report(sections.body, edit)
     if sections.blocks:
         report["status"] = _BEFORE_BLOCKS.get(report["status"], report["status"])

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
+from skill_ttrl.optimize.documents.regions import reads_the_same
 from skill_ttrl.optimize.gating.acceptance import decide
 from skill_ttrl.optimize.gating.gate import select_gate_score
 from skill_ttrl.optimize.gating.selection import Selection
@@ -189,8 +190,13 @@ class _Run:
         record = self.record
         different = {str(item["id"]): item for item in items}  # gepa fills up a batch with repetitions
         assert record is not None
-        if (problem := too_long(document, self.config)) is not None:
-            record.action, record.reason, record.candidate = "reject_too_long", problem, document
+        problem = too_long(document, self.config)
+        if problem is not None:
+            record.action = "reject_too_long"
+        elif record.rollouts and reads_the_same(record.before, document):
+            problem, record.action = "the candidate says what its parent says", "skip_no_change"
+        if problem is not None:
+            record.reason, record.candidate = problem, document
             return [RolloutResult(str(item["id"]), fail_reason=problem) for item in items]
         found = self.calls.roll_out("rollout", document, [*different.values()])
         results = dict(zip(different, found, strict=True))

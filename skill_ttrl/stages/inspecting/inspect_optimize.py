@@ -22,6 +22,7 @@ ACTIONS = {
     "skip_no_patches": "no patch",
     "skip_no_budget": "no budget",
     "skip_no_rewrite": "no rewrite",
+    "skip_no_change": "no change",
 }
 
 

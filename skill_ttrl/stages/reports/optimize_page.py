@@ -30,6 +30,7 @@ GATE = {
     "skip_no_patches": "skipped: no edits",
     "skip_no_budget": "skipped: a budget of no edits",
     "skip_no_rewrite": "skipped: no document was written",
+    "skip_no_change": "skipped: the candidate says what the document says",
     "no_pairs": "nothing to compare",
     "no_content": "nothing was written",
 }

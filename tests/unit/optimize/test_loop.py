@@ -203,3 +203,30 @@ def test_the_folder_has_the_published_names(tmp_path: Path) -> None:
     }
     assert len(json.loads((tmp_path / "history.json").read_text())) == 4
     assert len(list((tmp_path / "skills").iterdir())) == 5
+
+
+class Lucky(World):
+    """Every rollout goes better than the one before it, and the optimizer proposes the line that is there."""
+
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
+    ) -> list[RolloutResult]:
+        results = super().__call__(document, items, seed=seed, on_result=lambda place, result: None)
+        results = [RolloutResult(each.id, 0, self.rollouts / 1000, fail_reason="red") for each in results]
+        for place, result in enumerate(results):
+            on_result(place, result)
+        return results
+
+    def answer(self, user: str, stage: str) -> str:
+        return json.dumps({"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]})
+
+
+def test_a_candidate_that_says_what_the_document_says_is_none() -> None:
+    world = Lucky()
+    calls = Calls(world.chat, world, Journal(), seed=1)
+    sizes = {"epochs": 2, "batch_size": 6, "minibatch_size": 2}
+    config = OptimizeConfig.model_validate({**sizes, "gate": {"metric": "soft"}, "slow_update": {"enabled": False}})
+    first = "- Mind the colour.\n"
+    found = optimize(TASK, first, config, calls, LLMOptimizer(calls, config, Templates(base="optimize")))
+    assert found.state.current == found.state.best == first
+    assert {row["action"] for row in found.rows} == {"skip_no_change"}

@@ -88,7 +88,9 @@ def test_the_published_example_runs_with_its_import_lines_changed(
             "skills",
             "test_eval_best",
         }
-    assert printed == ["1.0 1.0"] * 2 and found[0] == found[1]
+    assert printed == ["1.0 1.0"] * 2
+    for theirs, ours in zip(*found, strict=True):  # theirs rolls out a document with a line twice, and rejects it
+        assert ours == theirs or (ours[0], theirs[0]) == ("skip_no_change", "reject")
     assert re.match(r"\d", printed[1])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from skill_ttrl.optimize.documents.regions import (
     apply_patch_outside,
     block,
     normalize,
+    reads_the_same,
     split,
     strip_markers,
     with_block,
@@ -71,9 +73,9 @@ def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -
 @settings(max_examples=60, deadline=None)
 @given(plain, st.data())
 def test_without_markers_the_edits_are_those_of_the_editor(document: str, data: st.DataObject) -> None:
-    cleaned = [
-        Edit(edit.op, strip_markers(edit.content), edit.target)
-        for edit in data.draw(st.lists(edits(document), max_size=4))
+    cleaned = [  # each with something new: what the document says already is skipped here alone
+        Edit(edit.op, f"said {place} {strip_markers(edit.content)}", edit.target)
+        for place, edit in enumerate(data.draw(st.lists(edits(document), max_size=4)))
     ]
     assert apply_patch_outside(document, Patch(cleaned)) == apply_patch_with_report(document, Patch(cleaned))
     assert normalize(document) == document
@@ -118,3 +120,37 @@ def test_blocks_anywhere_in_a_document_are_read_and_put_behind_it() -> None:
     sections = split(document)
     assert sections.body == "# Title\n\n\n\nRule.\n\nLast rule."
     assert sections.blocks == {APPENDIX: "- first\n- second", SLOW_UPDATE: "old"}
+
+
+STATED = "# Rules\n\n- Check the units.\n- Answer with a number\n"
+
+
+@pytest.mark.parametrize(
+    ("op", "target", "content", "status"),
+    [
+        ("append", "", "- Check the units.", "skipped_already_stated"),
+        ("append", "", "\n* check  the units\n\n2. Answer with a number.\n", "skipped_already_stated"),
+        ("append", "", "  \n", "skipped_already_stated"),
+        ("insert_after", "# Rules", "Check the units.", "skipped_already_stated"),
+        ("append", "", "- Check the units twice.", "applied_append"),
+        ("append", "", "- Check the units.\n- Name them.", "applied_append"),
+        ("replace", "a number", "one number", "applied_replace"),
+    ],
+)
+def test_an_edit_that_adds_only_what_is_there_is_skipped(op: str, target: str, content: str, status: str) -> None:
+    after, (report,) = apply_patch_outside(STATED, Patch([Edit(op, content, target)]))
+    assert report["status"] == status and (after == STATED) == status.startswith("skipped")
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [
+        ("# Rules\n- Check the units.\n\n\n- Answer with a number.\n- check the units\n", True),
+        ("# Rules\n\n-   Check the units\n- Answer with a  number", True),
+        ("# Rules\n\n- Check the units.\n", False),
+        ("# Rules\n\n- Answer with a number\n- Check the units.\n", False),
+        ("# Rules\n\n- Check the units.\n- Answer with a number\n- Be short.\n", False),
+    ],
+)
+def test_documents_that_read_the_same_differ_in_spaces_bullets_and_repetitions(other: str, same: bool) -> None:
+    assert reads_the_same(STATED, other) == same
