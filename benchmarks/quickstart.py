@@ -17,10 +17,10 @@ from statistics import fmean
 
 from stopping import Difference, cold_start, run_seed, signed, skillttrl
 
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.statistics import paired_difference
+from skill_ttrl.storage.jsonl import read_jsonl
 
 PAIR = ("majority", "vote_sft")
 """The reinforcement as the recipe has it, and its baseline at equal samples: SFT on the majority answers."""
@@ -170,7 +170,7 @@ def pooled(ones: Mapping[int, Path], when: str, others: Mapping[int, Path]) -> D
 
 def shares(folder: Path, label: str) -> dict[str, float]:
     """Share of right samples by problem."""
-    line = next(line for line in read_lines(folder / "evaluations.jsonl") if line["label"] == label)
+    line = next(line for line in read_jsonl(folder / "evaluations.jsonl") if line["label"] == label)
     return {result["task"]: result["correct"] / result["samples"] for result in line["results"]}
 
 

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.stages.inspecting.stopping import Stopping, look_back
 from skill_ttrl.stages.reports.baseline import find_baseline
 from skill_ttrl.statistics import paired_difference
+from skill_ttrl.storage.jsonl import read_jsonl
 
 RECIPES = ("quickstart", "collapse")
 SWEEP = {
@@ -155,7 +155,7 @@ def read_pair(seed: int, folder: Path) -> Pair:
     assert beside is not None and beside.difference is not None, f"{folder} has no baseline with labels"
     steps = look_back(folder)
     right = {}
-    for line in read_lines(folder / "evaluations.jsonl"):
+    for line in read_jsonl(folder / "evaluations.jsonl"):
         step = {"before": 0, "after": steps.steps}.get(line["label"])
         step = int(line["label"].removeprefix("step ")) if step is None else step
         right[step] = [result["correct"] / result["samples"] for result in line["results"]]

@@ -13,10 +13,11 @@ import typer
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, say, show, write_text
 from skill_ttrl.cli.options import CONFIG_HELP, AsJson, set_option
-from skill_ttrl.cli.renamed import App
 
-configs_app = App(
-    help="Configs: list the shipped ones, show or copy one, convert one of another system.", no_args_is_help=True
+configs_app = typer.Typer(
+    rich_markup_mode="markdown",
+    help="Configs: list the shipped ones, show or copy one, convert one of another system.",
+    no_args_is_help=True,
 )
 
 Overrides = Annotated[list[str] | None, set_option("Override one config key, e.g. rl.learning_rate=1e-6.")]

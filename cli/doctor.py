@@ -10,9 +10,8 @@ import typer
 from skill_ttrl.cli.display.output import say, show
 from skill_ttrl.cli.display.tables import diagnosis_view
 from skill_ttrl.cli.options import AsJson, config_option, set_option
-from skill_ttrl.cli.renamed import App
 
-doctor_app = App()
+doctor_app = typer.Typer(rich_markup_mode="markdown")
 
 
 @doctor_app.callback(invoke_without_command=True)

@@ -14,13 +14,12 @@ from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.games.play import play
 from skill_ttrl.cli.games.serve_env import serve
 from skill_ttrl.cli.options import ENV_RULE, AsJson, words
-from skill_ttrl.cli.renamed import App
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-envs_app = App()
+envs_app = typer.Typer(rich_markup_mode="markdown")
 
 
 @envs_app.callback(invoke_without_command=True)

@@ -26,7 +26,6 @@ from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
 from skill_ttrl.cli.plan import plan
-from skill_ttrl.cli.renamed import App
 from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
@@ -42,7 +41,8 @@ EXIT_LINE = (
     "128+n stopped by signal n with everything saved."
 )
 
-app = App(
+app = typer.Typer(
+    rich_markup_mode="markdown",
     name="skillttrl",
     help="Make a language model agent better without labels: sample, vote, reward agreement, update with GRPO.",
     epilog=EXIT_LINE,

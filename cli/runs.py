@@ -16,7 +16,6 @@ from skill_ttrl.cli.display.output import print_json, say, show
 from skill_ttrl.cli.display.tables import inspection_view
 from skill_ttrl.cli.display.views import RunView, number, signed
 from skill_ttrl.cli.options import AsJson, Full
-from skill_ttrl.cli.renamed import App
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
 EVERYTHING = "Everything is in {0}. All metrics: skillttrl inspect {0} --full"
 
-runs_app = App(help="Runs: list them, show one.", no_args_is_help=True)
+runs_app = typer.Typer(rich_markup_mode="markdown", help="Runs: list them, show one.", no_args_is_help=True)
 
 
 @runs_app.command("list")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skill_ttrl.cli.display.output import show, write_text
-from skill_ttrl.cli.renamed import App
 from skill_ttrl.cli.skill_views import Bank, diff, history, list_, search, show_
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.sanitize import escape_terminal
@@ -18,7 +17,8 @@ from skill_ttrl.sanitize import escape_terminal
 if TYPE_CHECKING:
     from skill_ttrl.types import BankUpdate
 
-skills_app = App(
+skills_app = typer.Typer(
+    rich_markup_mode="markdown",
     help="Show and change a skill bank. Every change is one update in the bank's log and can be rolled back.",
     no_args_is_help=True,
 )

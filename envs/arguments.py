@@ -9,8 +9,6 @@ from typing import Any
 from skill_ttrl.errors import EnvError, did_you_mean
 
 RENDER_MODES = ("ansi",)
-FORMER = {"reference": "ground_truth"}
-"""Former option of `reset` → present one."""
 
 
 def check_choice(what: str, value: object, known: Collection[str]) -> None:
@@ -47,8 +45,6 @@ def reset_options(env_id: str, options: object, known: Collection[str]) -> dict[
     asked = dict(options or {})
     for option in asked:
         if option not in known:
-            if FORMER.get(option) in known:
-                raise EnvError(f"{env_id} has no option {option!r}: it is now {FORMER[option]!r}.")
             raise EnvError(f"{env_id} has no option {repr(option)[:80]}.{did_you_mean(str(option)[:80], known)}")
     return asked
 

@@ -90,8 +90,6 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
         raise ConfigError(
             f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
         ) from error
-    if hasattr(scripted, "needs"):
-        raise ConfigError(f"The agent {name!r} has an attribute needs, which is now requires. Rename it.")
     for method in ("start", "act"):
         if not callable(getattr(scripted, method, None)):
             raise ConfigError(

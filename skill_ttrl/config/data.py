@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
 SourceKind = Literal["file", "hub", "family"]
@@ -28,7 +27,7 @@ def source_kind(path: object) -> SourceKind:
 class SourceConfig(Section):
     """Where tasks or demonstrations come from."""
 
-    path: Annotated[str, present("path")]
+    path: str
     """A JSON, JSONL, CSV or Parquet file, `hf:owner/name` (a Hugging Face data set) or `synthetic:name` (generated problems). A list of files
     is read as one, in this order."""
     more: list[str] = Field(default_factory=list)

@@ -17,26 +17,12 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
-from skill_ttrl.config.elsewhere import PAGE, VERL_SECTIONS, instead_of
-from skill_ttrl.config.renamed import RENAMED, former_value, with_current_names
 from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.trust import check_trusted
 
-REMOVED = {
-    "eval.bootstrap_samples": "All intervals are score intervals now (docs/evaluate.md). Delete the line.",
-    "rl.advantage": "Name the algorithm: rl.algorithm (docs/algorithms.md).",
-    "rl.advantage_epsilon": "It is an option of the algorithm: rl.algorithm.epsilon.",
-    "rl.group_statistics": "It is an option of the algorithm: rl.algorithm.level, episode or step.",
-    "rl.clip_ratio": "It is an option of the loss: rl.loss.clip_ratio.",
-    "rl.clip_ratio_high": "It is an option of the loss: rl.loss.clip_ratio_high.",
-    "rl.dual_clip": "It is an option of the loss: rl.loss.dual_clip.",
-    "rl.sampler_correction": "Use rl.rollout_correction.type: truncate is token_truncate there, mask is token_mask.",
-    "rl.sampler_correction_cap": "Use rl.rollout_correction.threshold.",
-}
-"""Keys of earlier versions, and what to do with them: run folders made before state them."""
 MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
 """Fields whose value no message shows: a key may have been put there by mistake."""
 
@@ -82,8 +68,6 @@ def load_config(
         TrustError: another user's run, with settings that run code, send secrets or write elsewhere.
     """
     data, text, where = read_source(source)
-    if not isinstance(source, Mapping) and _is_of_run(source, where):
-        data = with_current_names(data)  # it is data, which an earlier version may have written
     if isinstance(source, Mapping) and overrides and not source:
         where = "what --set says"
     for key in without:
@@ -235,34 +219,9 @@ def _problems(error: ValidationError) -> Iterator[str]:
     """One line for each mistake that pydantic has found."""
     for problem in error.errors():
         path = ".".join(str(part)[:80] for part in problem["loc"])
-        if path in REMOVED:
-            yield f"  {path}: this key was removed. {REMOVED[path]}"
-            continue
-        if path in RENAMED and problem["type"] == "extra_forbidden":
-            yield f"  {path}: this key is now {RENAMED[path]}."
-            continue
-        if renamed := former_value(path, problem["input"]):
-            yield f"  {path}: {renamed}"
-            continue
-        if problem["type"] == "extra_forbidden":
-            if known := [*_of_elsewhere(path, str(problem["loc"][-1]), problem["input"])]:
-                yield from known
-                continue
-            if path in VERL_SECTIONS:
-                yield f"  {path}: unknown key; it is a section of verl's. {PAGE} names what to set for its options."
-                continue
         shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
         for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):
             yield f"  {path}: {text}" if path else f"  {text}"
-
-
-def _of_elsewhere(path: str, name: str, value: Any) -> Iterator[str]:
-    """A line for each option of TRL's or verl's at or below an unknown key."""
-    if instead := instead_of(name):
-        yield f"  {path}: unknown key, {instead}"
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from _of_elsewhere(f"{path}.{str(key)[:80]}", str(key), each)
 
 
 def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:

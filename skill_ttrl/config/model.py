@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
 BUILTIN = "builtin"
@@ -64,7 +63,7 @@ class BuiltinConfig(Section):
 class ModelConfig(Section):
     """The policy."""
 
-    path: Annotated[str, present("model.path")] = "Qwen/Qwen2.5-Math-7B"
+    path: str = "Qwen/Qwen2.5-Math-7B"
     """Hugging Face id, a folder, or `builtin` for the built-in small policy."""
     revision: str | None = None
     """Commit of a hub model; recorded when it is resolved."""

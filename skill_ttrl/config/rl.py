@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Beta, Section
 
 
@@ -292,7 +291,7 @@ class RLConfig(Section):
     """Steps between checkpoints."""
     eval_steps: int | None = Field(default=None, ge=1)
     """Steps between evaluations on the held-out tasks (TTRL: 2); None: before and after only."""
-    stop_rule: Annotated[str | None, present("rl.stop_rule")] = None
+    stop_rule: str | None = None
     """Ends the phase early, at a checkpoint, by signs that need no label: `entropy`, `flip_rate`, `majority_ratio`
     (see `skill_ttrl.runs.stop_rules`), or `module:function` of your own. None: all steps are done."""
     stop_options: dict[str, Any] = Field(default_factory=dict)

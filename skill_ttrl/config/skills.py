@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
 from skill_ttrl.config.gate import GateConfig
-from skill_ttrl.config.renamed import present
 from skill_ttrl.config.section import Section
 
 
 class SkillsConfig(Section):
     """The skill bank and how the agent uses it. Without this section a run has no skills."""
 
-    bank: Annotated[str | None, present("skills.bank")] = None
+    bank: str | None = None
     """Skills to begin with: a bank's folder, an exported JSON or JSONL file, `document:FILE` (a skill document), or
     `synthetic:operators`; None: an empty bank. The run stores a copy of its own in its folder, unless the bank is `shared`."""
     shared: bool = False

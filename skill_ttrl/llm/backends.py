@@ -26,8 +26,6 @@ FACTS = {
     REMOTE: BackendFacts(trainable=False, remote=True),
     COMMAND: BackendFacts(trainable=False, remote=True),
 }
-FORMER = {"sync": "update_weights", "rest": "sleep"}
-"""Former member of a backend → present one."""
 BACKENDS: Registry[Callable[[BackendContext], Backend]] = Registry("backend")
 
 
@@ -95,10 +93,9 @@ def make_backend(context: BackendContext) -> Backend:
         if not hasattr(backend, each)
     ]
     if missing:
-        renamed = [f"; {old} is now {new}" for old, new in FORMER.items() if new in missing and hasattr(backend, old)]
         raise ConfigError(
             f"{name!r} gave a {type(backend).__name__} without {', '.join(missing)}. A backend has "
-            f"the members of skill_ttrl.llm.backend.Backend{''.join(renamed)}."
+            f"the members of skill_ttrl.llm.backend.Backend."
         )
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()

@@ -101,8 +101,6 @@ REQUIRED: Mapping[str, frozenset[str]] = {
     "appendix_consolidate_request": frozenset({"notes"}),
 }
 """Places that a template must have; one of `PLACES` that is not here needs none."""
-FORMER = {"skills_cold": "skills_empty", "nothing_found": "no_results"}
-"""Former name of a template → present one."""
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")
 """Shipped templates of a prompt that is made anew at each turn of an episode (`agent.context_mode: window`)."""
@@ -130,11 +128,6 @@ class Templates:
         self._folders: list[Traversable] = [shipped] if base is None else [shipped.joinpath(base), shipped]
         if prompts is not None:
             own = Path(prompts) if "/" in prompts or Path(prompts).is_dir() else shipped.joinpath(prompts)
-            for old, new in FORMER.items():
-                if own.joinpath(f"{old}.md").is_file():
-                    raise ConfigError(
-                        f"The prompt template {old} is now {new}: rename {own.joinpath(old)}.md to {new}.md."
-                    )
             if not own.is_dir():
                 sets = [entry.name for entry in shipped.iterdir() if entry.is_dir() and entry.name != "__pycache__"]
                 raise ConfigError(

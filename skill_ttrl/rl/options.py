@@ -8,7 +8,6 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from skill_ttrl.config.elsewhere import instead_of
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, naming
@@ -46,9 +45,6 @@ def _explained(error: ValidationError, options_type: type[BaseModel]) -> Iterato
     for problem in error.errors():
         option = ".".join(map(str, problem["loc"]))
         if problem["type"] == "extra_forbidden" and len(problem["loc"]) == 1:
-            if instead := instead_of(option):
-                yield f"no option {option!r}, {instead}"
-                continue
             yield f"no option {option!r}.{did_you_mean(option, options_type.model_fields) or ' It has none.'}"
             continue
         for text in explain_problem(problem, options_type):

@@ -15,7 +15,7 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import parse_json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ADDRESS_AND_LIMITS = (
     *("base_url", "api_version"),  # a server may move; its model's name says who answers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.lines import read_lines
+from skill_ttrl.storage.jsonl import read_jsonl
 
 Tracker = Callable[[dict[str, float], int], None]
 """Takes finite figures, named `phase/name`, and the step they belong to."""
@@ -61,7 +61,7 @@ def metric_rows(run: Path) -> list[dict[str, Any]]:
     Raises:
         RunFolderError: the file cannot be read.
     """
-    return read_lines(run / "metrics.jsonl")
+    return read_jsonl(run / "metrics.jsonl")
 
 
 def figures_line(phase: str, step: int, figures: Mapping[str, float]) -> str:

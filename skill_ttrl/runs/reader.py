@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.summary import Summary, read_summary
+from skill_ttrl.storage.jsonl import read_jsonl
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -71,7 +71,7 @@ class Run:
         if not (self.path / name).exists():
             self.notes.append(f"{name} is missing: {why_missing}.")
         torn: list[str] = []
-        records = read_lines(self.path / name, torn)
+        records = read_jsonl(self.path / name, torn)
         if torn:
             self.notes.append(f"{name}: its last line is torn (the run is writing it, or was killed) and was left out.")
         return pandas.DataFrame.from_records(records)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.folder import BANK_FILE, is_bank, read_settings
-from skill_ttrl.types.old_names import with_current_names
 
 if TYPE_CHECKING:
     from skill_ttrl.config.skills import SkillsConfig
@@ -88,7 +87,7 @@ class BankSettings:
         Raises:
             SkillBankError: there is no bank, or its settings are damaged.
         """
-        stored = with_current_names("BankSettings", read_settings(path))
+        stored = read_settings(path)
         stored = {name: stored[name] for name in REMEMBERED if name in stored}
         if problem := _problem(stored):
             raise SkillBankError(f"{path / BANK_FILE} is damaged: {problem}. Correct it there.")

@@ -25,7 +25,6 @@ from skill_ttrl.storage.files import (
 )
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import first_problem, from_json
-from skill_ttrl.types.old_names import with_current_names
 
 T = TypeVar("T")
 
@@ -186,8 +185,7 @@ def read_identity(file: Path, holds: str) -> dict[str, Any]:
         raise RunFolderError(
             f"{holds} of schema {version!r}; this version reads schema {SCHEMA_VERSION}. Choose another --output."
         )
-    current: dict[str, Any] = with_current_names("Identity", found)
-    return current
+    return found
 
 
 def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,8 @@ def parse_json(text: str | bytes | bytearray) -> Any:
 def read_jsonl(
     path: Path,
     notes: list[str] | None = None,
-    convert: Callable[[dict[str, Any], bytes], dict[str, Any]] = lambda record, line: record,
 ) -> list[dict[str, Any]]:
     """The objects of a file, none where there is no file; a torn last line is left out, and noted in `notes`.
-
-    `convert` takes each object and its line, and returns the object to hand out.
 
     Raises:
         RunFolderError: it cannot be read, or a whole line is no JSON object; names file and line.
@@ -57,7 +54,7 @@ def read_jsonl(
             raise RunFolderError(f"{path}, line {number} is not JSON: {error}.") from None
         if not isinstance(record, dict):
             raise RunFolderError(f"{path}, line {number}: expected an object, found {type(record).__name__}.")
-        records.append(convert(record, line))
+        records.append(record)
     return records
 
 

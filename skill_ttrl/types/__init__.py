@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from skill_ttrl.types.old_names import current_text
 from skill_ttrl.types.skills import BankUpdate as BankUpdate
 from skill_ttrl.types.skills import Change as Change
 from skill_ttrl.types.skills import ChangeKind as ChangeKind
@@ -334,7 +333,7 @@ def from_json(kind: type[T], text: str | bytes) -> T:
     Raises:
         pydantic.ValidationError: the text is not a valid `kind`.
     """
-    value: T = _adapter(cast(Any, kind)).validate_json(current_text(kind.__name__, text))
+    value: T = _adapter(cast(Any, kind)).validate_json(text)
     return value
 
 

@@ -75,11 +75,9 @@ def requires(name: str, options: Mapping[str, Any] | None = None) -> tuple[str, 
     """Fields of the ballot that a strategy cannot do without under these options.
 
     Raises:
-        ConfigError: no strategy has this name, or one of the user's own has the former attribute `needs`.
+        ConfigError: no strategy has this name.
     """
     function = _function(name)
-    if hasattr(function, "needs"):
-        raise ConfigError(f"The voting strategy {name!r} has an attribute needs, which is now requires. Rename it.")
     wanted = _REQUIRES[name] if name in _REQUIRES else dict.fromkeys(getattr(function, "requires", ()), "")
     return tuple(field for field, switch in wanted.items() if not switch or (options or {}).get(switch, True))
 

@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config.renamed import SYNTHETIC
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.runs.folder import RunFolder
@@ -114,8 +113,8 @@ def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, i
     Raises:
         SkillBankError: nothing is there, or it holds no skills; the message suggests similar names.
     """
-    if str(path).startswith(SYNTHETIC):
-        return SkillFile(bank_family(str(path).removeprefix(SYNTHETIC))), None
+    if str(path).startswith("synthetic:"):
+        return SkillFile(bank_family(str(path).removeprefix("synthetic:"))), None
     path = Path(path)
     if not path.exists():
         raise SkillBankError(

@@ -12,10 +12,9 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
-from skill_ttrl.runs.lines import current_record, read_lines
 from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows, text_edit_rows
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
-from skill_ttrl.storage.jsonl import first_keys, whole_lines
+from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
 COLUMNS = (
@@ -43,7 +42,7 @@ EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 def records_inspection(path: Path, limit: int) -> Inspection:
     """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
     if figures := _table_of(path):
-        lines = len(read_lines(path))
+        lines = len(read_jsonl(path))
         return Inspection("records", str(path), {"lines": lines}, *figures)
     shown: list[dict[str, Any]] = []
     outcomes: list[EpisodeResult] = []
@@ -52,7 +51,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     for where, line in whole_lines(path, notes):
         record = _record(f"{path}, line {where.rpartition(':')[2]}", line)
         count += 1
-        row = _flatten(current_record(path, record, line)) if count <= limit else {}
+        row = _flatten(record) if count <= limit else {}
         if {"task", "steps", "stop_reason"} <= record.keys():
             outcome = _outcome(where, line)
             outcomes.append(outcome)
@@ -74,11 +73,11 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
     """Of files of figures, evaluations or steps, the whole as a table of figures; None: their lines are shown one by one."""
     first = first_keys(path)
     if {"label", "accuracy", "results"} <= first:
-        return evaluation_rows(read_lines(path))
+        return evaluation_rows(read_jsonl(path))
     if {"phase", "step", "applied", "report", "changes"} <= first:
-        return text_edit_rows(read_lines(path))
+        return text_edit_rows(read_jsonl(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
-        return step_rows(read_lines(path))
+        return step_rows(read_jsonl(path))
     return None
 
 

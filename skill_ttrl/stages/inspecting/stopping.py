@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.stop_rules import RULES, stop_step
 from skill_ttrl.stages.inspecting.inspection import Inspection
+from skill_ttrl.storage.jsonl import read_jsonl
 
 STEP = "step "
 """Prefix of the label of an evaluation during RL training."""
@@ -55,7 +55,7 @@ def look_back(path: str | Path) -> Stopping:
     if own.stop_rule is not None:
         stops[own.stop_rule] = stop_step(rows, own.stop_rule, own.stop_options)
     file = Path(path) / "evaluations.jsonl"
-    evaluations = read_lines(file)
+    evaluations = read_jsonl(file)
     return Stopping(len(rows), stops, accuracy_by_step(evaluations, len(rows)))
 
 

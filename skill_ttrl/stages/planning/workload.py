@@ -14,7 +14,6 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.runs.lines import current_record
 from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.stages.doctor.memory import items_of_episode, longest_turn, update_thirds
 from skill_ttrl.storage.jsonl import whole_lines
@@ -202,7 +201,7 @@ def _lengths(run: Run, metrics: list[dict[str, Any]]) -> Lengths:
 def _rollouts(path: Path) -> Iterator[dict[str, Any]]:
     """The RL rollouts of a run, one after another: the file may be larger than the memory."""
     for _, line in whole_lines(path, []) if path.exists() else ():
-        record = current_record(path, json.loads(line), line)
+        record = json.loads(line)
         if record["phase"] == "rl":
             yield record
 

@@ -14,9 +14,9 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import config_differences
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.statistics import PAIRED_TEST, paired_difference, verdict
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.voting.rewards import CONTROLS
 
 BASELINE, REINFORCED = "vote_sft", "rl"
@@ -122,7 +122,7 @@ def _difference(reinforced: Path, baseline: Path, config: SkillTTRLConfig) -> tu
 def _shares(path: Path) -> dict[str, float]:
     """Share of right samples by problem after training; empty without labels."""
     file = path / "evaluations.jsonl"
-    found: list[dict[str, Any]] = read_lines(file)
+    found: list[dict[str, Any]] = read_jsonl(file)
     after: list[dict[str, Any]] = next((line["results"] for line in found if line["label"] == "after"), [])
     if any(result["correct"] is None for result in after):
         return {}

@@ -15,13 +15,12 @@ from typing import Any
 
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.statistics import Interval, paired_difference, unpaired_difference
-from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
 """The figures that are compared, and their names in a table; {} is the number of samples."""
@@ -154,7 +153,7 @@ def _of_run(path: Path) -> Measured:
             "POLICY --document FILE --output FOLDER for each, then compare the folders."
         )
     file = path / "evaluations.jsonl"
-    lines = read_lines(file)
+    lines = read_jsonl(file)
     found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)
     if found is None:
         raise RunFolderError(f"{path} holds no evaluation yet. Go on with the run: --resume auto.")

@@ -9,11 +9,11 @@ from skill_ttrl.config import load_config
 from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary
 from skill_ttrl.statistics import Interval
+from skill_ttrl.storage.jsonl import read_jsonl
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +113,5 @@ def _optimization(path: Path, created: str) -> ListedRun:
 def _reached(path: Path) -> dict[str, float | None]:
     """avg@k of each evaluation that a run has made so far, by label."""
     file = path / "evaluations.jsonl"
-    lines = read_lines(file)
+    lines = read_jsonl(file)
     return {line.get("label", ""): line.get("accuracy") for line in lines}

@@ -15,12 +15,11 @@ from skill_ttrl.llm.models.weights import merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.identity import read_run_json
-from skill_ttrl.runs.lines import read_lines
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.stages.targets.trained import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
 """Files that are needed only to resume a run."""
@@ -87,7 +86,7 @@ def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
 
 def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str, Any]]:
     file = trained.run / "evaluations.jsonl"
-    lines = read_lines(file)
+    lines = read_jsonl(file)
     last, _ = newest(RunFolder.open(trained.run, lock=False))
     own = {f"step {saved['step']}"} if saved["phase"] == "rl" else set()
     if last is not None and last.path.name == trained.weights.name:

@@ -1,4 +1,4 @@
-"""One grammar: the same options everywhere, an example in each help, and an error that names the new one for each old option."""
+"""One grammar: the same options everywhere, and an example in each help."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from typer.testing import CliRunner
 
 from skill_ttrl.cli.main import app, main
 from skill_ttrl.cli.options import check_resume, is_scripted
-from skill_ttrl.cli.renamed import EXTRA, POSITIONAL, RENAMED
 from skill_ttrl.errors import ConfigError, RunFolderError
 
 ROOT = Path(__file__).parents[3]
 COMMANDS = dict(runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["commands"]())
-UNUSED = re.compile(r"\b(told|tries|beside|given up|kept|put down|gone on with|recipe|recipes)\b", re.IGNORECASE)
 
 
 def options(command: str) -> dict[str, object]:
@@ -31,33 +29,6 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *wo
     with pytest.raises(SystemExit) as left:
         main()
     return int(left.value.code or 0), " ".join(capsys.readouterr().err.split())
-
-
-@pytest.mark.parametrize(
-    ("command", "old", "new"), [(command, *each) for command, names in RENAMED.items() for each in names.items()]
-)
-def test_an_old_option_is_answered_by_the_name_of_the_new_one(
-    command: str, old: str, new: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = ["a", "b"] if old == EXTRA else [old, "x"]
-    code, said = run(monkeypatch, capsys, *command.split(), *words)
-    assert code == 2 and f"is now {new}." in said and f"skillttrl {command} --help" in said
-    assert "Usage" not in said and "Traceback" not in said
-    assert old not in options(command)
-    if new.startswith("--"):
-        assert new.split()[0] in options(command)
-
-
-@pytest.mark.parametrize(
-    ("command", "option", "argument"),
-    [(command, *each) for command, all_ in POSITIONAL.items() for each in all_.items()],
-)
-def test_an_argument_that_is_given_as_an_option_is_named(
-    command: str, option: str, argument: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, said = run(monkeypatch, capsys, *command.split(), option, "x")
-    assert code == 2 and f"is an argument here: skillttrl {command} {argument}" in said
-    assert any(each.param_type_name == "argument" and argument in each.metavar for each in COMMANDS[command].params)
 
 
 def test_an_option_that_never_was_stays_a_usage_error(
@@ -87,24 +58,6 @@ def test_one_name_means_one_thing() -> None:
         assert "-o" not in shorts or "--output" in shorts["-o"].opts  # type: ignore[attr-defined]
         assert "-n" not in shorts or {"--samples", "--rollouts-per-task"} & {*shorts["-n"].opts}  # type: ignore[attr-defined]
     assert known == {"--policy": {"POLICY"}, "--config": {"CONFIG"}, "--env-data": {"PATH"}}
-
-
-def test_help_does_without_some_words() -> None:
-    texts = {name: " ".join([each.help, *(p.help or "" for p in each.params)]) for name, each in COMMANDS.items()}
-    assert {name: UNUSED.findall(text) for name, text in texts.items() if UNUSED.search(text)} == {}
-
-
-def test_messages_do_without_some_words() -> None:
-    found = []
-    for path in (ROOT / "cli").rglob("*.py"):
-        for line in path.read_text(encoding="utf-8").splitlines():
-            names = path.name == "renamed.py"  # it names old options
-            found += (
-                []
-                if names
-                else [f"{path.name}: {text}" for text in re.findall(r'"([^"]*)"', line) if UNUSED.search(text)]
-            )
-    assert found == []
 
 
 def test_an_output_is_continued_unless_that_is_forbidden(tmp_path: Path) -> None:

@@ -86,9 +86,11 @@ def test_open_says_what_is_wrong(tmp_path: Path) -> None:
         RunFolder.open(tmp_path / "notes.txt")
     make(tmp_path / "a").close()
     info = json.loads((tmp_path / "a" / "run.json").read_text())
-    (tmp_path / "a" / "run.json").write_text(json.dumps(info | {"schema_version": 99, "skill_ttrl": "9.0"}))
-    with pytest.raises(RunFolderError, match=r"schema version 99, written by skill-ttrl 9.0.*reads schema 1"):
-        RunFolder.open(tmp_path / "a")
+    for version, by in ((99, "9.0"), (1, "0.1.0")):  # 1: of before settings and fields lost their former names
+        (tmp_path / "a" / "run.json").write_text(json.dumps(info | {"schema_version": version, "skill_ttrl": by}))
+        said = rf"schema version {version}, written by skill-ttrl {by}.*reads schema {SCHEMA_VERSION}.*choose another --output"
+        with pytest.raises(RunFolderError, match=said):
+            RunFolder.open(tmp_path / "a")
     (tmp_path / "a" / "run.json").write_text("[]")
     with pytest.raises(RunFolderError, match="Cannot read"):
         RunFolder.open(tmp_path / "a")
