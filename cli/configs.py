@@ -128,9 +128,9 @@ def configs_convert(
 
     Example: `skillttrl configs convert default.yaml -o mine.yaml`
     """
-    from skill_ttrl.stages.setup.convert import run
+    from skill_ttrl.compat.convert import convert
 
-    found, written = run(file, output), None if output is None else str(output)
+    found, written = convert(file, output), None if output is None else str(output)
     if as_json:
         parts = {"without_counterpart": found.without_counterpart, "different": found.different}
         keys = {name: [asdict(each) for each in part] for name, part in parts.items()}

@@ -13,22 +13,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from skill_ttrl.agents.prompt import PromptFormatter
     from skill_ttrl.answers import compute_reward, grade_answer
+    from skill_ttrl.compat.clients import BaseLLMClient, OpenAIChatClient
+    from skill_ttrl.compat.rollout_engine import RolloutEngine
+    from skill_ttrl.compat.skill_env import SimpleQAEnv, SkillEnv
+    from skill_ttrl.compat.skillopt import SkillOptTrainer
+    from skill_ttrl.compat.skillopt_config import SkillOptConfig
+    from skill_ttrl.compat.trainer import SkillTTRLTrainer
     from skill_ttrl.config import SkillTTRLConfig, load_config
-    from skill_ttrl.llm.rollout_engine import RolloutEngine
-    from skill_ttrl.optimize import (
-        BaseLLMClient,
-        Edit,
-        GateAction,
-        GateResult,
-        OpenAIChatClient,
-        Patch,
-        RawPatch,
-        RolloutResult,
-        SimpleQAEnv,
-        SkillEnv,
-        SkillOptConfig,
-        SkillOptTrainer,
-    )
+    from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
     from skill_ttrl.rl.advantages import (
         compute_gae_advantage,
         compute_grpo_advantage,
@@ -41,7 +33,6 @@ if TYPE_CHECKING:
     from skill_ttrl.skills.bank.bank import SkillBank
     from skill_ttrl.skills.merge.make import SkillMerger
     from skill_ttrl.skills.ops import OutputParser
-    from skill_ttrl.stages.trainer import SkillTTRLTrainer
     from skill_ttrl.trust import trusting
     from skill_ttrl.types import BankUpdate, Completion, Group, Skill, SkillOps, Step, Task, Trajectory, VoteResult
     from skill_ttrl.voting import (
@@ -128,12 +119,11 @@ _HOME = {
         "agents.prompt": "PromptFormatter",
         "answers": "compute_reward grade_answer",
         "config": "SkillTTRLConfig load_config",
-        "llm.rollout_engine": "RolloutEngine",
-        "optimize.skillrl.clients": "BaseLLMClient OpenAIChatClient",
-        "optimize.skillrl.env": "SkillEnv",
-        "optimize.skillrl.options": "SkillOptConfig",
-        "optimize.skillrl.qa": "SimpleQAEnv",
-        "optimize.skillrl.trainer": "SkillOptTrainer",
+        "compat.rollout_engine": "RolloutEngine",
+        "compat.clients": "BaseLLMClient OpenAIChatClient",
+        "compat.skillopt_config": "SkillOptConfig",
+        "compat.skill_env": "SimpleQAEnv SkillEnv",
+        "compat.skillopt": "SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
         "rl.advantages": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",
@@ -142,7 +132,7 @@ _HOME = {
         "skills.bank.bank": "SkillBank",
         "skills.merge.make": "SkillMerger",
         "skills.ops": "OutputParser",
-        "stages.trainer": "SkillTTRLTrainer",
+        "compat.trainer": "SkillTTRLTrainer",
         "trust": "trusting",
         "types": "BankUpdate Completion Group Skill SkillOps Step Task Trajectory VoteResult",
         "voting": "apply_original_gt apply_pseudo_labels apply_ttrl_gt batch_majority_vote compute_ttrl_metrics "

@@ -1,7 +1,7 @@
 """Keys of two published configs and their counterparts here: the first Skill-TTRL's YAML, and the JSON of SkillRL in Rust.
 
 One table each. `convert` reads whole files by them, `seed_sections` single settings in Python. Of a key without a counterpart the table
-says why, and what to set. docs/coming-from.md shows the tables.
+says why, and what to set.
 """
 
 from __future__ import annotations

@@ -26,15 +26,9 @@ if TYPE_CHECKING:
         build_scheduler,
     )
     from skill_ttrl.optimize.scores import compute_score, skill_hash
-    from skill_ttrl.optimize.skillrl.clients import BaseLLMClient, OpenAIChatClient
-    from skill_ttrl.optimize.skillrl.env import SkillEnv
-    from skill_ttrl.optimize.skillrl.options import SkillOptConfig
-    from skill_ttrl.optimize.skillrl.qa import SimpleQAEnv
-    from skill_ttrl.optimize.skillrl.trainer import SkillOptTrainer
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
 
 __all__ = [
-    "BaseLLMClient",
     "ConstantScheduler",
     "CosineScheduler",
     "Edit",
@@ -42,14 +36,9 @@ __all__ = [
     "GateResult",
     "LRScheduler",
     "LinearScheduler",
-    "OpenAIChatClient",
     "Patch",
     "RawPatch",
     "RolloutResult",
-    "SimpleQAEnv",
-    "SkillEnv",
-    "SkillOptConfig",
-    "SkillOptTrainer",
     "apply_edit",
     "apply_edit_with_report",
     "apply_patch",
@@ -65,16 +54,11 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
-        "skillrl.clients": "BaseLLMClient OpenAIChatClient",
         "documents.edits": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
-        "skillrl.env": "SkillEnv",
         "gating.gate": "evaluate_gate select_gate_score",
-        "skillrl.options": "SkillOptConfig",
-        "skillrl.qa": "SimpleQAEnv",
         "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",
         "scores": "compute_score skill_hash",
-        "skillrl.trainer": "SkillOptTrainer",
         "types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
     }.items()
     for name in names.split()

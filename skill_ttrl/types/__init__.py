@@ -328,7 +328,7 @@ def to_json(value: Any) -> str:
 
 
 def from_json(kind: type[T], text: str | bytes) -> T:
-    """Parse a value that `to_json` wrote, also under the names of earlier versions.
+    """Parse a value that `to_json` wrote.
 
     Raises:
         pydantic.ValidationError: the text is not a valid `kind`.

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.compat.rollout_engine import RolloutEngine
 from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import Backend, Request, Sampling, wait_for
@@ -20,7 +21,6 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.openai.client import CHAT, Client
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Message
 from tests.faulty_server import FaultyServer, requests_in

@@ -14,6 +14,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from skill_ttrl.compat.rollout_engine import RolloutEngine
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -21,7 +22,6 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
-from skill_ttrl.llm.rollout_engine import RolloutEngine
 from skill_ttrl.llm.vllm.engine import DUMP
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
 from skill_ttrl.llm.vllm.updates import score

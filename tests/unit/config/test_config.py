@@ -108,13 +108,6 @@ def test_misspelt_key_of_an_override_is_answered_too() -> None:
         load_config({}, ["rl.stesp=3"])
 
 
-def test_keys_that_were_removed_say_what_to_do() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config({"rl": {"dual_clip": 3.0}, "eval": {"bootstrap_samples": 100}})
-    assert "rl.dual_clip: this key was removed." in str(caught.value)
-    assert "eval.bootstrap_samples: this key was removed. All intervals are score intervals" in str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.compat.convert import convert, convert_config
 from skill_ttrl.config import load_config
-from skill_ttrl.config.convert import convert_config
 from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL, SKILLRL_RUST
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.stages.setup.convert import run
 from skill_ttrl.stages.setup.defaults import with_epochs
 
 FIRST = """
@@ -117,12 +116,12 @@ def test_what_is_written_is_the_config_and_names_these_keys(
     name: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     file: Path = request.getfixturevalue(name)
-    found = run(file, tmp_path / "ours.yaml")
+    found = convert(file, tmp_path / "ours.yaml")
     assert load_config(tmp_path / "ours.yaml") == found.config
     head = [line for line in (tmp_path / "ours.yaml").read_text().splitlines() if line.startswith("# ")]
     assert len(head) == 1 + len(found.without_counterpart) + len(found.different)
     with pytest.raises(RunFolderError, match="exists already"):
-        run(file, tmp_path / "ours.yaml")
+        convert(file, tmp_path / "ours.yaml")
 
 
 def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
     assert config.skills is not None and config.skills.merger == "heuristic" and config.endpoints.merger is None
     assert config.model.lora is None and config.runtime.nproc is None and config.skills.fallback == "none"
     (tmp_path / "b.yaml").write_text("algorithm: {adv_estimator: gae}\n")
-    assert run(tmp_path / "b.yaml").config.rl.critic is not None
+    assert convert(tmp_path / "b.yaml").config.rl.critic is not None
 
 
 @pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
@@ -142,14 +141,6 @@ def test_each_key_leads_somewhere_or_says_why_not(table: Any) -> None:
     for name, key in table.items():
         assert key.paths or key.note, name
         assert not key.note.endswith("."), name
-
-
-@pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
-def test_the_page_has_a_row_for_each_key(table: Any) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
-    for name, key in table.items():
-        paths = ", ".join(f"`{path}`" for path in key.paths) or "-"
-        assert f"| `{name}` | {paths} | {key.note} |\n" in page
 
 
 @pytest.mark.parametrize(
@@ -173,7 +164,7 @@ def test_the_page_has_a_row_for_each_key(table: Any) -> None:
 def test_bad_files_are_refused_and_nothing_is_written(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(text)
     with pytest.raises(ConfigError, match=f"(?s){problem}") as raised:
-        run(tmp_path / "a.yaml", tmp_path / "ours.yaml")
+        convert(tmp_path / "a.yaml", tmp_path / "ours.yaml")
     assert "secret" not in str(raised.value) and not (tmp_path / "ours.yaml").exists()
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.compat.clients import BaseLLMClient, metered
+from skill_ttrl.compat.env_rollouts import ClientChat
 from skill_ttrl.config import EndpointConfig
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.llm.openai.ledger import Ledger
-from skill_ttrl.optimize.chat import metered
-from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
-from skill_ttrl.optimize.skillrl.env_rollouts import ClientChat
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 

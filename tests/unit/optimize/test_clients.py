@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from skillrl.llm.openai_client import OpenAIChatClient as TheirClient
 
+from skill_ttrl import BaseLLMClient, OpenAIChatClient
 from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.optimize import BaseLLMClient, OpenAIChatClient
 from tests.faulty_server import FaultyServer
 
 REFUSED: tuple[int, dict[str, str], Any] = (

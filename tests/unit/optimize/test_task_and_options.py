@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skillrl.envs.qa import SimpleQAEnv as TheirEnv
 
+from skill_ttrl import BaseLLMClient, RolloutResult, SimpleQAEnv, SkillEnv, SkillOptConfig
 from skill_ttrl.errors import ConfigError, SplitError
-from skill_ttrl.optimize import BaseLLMClient, RolloutResult, SimpleQAEnv, SkillEnv, SkillOptConfig
 
 
 class Says(BaseLLMClient):

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import skillrl
 
+from skill_ttrl import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
+from skill_ttrl.compat.skillopt import COMMAND_ONLY
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
-from skill_ttrl.optimize import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
-from skill_ttrl.optimize.skillrl.trainer import COMMAND_ONLY
 from skill_ttrl.stages.inspecting.inspect_optimize import optimize_inspection, step_inspection
 
 RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")

@@ -18,12 +18,12 @@ from skill_ttrl import (
     SkillTTRLConfig,
     SkillTTRLTrainer,
 )
+from skill_ttrl.compat import rollout_engine
+from skill_ttrl.compat import trainer as trainers
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm import rollout_engine
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages import trainer as trainers
 from skill_ttrl.types import BankUpdate, from_json, to_json
 from tests.scripted_backend import ScriptedBackend
 

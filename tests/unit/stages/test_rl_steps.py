@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import load_config
 from skill_ttrl.envs.math.env import MathEnv
 from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.trainer import SkillTTRLTrainer
 from skill_ttrl.stages.training.step import select_training_samples, step_tasks
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import majority_vote

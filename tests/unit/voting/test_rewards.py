@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, ExtensionError
 from skill_ttrl.stages import train
-from skill_ttrl.stages.trainer import SkillTTRLTrainer
 from skill_ttrl.types import Group, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 from skill_ttrl.voting.rewards import RewardManager, build_reward

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
@@ -19,7 +20,6 @@ from skill_ttrl.rl.algorithms.votes.scrl import NEGATIVES, POSITIVE
 from skill_ttrl.rl.algorithms.votes.ttpo import AGREEING
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
-from skill_ttrl.stages.trainer import SkillTTRLTrainer
 
 Samples = Callable[..., TrainingSamples]
 PLAIN: dict[str, Any] = {"vote_strategy": "majority", "action_parser": "action", "multi_turn": True}

@@ -16,6 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 import skill_ttrl
+from skill_ttrl.compat.clients import BaseLLMClient
+from skill_ttrl.compat.env_rollouts import RAISED, ClientChat, EnvRollouts
+from skill_ttrl.compat.skill_env import SkillEnv
+from skill_ttrl.compat.skillopt_config import SkillOptConfig
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
@@ -26,10 +30,6 @@ from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.optimizers import prompt_texts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.scores import compute_score, content_hash, skill_hash
-from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
-from skill_ttrl.optimize.skillrl.env import SkillEnv
-from skill_ttrl.optimize.skillrl.env_rollouts import RAISED, ClientChat, EnvRollouts
-from skill_ttrl.optimize.skillrl.options import SkillOptConfig
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import PLACES, Templates
 from skill_ttrl.storage.append_log import AppendLog

@@ -15,6 +15,9 @@ from skill_ttrl.config.section import explain_problem
 from skill_ttrl.config.seed_keys import DEMONSTRATIONS, FIRST_SKILL_TTRL, SKILLRL_RUST, Key
 from skill_ttrl.config.yaml_text import read_mapping
 from skill_ttrl.errors import ConfigError, did_you_mean
+from skill_ttrl.rl.algorithms import build_algorithm
+from skill_ttrl.rl.losses import build_loss
+from skill_ttrl.storage.files import write_new
 
 Data = dict[str, Any]
 
@@ -152,6 +155,25 @@ def _read(path: Path) -> str:
         raise ConfigError(
             f"A config of {names} was expected in {path}, but {why}. Name its YAML or JSON file."
         ) from None
+
+
+def convert(path: str | Path, output: str | Path | None = None) -> Converted:
+    """Convert a config, and write it whole or not at all.
+
+    Args:
+        path: see `convert_config`.
+        output: file to write, which must not be there; None: nothing is written.
+
+    Raises:
+        ConfigError: no such file, neither of the two systems, or a value that no config of ours can have.
+        RunFolderError: `output` exists, or cannot be written.
+    """
+    found = convert_config(path)
+    build_loss(found.config.rl.loss)  # options of both are checked when they are built
+    build_algorithm(found.config.rl.algorithm)
+    if output is not None:
+        write_new(Path(output), found.text())
+    return found
 
 
 def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -9,10 +9,10 @@ from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import Any
 
+from skill_ttrl.compat.clients import BaseLLMClient
+from skill_ttrl.compat.skill_env import SkillEnv
 from skill_ttrl.errors import EndpointError, EnvError, SkillTTRLError, SplitError
 from skill_ttrl.optimize.calls import ONE_REQUEST, Item, Reply
-from skill_ttrl.optimize.skillrl.clients import BaseLLMClient
-from skill_ttrl.optimize.skillrl.env import SkillEnv
 from skill_ttrl.optimize.types import RolloutResult
 
 STAGES = {"analyst": "analyst", "merge": "merge"}

@@ -1,1 +1,0 @@
-"""The names of PyPI `skillrl` for its users: environment, clients, config and trainer."""
