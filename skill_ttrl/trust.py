@@ -116,8 +116,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"
         elif key == "vllm.weight_transfer_dir":
             found[key] = f"write weights to the folder {value}"
-        elif key == "vllm.weight_transfer_address":
-            found[key] = f"offer weights on the network, at {value}"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = (
                 f"send prompts to your default openai address, or that of endpoints.policy, for the model {value[7:]}"

@@ -39,13 +39,8 @@ class VLLMConfig(Section):
     max_logprob_diff: float | None = Field(default=None, gt=0)
     """Largest mean difference (nats a token) between the log-probs of engine and learner on the probe after an update; a
     larger one ends the run. None: 0.001 for float32, else 0.1."""
-    weight_transfer: Literal["file", "broadcast"] = "file"
-    """How all weights reach a server. `file`: through a folder, for servers on this machine or with a shared file system.
-    `broadcast`: over the network, for servers on other machines (NCCL where both sides have a GPU of their own, else gloo)."""
     weight_transfer_dir: str | None = None
     """Where weights for a server are put; it must see the same folder. None: shared memory, else the temporary folder."""
-    weight_transfer_address: str | None = None
-    """For `weight_transfer=broadcast`: name or address of this machine that the servers reach, at any port. None: 127.0.0.1."""
     start_timeout: float = Field(default=600, gt=0)
     """Seconds in which a server must answer that it is ready, at the start or when it has been started again."""
 
@@ -58,19 +53,4 @@ class VLLMConfig(Section):
     def _servers_are_named(self) -> VLLMConfig:
         if self.servers and self.mode != "server":
             raise ValueError("servers are for mode=server; set vllm.mode=server, or leave them out")
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_broadcast(self) -> VLLMConfig:
-        if self.weight_transfer == "broadcast" and self.mode != "server":
-            raise ValueError(
-                "weight_transfer=broadcast is for mode=server; an engine in this process takes weights as they are"
-            )
-        if self.weight_transfer == "broadcast" and self.weight_sync == "lora":
-            raise ValueError(
-                "weight_sync=lora hands adapters over as files, so it cannot go with weight_transfer=broadcast; set "
-                "vllm.weight_sync=full, or vllm.weight_transfer=file and a folder that the servers see (weight_transfer_dir)"
-            )
-        if self.weight_transfer_address is not None and self.weight_transfer != "broadcast":
-            raise ValueError("weight_transfer_address is for weight_transfer=broadcast; set that too, or leave it out")
         return self

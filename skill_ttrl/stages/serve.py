@@ -1,35 +1,38 @@
-"""`skillttrl serve`: vLLM servers for a model, looked at beforehand so that what cannot work is said before anything starts."""
+"""`skillttrl serve`: one vLLM server for a model, in the foreground. Restarting it is the work of whoever runs it: systemd, Docker.
+
+What cannot work is refused before anything starts.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
+from types import FrameType, SimpleNamespace
 from typing import Any
-from urllib.parse import urlsplit
 
 import skill_ttrl
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.cores import cores
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost
-from skill_ttrl.llm.vllm.servers.supervise import Job
+from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
 from skill_ttrl.llm.vllm.servers.transfer import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.storage.jsonl import parse_json
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
-SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching sleep start_timeout"
+SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching"
 """Settings of a recipe's section `vllm` that a server has by the same name."""
+EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
+"""How this machine reaches a server that listens everywhere."""
 ASK_TIMEOUT = 180.0
 """Seconds in which an interpreter must say what it has."""
 QUESTION = """
@@ -50,18 +53,15 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """Model to serve, and settings of its servers. `of_recipe` reads them from a recipe."""
+    """Model to serve, and settings of its server. `of_recipe` reads them from a recipe."""
 
     model: str
     """A model's folder, a model of the hub as OWNER/NAME, or a run or checkpoint of ours."""
     revision: str | None = None
-    replicas: int = 1
     host: str = "127.0.0.1"
     port: int = 8000
-    """Of the first server; the others follow."""
     python: str = sys.executable
     """Interpreter of the environment that has vLLM."""
-    log_dir: Path = Path("runs/serve")
     dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
@@ -75,12 +75,8 @@ class Serving:
     lora_modules: tuple[str, ...] = ()
     """Names of the layers that take adapters; none: those of a decoder block."""
     sleep: bool = False
-    gpus: tuple[str, ...] = ()
-    """Ids, `tensor_parallel_size` for each server; none: counted from the first."""
     transfer: str | None = None
     """The folder in which weights pass (`vllm.weight_transfer_dir`)."""
-    start_timeout: float = 600.0
-    """Seconds in which a server must be ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +89,7 @@ class Interpreter:
 
 
 def serving_of(
-    model: str | None, recipe: str | None = None, overrides: Sequence[str] = (), *, log_dir: Path, **settings: Any
+    model: str | None, recipe: str | None = None, overrides: Sequence[str] = (), *, output: Path, **settings: Any
 ) -> Serving:
     """Choose the model to serve and its settings: as the recipe says, else by the defaults of `Serving`; `settings` that are not None come before.
 
@@ -103,18 +99,18 @@ def serving_of(
         ConfigError: neither model nor recipe, or overrides without a recipe.
     """
     if recipe is not None:
-        serving = of_recipe(load_config(recipe, overrides), log_dir, model)
+        serving = of_recipe(load_config(recipe, overrides), output, model)
     elif model is None or overrides:
         raise ConfigError("Say what to serve: a MODEL, or a recipe with --config, for which --set is.")
     else:
-        serving = Serving(model, log_dir=log_dir)
+        serving = Serving(model)
     return replace(serving, **{name: value for name, value in settings.items() if value is not None})
 
 
-def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) -> Serving:
-    """Servers of a recipe, for `model` in place of its own where one is named.
+def of_recipe(config: SkillTTRLConfig, output: Path, model: str | None = None) -> Serving:
+    """The server of a recipe, for `model` in place of its own where one is named.
 
-    The built-in model, which is in no folder, is made as training makes it and written below `log_dir`.
+    The built-in model, which is in no folder, is made as training makes it and written to `output`.
     """
     from skill_ttrl.config import BUILTIN
     from skill_ttrl.llm.context import BackendSettings
@@ -126,30 +122,30 @@ def of_recipe(config: SkillTTRLConfig, log_dir: Path, model: str | None = None) 
     positions = getattr(load_model_config(own), "max_position_embeddings", None)
     path = model or own.path
     if path == BUILTIN:
-        path = str(_written(config, log_dir / "model"))
+        path = str(_written(config, output))
     same = set(SHARED.split())
     if "gpu_memory_utilization" in vllm.model_fields_set:  # the default is for a GPU that the learner is on, too
         same.add("gpu_memory_utilization")
     return Serving(
         path,
         revision=None if model else own.revision,
-        log_dir=log_dir,
         max_model_len=engine_length(BackendSettings.of(config), positions),
         lora=None if lora is None else lora.r,
         lora_modules=() if lora is None or isinstance(lora.target_modules, str) else tuple(lora.target_modules),
+        sleep=vllm.enable_sleep_mode,
         transfer=vllm.weight_transfer_dir,
         **vllm.model_dump(include=same),
     )
 
 
-def plan(serving: Serving) -> list[Job]:
-    """The servers to start, after everything that can be looked at was.
+def plan(serving: Serving) -> tuple[str, ...]:
+    """The command of the server, after everything that can be looked at was; see `LAUNCHER`.
 
     Raises:
-        ConfigError: a port is taken, the host needs a key, there are too few GPUs, or no such interpreter.
+        ConfigError: the port is taken, the host needs a key, there are too few GPUs, or no such interpreter.
         MissingDependencyError: the interpreter has no vLLM.
         ModelError: there is no such model, or it is no whole one.
-        RunFolderError: a run has no checkpoint yet, or logs cannot be written.
+        RunFolderError: a run has no checkpoint yet.
     """
     if not is_localhost(serving.host) and not given_key():
         raise ConfigError(
@@ -163,39 +159,58 @@ def plan(serving: Serving) -> list[Job]:
             f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/models.md says which set), or name the "
             "interpreter of an environment that has it: skillttrl serve MODEL --python OTHER/bin/python."
         )
-    gpus = _shares(serving, found)
-    if not gpus[0]:
+    if 0 < found.gpus < serving.tensor_parallel_size:
+        raise ConfigError(
+            f"The server needs {serving.tensor_parallel_size} GPUs, and {serving.python} sees {found.gpus}. Lower tensor_parallel_size, "
+            "or see CUDA_VISIBLE_DEVICES."
+        )
+    if not found.gpus:
         _check_heads(model)
-    ports = _ports(serving)
-    for port in ports:
-        _check_free(serving.host, port)
-    folder = weight_transfer_dir(serving.transfer)
-    with wrap_os_errors("make", serving.log_dir):
-        serving.log_dir.mkdir(parents=True, exist_ok=True)
-    ready = replace(serving, model=model, dtype="float32" if serving.dtype == "auto" and not gpus[0] else serving.dtype)
-    jobs = []
-    for port, share in zip(ports, gpus, strict=True):
-        environment = {"CUDA_VISIBLE_DEVICES": share} if share else {}
-        if not share and serving.replicas > 1 and "OMP_NUM_THREADS" not in os.environ:
-            environment["OMP_NUM_THREADS"] = str(max(1, cores() // serving.replicas))
-        address = f"http://{_reachable(serving.host)}:{port}"
-        log = serving.log_dir / f"server-{port}.log"
-        jobs.append(Job(address, _command(ready, port, folder), log.absolute(), environment, share))
-    return jobs
+    _check_free(serving.host, serving.port)
+    dtype = "float32" if serving.dtype == "auto" and not found.gpus else serving.dtype
+    return _command(replace(serving, model=model, dtype=dtype), weight_transfer_dir(serving.transfer))
 
 
-@contextmanager
-def keyed(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """The servers with the key that they are to ask for: the environment's, else one that is drawn for this user's clients.
+def run(serving: Serving, notice: Callable[[str], None]) -> None:
+    """Run the server until it ends, or until this process gets SIGINT, SIGTERM or SIGHUP, which it gets too.
+
+    The key is the environment's, else one that is drawn for this user's clients.
 
     Raises:
-        ConfigError: a drawn key cannot be written.
+        ModelError: the server ended by itself. Otherwise as `plan`, and `ConfigError` where a drawn key cannot be written.
     """
-    if given_key():
-        yield list(jobs)
-        return
-    with drawn_key([urlsplit(job.address).port or 0 for job in jobs]) as key:
-        yield [replace(job, environment={**job.environment, KEY_VARIABLE: key}) for job in jobs]
+    command, stopped = plan(serving), list[int]()
+    with ExitStack() as stack:
+        key = given_key() or stack.enter_context(drawn_key([serving.port]))
+        # A session of its own: a Ctrl-C reaches it through us alone, and its children can be ended with it.
+        server = subprocess.Popen(command, env={**os.environ, KEY_VARIABLE: key}, start_new_session=True)
+        stack.callback(_end_group, server)
+
+        def stop(signum: int, frame: FrameType | None) -> None:
+            stopped.append(signum)
+            server.send_signal(signal.SIGTERM)
+
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            stack.callback(signal.signal, signum, signal.signal(signum, stop))
+        host = EVERYWHERE.get(serving.host, f"[{serving.host}]" if ":" in serving.host else serving.host)
+        address = f"http://{host}:{serving.port}"
+        notice(
+            f"Starting {address}. Once it is ready, use it with: --set rollout.backend=vllm --set vllm.mode=server "
+            f"--set 'vllm.servers=[{address}]'. Ctrl-C stops it."
+        )
+        if not given_key():
+            notice(
+                f"It requires a key. Skill-TTRL finds it by itself; for other clients it is in {key_file(serving.port)}."
+            )
+        code = server.wait()
+    if not stopped:
+        raise ModelError(f"The vLLM server at {address} ended with exit code {code}; its own messages are above.")
+
+
+def _end_group(server: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(server.pid, signal.SIGKILL)
+    server.wait()
 
 
 def find_model(path: str) -> str:
@@ -245,11 +260,9 @@ def ask_interpreter(python: str) -> Interpreter:
         raise ConfigError(f"{python} cannot be asked what its environment has: {why}") from None
 
 
-def _command(serving: Serving, port: int, folder: Path) -> tuple[str, ...]:
-    """The command of one server; see `LAUNCHER`."""
-    ours = {"replicas", "log_dir", "python", "gpus", "transfer", "start_timeout"}
-    options = {name: value for name, value in asdict(serving).items() if name not in ours}
-    options |= {"port": port, "weight_transfer_dir": str(folder), "parent": os.getpid()}
+def _command(serving: Serving, folder: Path) -> tuple[str, ...]:
+    options = {name: value for name, value in asdict(serving).items() if name not in ("python", "transfer")}
+    options |= {"weight_transfer_dir": str(folder), "parent": os.getpid()}
     return serving.python, str(LAUNCHER), json.dumps(options)
 
 
@@ -268,15 +281,6 @@ def _check_heads(model: str) -> None:
         )
 
 
-def _ports(serving: Serving) -> list[int]:
-    ports = list(range(serving.port, serving.port + serving.replicas))
-    if ports[-1] > 65535:
-        raise ConfigError(
-            f"{serving.replicas} servers from port {serving.port} on need ports up to {ports[-1]}. Lower --port."
-        )
-    return ports
-
-
 def _check_free(host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -285,32 +289,9 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"Port {port} of {host} cannot be taken: {error.strerror}. Nothing was started. Give another first port "
+                f"Port {port} of {host} cannot be taken: {error.strerror}. Nothing was started. Give another "
                 "with --port, or end what uses it."
             ) from None
-
-
-def _reachable(host: str) -> str:
-    """An address at which this machine finds a server that listens on `host`."""
-    everywhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
-    return everywhere.get(host, f"[{host}]" if ":" in host else host)
-
-
-def _shares(serving: Serving, found: Interpreter) -> list[str]:
-    """The GPUs of each server, as CUDA_VISIBLE_DEVICES wants them; empty texts where there is none."""
-    own = serving.tensor_parallel_size
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    ids: Sequence[str] = serving.gpus or (visible.split(",") if visible else [str(each) for each in range(found.gpus)])
-    if not found.gpus:
-        if serving.gpus:
-            raise ConfigError(f"--gpu {' '.join(serving.gpus)}: the torch of {serving.python} finds no GPU here.")
-        return [""] * serving.replicas
-    if len(ids) < own * serving.replicas:
-        raise ConfigError(
-            f"{serving.replicas} servers with {own} GPUs each need {own * serving.replicas}, and there are {len(ids)} "
-            f"({', '.join(ids)}). Lower --replicas, or tensor_parallel_size."
-        )
-    return [",".join(ids[place * own : (place + 1) * own]) for place in range(serving.replicas)]
 
 
 def _written(config: SkillTTRLConfig, folder: Path) -> Path:

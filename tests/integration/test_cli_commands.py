@@ -378,7 +378,7 @@ def test_mistakes_with_models(tiny_yaml: Path, tmp_path: Path) -> None:
     run = ("rl", tiny_yaml, "-o", tmp_path / "run")
     refused(skillttrl(*run, "--policy", tmp_path / "nowhere"), 5, "There is no folder")
     (tmp_path / "empty").mkdir()
-    refused(skillttrl(*run, "--policy", tmp_path / "empty"), 5, "not a whole model")
+    refused(skillttrl(*run, "--policy", tmp_path / "empty"), 5, "config.json cannot be used")
     refused(skillttrl(*run, "--set", "runtime.device=cuda:99"), 5, "cuda:99")
     refused(skillttrl(*run, "--set", f"rl.reward=model:{tmp_path / 'nowhere'}"), 5, "Cannot load the reward model")
     assert not (tmp_path / "run").exists()

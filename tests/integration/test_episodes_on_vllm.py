@@ -6,11 +6,6 @@ last test kills it.
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +30,7 @@ from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Group, Trajectory
 from tests.faulty_server import requests_in
 from tests.integration.test_cli_commands import skillttrl
-from tests.integration.test_vllm_server import free_port
+from tests.vllm_server import VLLMServer
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -113,13 +108,16 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Policy:
 
 @dataclass
 class Served:
-    address: str
-    state: Path
+    server: VLLMServer
+    transfer: Path
+
+    @property
+    def address(self) -> str:
+        return self.server.address
 
     @property
     def settings(self) -> tuple[str, ...]:
-        folder = self.state.parent / "transfer"
-        return "vllm.mode=server", f"vllm.servers=[{self.address}]", f"vllm.weight_transfer_dir={folder}"
+        return "vllm.mode=server", f"vllm.servers=[{self.address}]", f"vllm.weight_transfer_dir={self.transfer}"
 
     @property
     def running(self) -> int:
@@ -132,27 +130,15 @@ class Served:
 
     @property
     def pid(self) -> int:
-        return int(json.loads(self.state.read_text())["servers"][0]["pid"])
+        return self.server.pid
 
 
 @pytest.fixture(scope="module")
 def served(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    logs = tmp_path_factory.mktemp("served")
-    options = ["--port", free_port(), "--max-model-len", 1024, "--max-num-seqs", 64, "--log-dir", logs, "--json"]
-    options += ["--weight-transfer-dir", logs / "transfer"]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", policy.weights, *options]
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        yield Served(json.loads("".join(lines))["servers"][0]["address"], logs / "servers.json")
-    finally:
-        process.terminate()
-        process.wait(60)
+    folder = tmp_path_factory.mktemp("served")
+    words = ["--max-model-len", 1024, "--max-num-seqs", 64, "--weight-transfer-dir", folder / "transfer"]
+    with VLLMServer(policy.weights, *words, log=folder / "log") as server:
+        yield Served(server, folder / "transfer")
 
 
 @pytest.fixture(params=["engine", "server"])
@@ -353,7 +339,7 @@ def test_a_server_that_is_killed_under_episodes_loses_none(
     def kill(trajectory: Trajectory) -> None:
         ended.append(trajectory)
         if len(ended) == 4:
-            threading.Thread(target=os.kill, args=(before, signal.SIGKILL)).start()
+            threading.Thread(target=served.server.kill_and_start_again).start()
 
     try:
         worker = made.worker.with_bank(made.bank.view())

@@ -6,9 +6,6 @@ The model has random weights, so nothing that it says makes sense: only its form
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +25,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Skill, Step
+from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
@@ -42,35 +40,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
     shape = BuiltinConfig(hidden_size=64, layers=1, heads=2, max_positions=POSITIONS)
     tokenizer = build_tokenizer(["Compute 12+34."])
     save_model(build_model(shape, tokenizer, seed=0), tokenizer, folder / "model")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    options = [
-        "--max-model-len",
-        POSITIONS,
-        "--max-num-seqs",
-        16,
-        "--log-dir",
-        folder / "logs",
-        "--json",
-        "--port",
-        port,
-    ]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options]
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        url = json.loads("".join(lines))["servers"][0]["address"] + "/v1"
+    words = ["--max-model-len", POSITIONS, "--max-num-seqs", 16]
+    with VLLMServer(folder / "model", *words, log=folder / "log") as server:
+        url = f"{server.address}/v1"
         (model,) = httpx.get(f"{url}/models", headers=key_headers(url), trust_env=False).json()["data"]
         yield EndpointConfig(model=model["id"], base_url=url, max_tokens=300, max_retries=0)
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig, tmp_path: Path) -> None:

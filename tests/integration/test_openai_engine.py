@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +29,7 @@ from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import skillttrl
 from tests.integration.test_evaluate_command import problems
-from tests.integration.test_vllm_server import free_port
+from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
@@ -63,33 +60,11 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     for parameter in model.parameters():  # far from flat, so that greedy texts have no ties
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
     save_model(model, tokenizer, folder / "model")
-    options = [
-        "--port",
-        free_port(),
-        "--max-model-len",
-        512,
-        "--max-num-seqs",
-        64,
-        "--log-dir",
-        folder / "logs",
-        "--json",
-    ]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        address = json.loads("".join(lines))["servers"][0]["address"]
+    words = ["--max-model-len", 512, "--max-num-seqs", 64]
+    with VLLMServer(folder / "model", *words, log=folder / "log") as server:
+        address = server.address
         models = httpx.get(f"{address}/v1/models", headers=key_headers(address), trust_env=False).json()["data"]
         yield Engine(address, models[0]["id"], HFBackend(model.eval(), tokenizer))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
 
 
 def client(engine: Engine, url: str | None = None, ledger: Ledger | None = None, **fields: Any) -> Client:

@@ -6,17 +6,14 @@ That the sampler has the learner's weights is seen by its log-probs: those of ev
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.integration.test_ranks import command
 from tests.ranks import run_ranks
+from tests.vllm_server import VLLMServer
 
 pytest.importorskip("vllm")
 pytestmark = pytest.mark.vllm
@@ -55,25 +52,9 @@ def test_each_rank_has_an_engine_that_follows_the_shards(tiny_yaml: Path, tmp_pa
 
 @pytest.fixture
 def server(tiny_yaml: Path, tmp_path: Path) -> Iterator[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     given = [word for each in SETTINGS for word in ("--set", each)]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", "--config", str(tiny_yaml), *given]
-    command += ["--port", str(port), "--log-dir", str(tmp_path / "logs"), "--json"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        told: dict[str, Any] = json.loads("".join(lines))
-        yield told["servers"][0]["address"]
-    finally:
-        process.terminate()
-        process.wait(60)
+    with VLLMServer("--config", tiny_yaml, *given, "-o", tmp_path / "model", log=tmp_path / "log") as server:
+        yield server.address
 
 
 def test_a_server_is_given_whole_weights_of_all_ranks(server: str, tiny_yaml: Path, tmp_path: Path) -> None:

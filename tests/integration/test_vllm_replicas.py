@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,25 +19,13 @@ from skill_ttrl.llm.models.load import LoadedModel, save_model
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
 from tests.integration.test_vllm_server import CLOSE, QUESTIONS, SHAPE, largest_difference, move
+from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
 
 CALLERS, CALLS, SAMPLES = 4, 6, 2
 VERSIONS = 3
-
-
-def two_free_ports() -> int:
-    """The first of two neighbouring ports that are free."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = int(first.getsockname()[1])
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
 
 
 @pytest.fixture(scope="module")
@@ -55,35 +37,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The state file of `skillttrl serve --replicas 2`."""
+def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VLLMServer, VLLMServer]]:
     logs = tmp_path_factory.mktemp("logs")
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", model, "--replicas", 2, "--port", two_free_ports()]
-    command += [
-        "--max-model-len",
-        512,
-        "--max-num-seqs",
-        64,
-        "--log-dir",
-        logs,
-        "--weight-transfer-dir",
-        logs / "weights",
-    ]
-    process = subprocess.Popen([*map(str, command), "--json"], stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert any(line == "}\n" for line in process.stdout)
-        yield logs / "servers.json"
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
+    words = ["--max-model-len", 512, "--max-num-seqs", 64, "--weight-transfer-dir", model.parent / "weights"]
+    first, second = (VLLMServer(model, *words, log=logs / name) for name in ("first", "second"))
+    with first, second:
+        yield first, second
 
 
-def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: Path, servers: Path) -> None:
-    addresses = [each["address"] for each in json.loads(servers.read_text())["servers"]]
+def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(
+    model: Path, servers: tuple[VLLMServer, VLLMServer]
+) -> None:
+    addresses = [each.address for each in servers]
     config = SkillTTRLConfig.model_validate({"model": {"path": str(model)}})
-    how = {"mode": "server", "servers": addresses, "weight_transfer_dir": str(servers.parent / "weights")}
+    how = {"mode": "server", "servers": addresses, "weight_transfer_dir": str(model.parent / "weights")}
     config = config.model_copy(update={"vllm": config.vllm.model_validate({**how, "start_timeout": 240})})
     tokenizer, notices = build_tokenizer(QUESTIONS), list[str]()
     learner = LoadedModel(build_model(SHAPE, tokenizer, seed=0), tokenizer)
@@ -103,7 +70,6 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: 
             first_done.release()
         return found
 
-    before = {each["pid"] for each in json.loads(servers.read_text())["servers"]}
     with ThreadPoolExecutor(CALLERS) as pool:
         callers = [pool.submit(call, number) for number in range(CALLERS)]
         for version in range(1, VERSIONS + 1):
@@ -112,7 +78,7 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: 
             versions.append(copy.deepcopy(learner.model))
             backend.update_weights(version)
             if version == 2:
-                os.kill(min(before), signal.SIGKILL)
+                servers[0].kill_and_start_again()
         calls = [each for caller in callers for each in caller.result()]
 
     assert len(calls) == CALLERS * CALLS and all(len(each) == len(QUESTIONS) for each in calls)
@@ -124,4 +90,3 @@ def test_weights_change_under_load_and_a_server_dies_and_nothing_is_lost(model: 
         assert largest_difference(LoadedModel(versions[version], tokenizer), generations) < CLOSE
     assert len(seen) > 1, "calls before and after an update"
     assert any("sent again" in text or "given the weights" in text for text in notices)
-    assert {each["pid"] for each in json.loads(servers.read_text())["servers"]} != before, "it was started again"

@@ -1,4 +1,4 @@
-"""A real vLLM server under `skillttrl serve`: it samples what the learner has, also when it is killed in the middle.
+"""A real vLLM server under `skillttrl serve`: it samples what the learner has, also when it is killed in the middle and started again.
 
 One server for the whole file, with a key. Order matters in two places, and the tests say so.
 """
@@ -6,11 +6,6 @@ One server for the whole file, with a key. Order matters in two places, and the 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -32,6 +27,7 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
+from tests.vllm_server import VLLMServer
 
 pytestmark = pytest.mark.vllm
 pytest.importorskip("vllm")
@@ -47,16 +43,18 @@ QUESTIONS = [f"Compute {number}+{3 * number}." for number in range(11, 43)]
 class Served:
     """The server of this file, and what was said about it."""
 
-    address: str
+    server: VLLMServer
     model: Path
     folder: Path
-    state: Path
-    process: subprocess.Popen[str]
     notices: list[str] = field(default_factory=list)
 
     @property
+    def address(self) -> str:
+        return self.server.address
+
+    @property
     def pid(self) -> int:
-        return int(json.loads(self.state.read_text())["servers"][0]["pid"])
+        return self.server.pid
 
     @property
     def client(self) -> httpx.Client:
@@ -65,52 +63,22 @@ class Served:
         )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     tokenizer = build_tokenizer(QUESTIONS)
     save_model(build_model(SHAPE, tokenizer, seed=0), tokenizer, folder / "model")
-    port, logs, transfer = free_port(), folder / "logs", folder / "transfer"
-    patch = pytest.MonkeyPatch()
-    patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
-    patch.setenv("SKILLTTRL_TEST_STALE_HEAD", "1")
-    options = [
-        "--port",
-        port,
-        "--max-lora-rank",
-        4,
-        "--enable-sleep-mode",
-        "--max-model-len",
-        512,
-        "--max-num-seqs",
-        64,
-    ]
-    options += ["--log-dir", logs, "--weight-transfer-dir", transfer]
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "serve", folder / "model", *options, "--json"]
-    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        lines: list[str] = []
-        for line in process.stdout:
-            lines.append(line)
-            if line == "}\n":
-                break
-        told = json.loads("".join(lines))
-        yield Served(told["servers"][0]["address"], folder / "model", transfer, logs / "servers.json", process)
-        children = [each["pid"] for each in json.loads((logs / "servers.json").read_text())["servers"]]
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert not any(Path("/proc", str(pid)).exists() for pid in children)
-        assert KEY not in (logs / f"server-{port}.log").read_text()
-    finally:
-        process.kill()
-        patch.undo()
+    transfer = folder / "transfer"
+    lengths = ["--max-model-len", 512, "--max-num-seqs", 64, "--max-lora-rank", 4, "--enable-sleep-mode"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
+        patch.setenv("SKILLTTRL_TEST_STALE_HEAD", "1")
+        words = ["--weight-transfer-dir", transfer, *lengths]
+        with VLLMServer(folder / "model", *words, log=folder / "log") as server:
+            yield Served(server, folder / "model", transfer)
+            pid = server.pid
+        assert not Path("/proc", str(pid)).exists()
+        assert KEY not in (folder / "log").read_text()
 
 
 def config_for(served: Served, **vllm: Any) -> SkillTTRLConfig:
@@ -381,7 +349,7 @@ def test_rollouts_run_ahead_through_a_server(served: Served, tmp_path: Path, tin
 
 
 def killed_in_the_middle(served: Served, work: Callable[[], Any], after: float) -> Any:
-    timer = threading.Timer(after, lambda: os.kill(served.pid, signal.SIGKILL))
+    timer = threading.Timer(after, served.server.kill_and_start_again)
     timer.start()
     try:
         return work()

@@ -90,11 +90,6 @@ def run_of(folder: Path, *overrides: str) -> Path:
         ("env.kwargs={url: evil.example}", "env.kwargs.url", "talk to the server evil.example"),
         ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
         ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
-        (
-            "vllm={mode: server, weight_transfer: broadcast, weight_transfer_address: 10.0.0.1}",
-            "vllm.weight_transfer_address",
-            "offer weights on the network, at 10.0.0.1",
-        ),
         ("run.report_to=wandb", "run.report_to", "with your login"),
         ("endpoints.policy.model=m", "endpoints.policy.base_url", "your default openai address"),
         (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.base_url", "send prompts to http://evil.example/v1"),

@@ -140,17 +140,9 @@ def _servers(config: SkillTTRLConfig) -> list[Check]:
     with ThreadPoolExecutor(len(config.vllm.servers)) as asking:
         checks = list(asking.map(partial(_server, config), config.vllm.servers))
     folder = config.vllm.weight_transfer_dir
-    if config.vllm.weight_transfer == "broadcast":
-        checks += tried("vllm transfer", partial(_listens, config.vllm.weight_transfer_address))
-    elif folder is not None:
+    if folder is not None:
         checks += tried("vllm transfer", lambda: _writable(Path(folder)))
     return checks
-
-
-def _listens(address: str | None) -> str:
-    from skill_ttrl.llm.vllm.servers.broadcast import Groups
-
-    return f"weights are broadcast from {Groups(address, 'cpu').address}"
 
 
 def _server(config: SkillTTRLConfig, address: str) -> Check:

@@ -1,4 +1,4 @@
-"""Weights come to a running engine as a safetensors file or from the learner's process group: vLLM's weight-transfer backend `skillttrl`.
+"""Weights come to a running engine as a safetensors file: vLLM's weight-transfer backend `skillttrl`.
 
 Loaded by every process of a server as one of vLLM's general plugins. The order is that of vLLM's own engines for weights in
 checkpoint format (`vllm/distributed/weight_transfer/ipc_engine.py`): layer by layer, kernels rebuilt as layers fill.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from skillttrl_group import WeightGroup, join  # type: ignore[import-not-found]
 from skillttrl_guard import FOLDER_VARIABLE, inside  # type: ignore[import-not-found]
 from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
 from vllm.distributed.weight_transfer.base import (
@@ -41,14 +39,8 @@ def register() -> None:
 
 @dataclass
 class TransferInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not there when types are checked
-    """The group in which the learner broadcasts; nothing where weights come as a file."""
+    """What an engine needs to know before it takes weights: nothing, but in a test."""
 
-    group: str | None = None
-    address: str | None = None
-    """Where the learner waits for this server; None: it is in the group already."""
-    port: int = 0
-    sender: str = "cpu"
-    """Where the learner's tensors lie: `cpu` or `cuda`."""
     stale_head: bool = False
     """Test only, and only where the server was started with the variable of `STALE_HEAD_VARIABLE`: leave out the cure of a tied
     head."""
@@ -56,42 +48,22 @@ class TransferInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not
 
 @dataclass
 class TransferUpdate(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """Which file holds the weights; or what the learner is about to broadcast, in order."""
+    """Which file holds the weights."""
 
-    path: str | None = None
-    names: list[str] = field(default_factory=list)
-    dtype_names: list[str] = field(default_factory=list)
-    shapes: list[list[int]] = field(default_factory=list)
+    path: str = ""
 
 
 class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # type: ignore[misc]
-    """Takes all weights, from a file in the folder that the server was started with or from the learner's group."""
+    """Takes all weights from a file in the folder that the server was started with."""
 
     init_info_cls = TransferInit
     update_info_cls = TransferUpdate
-    _group: WeightGroup | None = None
 
     def init_transfer_engine(self, init_info: TransferInit) -> None:
-        """Join the learner's group, or see that it is still there."""
+        """Get ready for an update."""
         if init_info.stale_head and not os.environ.get(STALE_HEAD_VARIABLE):
             raise ValueError(f"stale_head is for tests: start the server with {STALE_HEAD_VARIABLE}=1.")
         self._cures_head = not init_info.stale_head
-        if init_info.address is not None:
-            self.shutdown()
-            # Ranks as vLLM's engine `nccl` counts them: the learner's is 0.
-            config = self.parallel_config
-            rank = 1 + config.data_parallel_index * config.world_size + config.rank
-            size = 1 + config.world_size_across_dp
-            where = init_info.address, init_info.port, init_info.sender
-            self._group = join(init_info.group, *where, rank, size, self.device)
-        elif init_info.group is not None:
-            if self._group is None or self._group.name != init_info.group:
-                raise ValueError("This server is not in that group: another learner has taken its place, or it broke.")
-            try:
-                self._group.check()
-            except RuntimeError:
-                self.shutdown()
-                raise
 
     def start_weight_update(self) -> None:
         """Put the layers into the state in which they take weights."""
@@ -104,7 +76,6 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
         try:
             self.receive_weights(self.parse_update_info(update_info))
         except BaseException:
-            self.shutdown()  # the learner would wait for this server
             with contextlib.suppress(Exception):  # what went wrong before says more
                 self.finish_weight_update()  # layers that wait for weights would refuse those of the next update
             raise
@@ -116,22 +87,10 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
         from vllm.model_executor.model_loader.weight_utils import safetensors_weights_iterator
 
         path = update_info.path
-        if path is None:
-            self.model.load_weights(self._received(update_info))
-        elif inside(path, os.environ.get(FOLDER_VARIABLE, "")) and Path(path).is_file():
+        if inside(path, os.environ.get(FOLDER_VARIABLE, "")) and Path(path).is_file():
             self.model.load_weights(safetensors_weights_iterator([path], use_tqdm_on_load=False))
         else:
             raise ValueError("Weights are read from a file in the folder that the server was started with, no other.")
-
-    def _received(self, update_info: TransferUpdate) -> Iterator[tuple[str, torch.Tensor]]:
-        if self._group is None:
-            raise ValueError("This server is in no learner's group.")
-        listed = zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True)
-        for name, dtype, shape in listed:
-            tensor = torch.empty(shape, dtype=getattr(torch, dtype), device=self._group.device)
-            self._group.start(tensor)
-            self._group.finish()
-            yield name, tensor
 
     def finish_weight_update(self) -> None:
         """Rebuild what is left, and the packed copy of a tied output layer, which the reload does not know of."""
@@ -142,10 +101,7 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
             pack_head(self.model)
 
     def shutdown(self) -> None:
-        """Leave the learner's group."""
-        if self._group is not None:
-            self._group.close()
-            self._group = None
+        """Nothing to leave."""
 
 
 def pack_head(model: Any) -> None:

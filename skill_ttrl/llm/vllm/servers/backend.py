@@ -1,4 +1,4 @@
-"""The `vllm` backend with servers: tokens go out and come back over HTTP, weights pass through a folder or are broadcast.
+"""The `vllm` backend with servers: tokens go out and come back over HTTP, weights pass through a folder.
 
 The servers live in processes, and if need be in an environment, of their own (`skillttrl serve`). Every process of a server that
 is asked was given the learner's weights and compared with the learner on a probe; one that was started again is given them again
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +21,16 @@ from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.probe import LogprobDiff, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
-from skill_ttrl.llm.vllm.servers.broadcast import Groups
-from skill_ttrl.llm.vllm.servers.dispatch import POLL, Dispatch, SharedLook, unanswered
-from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, open_async_client, open_client
+from skill_ttrl.llm.vllm.servers.dispatch import answer_all
+from skill_ttrl.llm.vllm.servers.http import Server, open_client
 from skill_ttrl.llm.vllm.servers.pool import ServerPool
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.context import BackendContext
+
+MOST_CONNECTIONS = 256
+"""Requests to one server at the same time; it puts further ones into its own queue."""
 
 
 class VLLMServerBackend(TokenizerMixin):
@@ -49,8 +51,6 @@ class VLLMServerBackend(TokenizerMixin):
                 "vllm.servers=[http://127.0.0.1:8000]."
             )
         check_learnable(context.settings, context.model)
-        broadcasts = self._config.weight_transfer == "broadcast"
-        self._groups = Groups(self._config.weight_transfer_address, context.device) if broadcasts else None
         self.supports_structured_outputs = True
         self.policy_version = 0
         self._client = open_client()
@@ -64,7 +64,8 @@ class VLLMServerBackend(TokenizerMixin):
 
     def _handshake(self, servers: list[Server]) -> None:
         """Find out what the servers serve."""
-        found = [self._wait_for(server) for server in servers]
+        waiting = ServerPool(self._context, servers, Probe(2))  # for how many tokens it must be is not known yet
+        found = [waiting.wait_for(server, partial(self._served, server)) for server in servers]
         self.max_model_len: int | None = min(length for _, _, length in found)
         asked = self._config.max_model_len
         if asked is not None and asked > self.max_model_len:
@@ -74,8 +75,7 @@ class VLLMServerBackend(TokenizerMixin):
             )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
-        self._pool = ServerPool(self._context, servers, self._probe, self._groups)
-        self._ensure_current, self._still = SharedLook(self._pool.ensure_current), SharedLook(self._pool.still)
+        self._pool = ServerPool(self._context, servers, self._probe)
         policy = self._context.model.weights or self._context.model.config.path
         same = (root == str(policy) or Path(root).resolve() == Path(policy).resolve() for _, root, _ in found)
         if not self._context.model.trains and all(same):
@@ -89,11 +89,11 @@ class VLLMServerBackend(TokenizerMixin):
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request; see `Backend.generate`.
 
-        Requests of a server that dies are sent to another one, or wait for it to come back, up to `vllm.start_timeout`.
+        Where a server dies, its requests wait for it to come back, up to `vllm.start_timeout`.
 
         Raises:
             ModelError: a prompt is empty or too long.
-            EndpointError: no server came back, or one refuses a request.
+            EndpointError: a server did not come back, or refuses a request; the message names it.
             WeightSyncError: a server that came back does not take the weights.
         """
         if self._pool.present is None or self._first.locked():
@@ -103,18 +103,8 @@ class VLLMServerBackend(TokenizerMixin):
             self._body(prompt, request, sampling, request_seed(seed, number))
             for number, (prompt, request) in enumerate(zip(prompts, requests, strict=True))
         ]
-        dispatch = Dispatch(
-            self._pool.servers,
-            bodies,
-            ensure_current=self._ensure_current,
-            still=self._still,
-            room=2 * self._config.max_num_seqs,  # as many again as are decoded: a server is never without work
-            patience=self._config.start_timeout,
-            notice=self._context.notice,
-            stopping=self._context.stopping,
-        )
-        version = self.policy_version
-        answers = await self._asking.run(_answers(dispatch))
+        version, connections = self.policy_version, MOST_CONNECTIONS * len(self._pool.servers)
+        answers = await self._asking.run(answer_all(self._pool, bodies, connections))
         found = [
             Generation(tuple(prompt), self._completions(answer, request.n, int(body["n"]), version))
             for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
@@ -125,8 +115,7 @@ class VLLMServerBackend(TokenizerMixin):
     def update_weights(self, policy_version: int) -> None:
         """Hand the learner's weights to every server and compare; see `Backend.update_weights`.
 
-        A server that does not answer is given them when it does, before it is asked for anything. Nothing is done where nothing
-        trains and the servers have the policy's weights.
+        Nothing is done where nothing trains and the servers have the policy's weights.
         """
         if self._context.model.trains or self._pool.present is None:
             self._pool.broadcast_weights(policy_version)
@@ -146,27 +135,16 @@ class VLLMServerBackend(TokenizerMixin):
         self._pool.sleep()
 
     def close(self) -> None:
-        """Remove what was put into the folder, and leave the groups; the servers go on."""
+        """Remove what was put into the folder; the servers go on."""
         self._asking.close()
         self._pool.close()
         self._client.close()
 
-    def _wait_for(self, server: Server) -> tuple[str, str, int]:
-        began, noticed = time.monotonic(), False
-        while True:
-            try:
-                server.get("/health")
-                found = server.served()
-                server.model = found[0]
-                return found
-            except ServerLost as lost:
-                if time.monotonic() - began > self._config.start_timeout:
-                    raise unanswered(server.address, self._config.start_timeout, str(lost)) from None
-                if not noticed:
-                    patience = f"up to {self._config.start_timeout:.0f} s (vllm.start_timeout)"
-                    self._context.notice(f"Waiting for {server.address}, {patience}.")
-                    noticed = True
-                time.sleep(POLL)
+    def _served(self, server: Server) -> tuple[str, str, int]:
+        server.get("/health")
+        found = server.served()
+        server.model = found[0]
+        return found
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.max_model_len is not None
@@ -189,12 +167,6 @@ class VLLMServerBackend(TokenizerMixin):
         if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
             raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
         return completions(self.tokenizer, samples, n, version)
-
-
-async def _answers(dispatch: Dispatch) -> list[dict[str, Any]]:
-    # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
-    async with open_async_client() as client:
-        return await dispatch.run(client)
 
 
 def _malformed(what: str) -> EndpointError:

@@ -44,8 +44,6 @@ class Server:
     """True if a process with the present weights was seen there."""
     load: int = 0
     """Number of sequences requested and not yet returned, over all callers."""
-    said: set[str] = field(default_factory=set, repr=False)
-    """Messages about its absence that the user has seen; empty while it is up."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 
@@ -119,9 +117,9 @@ def open_client() -> httpx.Client:
     return httpx.Client(verify=_trust(), trust_env=False, timeout=CONTROL_TIMEOUT)
 
 
-def open_async_client() -> httpx.AsyncClient:
-    """For many requests at once; how long an answer may take is decided by `ask`."""
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+def open_async_client(connections: int) -> httpx.AsyncClient:
+    """For many requests at once, on at most so many connections; how long an answer may take is decided by `ask`."""
+    limits = httpx.Limits(max_connections=connections, max_keepalive_connections=None)
     timeout = httpx.Timeout(None, connect=LOOK_TIMEOUT)
     return httpx.AsyncClient(verify=_trust(), trust_env=False, timeout=timeout, limits=limits)
 

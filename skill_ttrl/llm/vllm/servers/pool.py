@@ -10,25 +10,23 @@ import contextlib
 import os
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.models.weights import full_weights, trained_weights, weight_shapes
+from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import hands_adapters
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
-from skill_ttrl.llm.vllm.servers.broadcast import Broadcast, Groups
-from skill_ttrl.llm.vllm.servers.dispatch import POLL, unanswered
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
-    Delivery,
     awake,
-    file_delivery,
     remove,
     remove_leftovers,
     send_adapters,
+    send_file,
     weight_transfer_dir,
     weights_file,
 )
@@ -39,16 +37,18 @@ if TYPE_CHECKING:
 
 ORIGINAL = "default"
 """How vLLM calls the weights that it started with."""
+POLL = 1.0
+"""Seconds between two looks at a server that does not answer."""
+T = TypeVar("T")
+Scores = list[list[float]]
 
 
 class ServerPool:
-    """All servers of a backend; they and the learner are compared on `probe`. With `groups` weights are broadcast."""
+    """All servers of a backend; they and the learner are compared on `probe`."""
 
-    def __init__(
-        self, context: BackendContext, servers: Sequence[Server], probe: Probe, groups: Groups | None = None
-    ) -> None:
+    def __init__(self, context: BackendContext, servers: Sequence[Server], probe: Probe) -> None:
         self._context, self._config = context, context.settings.vllm
-        self.servers = list(servers)
+        self.servers, self.notice = list(servers), context.notice
         self.last_logprob_diff: LogprobDiff | None = None
         """Between servers and learner after the last update, the largest of all servers."""
         self.present: str | None = None
@@ -56,11 +56,9 @@ class ServerPool:
         self._probe = probe
         self._nonce = secrets.token_hex(4)
         self._folder: Path | None = None
-        """Where files pass; None where none do, and before the first hand-over."""
+        """Where files pass; None before the first hand-over."""
         self._adapters: Path | None = None
         """The learner's adapters; they must stay as long as a server has them."""
-        self._handed = False
-        self._groups = groups
 
     def keep_original(self) -> None:
         """Take the weights that the servers started with for the policy's, unless one has others already."""
@@ -69,59 +67,78 @@ class ServerPool:
                 self.present = ORIGINAL
 
     def broadcast_weights(self, policy_version: int) -> None:
-        """Give every server that answers the learner's weights, at least one of them within `vllm.start_timeout`.
+        """Give every server the learner's weights.
 
         Raises:
             ConfigError: adapters are to be handed over, and there are none, or on the output layer.
             WeightSyncError: a server does not take them, or differs from the learner afterwards.
-            EndpointError: none answers.
+            EndpointError: a server does not answer within `vllm.start_timeout`.
         """
         model = self._context.loaded.model
-        if self._folder is None and self._groups is None:
+        if self._folder is None:
             self._folder = weight_transfer_dir(self._config.weight_transfer_dir)
             remove_leftovers(self._folder)
-        self._handed, older = True, self._adapters
+        older = self._adapters
         self.present = f"{self._nonce}:{policy_version}"
         for server in self.servers:
             server.holds = False
         if hands_adapters(self._context):
             adapted_layers(model)  # refuses those that no engine can follow
-            assert self._folder is not None  # a config that broadcasts adapters is refused
             self._adapters = self._folder / self._name()
             model.save_pretrained(self._adapters, state_dict=self._context.on_learner(trained_weights))
-        with self._delivery() as delivery:
-            self._update_all(delivery)
+        with self._hand_over() as update, ThreadPoolExecutor(len(self.servers)) as threads:
+            gaps = list(threads.map(lambda server: self.wait_for(server, partial(update, server)), self.servers))
+        self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
         if older is not None:
             remove(older)
 
-    def ensure_current(self, server: Server) -> None:
-        """Make sure that a server has the present weights: one that was started again has those of its start.
+    def wait_for(self, server: Server, work: Callable[[], T]) -> T:
+        """Do `work` with a server as soon as it answers.
 
         Raises:
-            ServerLost: it does not answer.
-            WeightSyncError: as for `broadcast_weights`.
-            EndpointError: somebody else has given it weights.
+            EndpointError: it does not answer within `vllm.start_timeout`; the message names it.
         """
-        with server.lock:
-            version, process = server.weight_version()
-            if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
-                server.process = process
-            else:
-                self._bring_back(server, version)
-            server.said.clear()
+        began, noticed = time.monotonic(), False
+        while True:
+            try:
+                with server.lock:
+                    return work()
+            except ServerLost as lost:
+                waited = time.monotonic() - began
+                if waited > self._config.start_timeout or self._context.stopping():
+                    raise EndpointError(
+                        f"The vLLM server {server.address} did not answer for {waited:.0f} s ({lost}). See its log; start it again "
+                        "(skillttrl serve, or the supervisor that runs it) and resume, or set vllm.servers and vllm.start_timeout.",
+                        kind="unreachable",
+                    ) from None
+                if not noticed:
+                    self.notice(f"{lost}. Waiting up to {self._config.start_timeout:.0f} s (vllm.start_timeout).")
+                    noticed = True
+                time.sleep(POLL)
 
-    def _bring_back(self, server: Server, version: str) -> None:
-        """Bring the present weights to a server that has others."""
-        if self.present == ORIGINAL or not self._handed:
+    def ensure_current(self, server: Server) -> None:
+        """Wait until a server is there and has the present weights: one that was started again has those of its start.
+
+        Raises:
+            WeightSyncError: as for `broadcast_weights`.
+            EndpointError: it does not answer in time, or somebody else has given it weights.
+        """
+        self.wait_for(server, partial(self._ensure_current, server))
+
+    def _ensure_current(self, server: Server) -> None:
+        version, process = server.weight_version()
+        if version == self.present and (version == ORIGINAL or (server.holds and process == server.process)):
+            server.process = process
+            return
+        if self.present == ORIGINAL or self._folder is None:
             raise EndpointError(
                 f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
                 "servers for each.",
                 kind="refused",
             )
-        self._context.notice(f"{server.address} is given the weights of version {self.present} again.")
-        sequences, ours = self._probed()
-        with self._delivery() as delivery:
-            delivery.run(lambda server: self._update(server, delivery, sequences, ours), [server])
+        self.notice(f"{server.address} is given the weights of version {self.present} again.")
+        with self._hand_over() as update:
+            update(server)
 
     def still(self, server: Server) -> bool:
         """True if the answers of a server since `ensure_current` are of the present weights: nobody gave it others meanwhile.
@@ -136,16 +153,14 @@ class ServerPool:
 
     def sleep(self) -> None:
         """Let the servers sleep, where the config says so and weights were handed over: then they will be again."""
-        if self._config.enable_sleep_mode and self._handed:
+        if self._config.enable_sleep_mode and self._folder is not None:
             for server in self.servers:
                 with contextlib.suppress(ServerLost):  # its memory is free
                     # 1 keeps the weights in main memory, 2 drops them.
                     server.post(f"/sleep?level={1 if hands_adapters(self._context) else 2}&mode=wait")
 
     def close(self) -> None:
-        """Remove what was put into the folder, and leave the servers' groups; the servers go on."""
-        if self._groups is not None:
-            self._groups.close()
+        """Remove what was put into the folder; the servers go on."""
         if self._adapters is not None:
             remove(self._adapters)
             self._adapters = None
@@ -154,57 +169,25 @@ class ServerPool:
         return f"{os.getpid()}-{self._nonce}-{secrets.token_hex(4)}"
 
     @contextlib.contextmanager
-    def _delivery(self) -> Iterator[Delivery]:
-        """How the present weights are brought to servers."""
-        if self._adapters is not None:
-            yield Delivery(partial(send_adapters, path=self._adapters))
-        elif self._groups is not None:
-            shapes = self._context.on_learner(weight_shapes)
-            yield Broadcast(self._groups, lambda: self._context.on_learner(full_weights), shapes)
-        else:
-            assert self._folder is not None
-            with weights_file(self._folder, self._name(), self._context.on_learner(full_weights)) as path:
-                yield file_delivery(path)
-
-    def _probed(self) -> tuple[Sequence[Sequence[int]], list[list[float]]]:
-        """The sequences of the probe, and the learner's log-probs of them."""
+    def _hand_over(self) -> Iterator[Callable[[Server], LogprobDiff]]:
+        """A function that brings a server the present weights, and compares; while the block runs they are there as a file."""
+        assert self._folder is not None
         sequences = self._probe.sequences
-        return sequences, self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
-
-    def _update_all(self, delivery: Delivery) -> None:
-        """Bring the present weights to all servers at once."""
-        sequences, ours = self._probed()
-
-        def update(server: Server) -> LogprobDiff | ServerLost:
-            try:
-                with server.lock:
-                    return self._update(server, delivery, sequences, ours)
-            except ServerLost as lost:
-                return lost
-
-        began, noticed = time.monotonic(), False
-        while True:
-            found = delivery.run(update, self.servers)
-            gaps = [each for each in found if isinstance(each, LogprobDiff)]
-            lost = [str(each) for each in found if isinstance(each, ServerLost)]
-            if lost and not noticed:
-                self._context.notice(f"{'; '.join(lost)}: to be given the weights later.")
-                noticed = True
-            if gaps:
-                self.last_logprob_diff = max(gaps, key=lambda gap: gap.mean)
-                return
-            waited = time.monotonic() - began
-            if waited > self._config.start_timeout or self._context.stopping():
-                raise unanswered(self.servers[0].address, waited, lost[0])
-            time.sleep(POLL)
+        ours = self._context.on_learner(learner_logprobs, sequences, self._context.autocast)
+        with contextlib.ExitStack() as stack:
+            if self._adapters is not None:
+                send = partial(send_adapters, path=self._adapters)
+            else:
+                weights = weights_file(self._folder, self._name(), self._context.on_learner(full_weights))
+                send = partial(send_file, path=stack.enter_context(weights))
+            yield lambda server: self._update(server, send, sequences, ours)
 
     def _update(
-        self, server: Server, delivery: Delivery, sequences: Sequence[Sequence[int]], ours: Sequence[Sequence[float]]
+        self, server: Server, send: Callable[[Server, str], None], sequences: Sequence[Sequence[int]], ours: Scores
     ) -> LogprobDiff:
-        """Bring the present weights to one server, and compare."""
         assert self.present is not None
         with awake(server, sleeps=self._config.enable_sleep_mode):
-            delivery.send(server, self.present)
+            send(server, self.present)
         dtype: str = self._config.dtype
         if dtype == "auto":
             dtype = str(self._context.autocast or self._context.loaded.model.dtype).removeprefix("torch.")

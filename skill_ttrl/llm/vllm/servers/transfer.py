@@ -12,10 +12,9 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
 from skill_ttrl.llm.vllm.servers.http import Server, ServerLost
@@ -30,11 +29,6 @@ INIT: dict[str, bool] = {}
 
 UNFINISHED = "unfinished"
 """Version of a server's weights during an update: where it breaks off they are of nobody."""
-FILE_ADVICE = (
-    "Servers that can take them are started by `skillttrl serve` with the same model (and --max-lora-rank for "
-    "vllm.weight_sync=lora), on this machine, with the same vllm.weight_transfer_dir."
-)
-T = TypeVar("T")
 
 
 def weight_transfer_dir(asked: str | None) -> Path:
@@ -95,63 +89,33 @@ def weights_file(folder: Path, name: str, found: Iterable[tuple[str, Any]]) -> I
         path.unlink(missing_ok=True)
 
 
-class Delivery:
-    """One hand-over: `send` brings a server what it is to have, under a version.
+def send_file(server: Server, version: str, path: Path) -> None:
+    """Have a server take all weights from a file.
 
-    Raises (`send`):
-        ServerLost: the server died over it.
-        WeightSyncError: it cannot take it, or does not say afterwards that it did.
+    Raises:
+        ServerLost: it died over it.
+        WeightSyncError: it cannot take them, or keeps what it computed with the old ones.
     """
-
-    def __init__(self, send: Callable[[Server, str], None]) -> None:
-        self.send = send
-
-    def run(self, work: Callable[[Server], T], servers: Sequence[Server]) -> list[T]:
-        """Do `work`, which calls `send`, for all servers at once, and return what it gives."""
-        with ThreadPoolExecutor(len(servers)) as threads:
-            return [each.result() for each in self._feed(servers, [threads.submit(work, server) for server in servers])]
-
-    def _feed(self, servers: Sequence[Server], working: list[Future[T]]) -> list[Future[T]]:
-        """Do here what must go on while the servers are worked for in threads."""
-        return working
-
-
-def file_delivery(path: Path) -> Delivery:
-    """All weights, from a file."""
-
-    def send(server: Server, version: str) -> None:
-        with update_of(server, FILE_ADVICE):
-            send_weights(
-                server,
-                version,
-                lambda: server.post("/init_weight_transfer_engine", {"init_info": INIT}),
-                lambda: server.post("/update_weights", {"update_info": {"path": str(path)}}),
-            )
-
-    return Delivery(send)
-
-
-def send_weights(server: Server, version: str, prepare: Callable[[], Any], update: Callable[[], Any]) -> None:
-    """The steps in which a server takes all weights: `prepare` before, and `update` while it waits for them."""
-    server.post("/pause?mode=wait")
-    try:
-        prepare()
-        server.post("/update_weight_version", {"new_version": UNFINISHED})
-        server.post("/start_weight_update")
-        update()
-        server.post("/finish_weight_update", {"weight_version": version})
-        _drop_cache(server)
-    except BaseException:
-        with contextlib.suppress(EndpointError, ServerLost):  # what went wrong before says more
-            server.post("/resume")
-        raise
-    server.post("/resume")
+    with update_of(server):
+        server.post("/pause?mode=wait")
+        try:
+            server.post("/init_weight_transfer_engine", {"init_info": INIT})
+            server.post("/update_weight_version", {"new_version": UNFINISHED})
+            server.post("/start_weight_update")
+            server.post("/update_weights", {"update_info": {"path": str(path)}})
+            server.post("/finish_weight_update", {"weight_version": version})
+            _drop_cache(server)
+        except BaseException:
+            with contextlib.suppress(EndpointError, ServerLost):  # what went wrong before says more
+                server.post("/resume")
+            raise
+        server.post("/resume")
 
 
 def send_adapters(server: Server, version: str, path: Path) -> None:
-    """Have a server take the adapters of a folder; its requests name them from then on, and the older ones go."""
+    """Have a server take the adapters of a folder; its requests name them from then on, and the older ones go. Raises as `send_file`."""
     name = path.name
-    with update_of(server, FILE_ADVICE):
+    with update_of(server):
         older = [each["id"] for each in server.get("/v1/models")["data"] if each.get("parent") is not None]
         if name not in older:
             server.post("/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(path)})
@@ -184,15 +148,17 @@ def _drop_cache(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def update_of(server: Server, advice: str) -> Iterator[None]:
-    """Turn a refusal by a server that is well into `WeightSyncError`, which ends with `advice`."""
+def update_of(server: Server) -> Iterator[None]:
+    """Turn a refusal by a server that is well into `WeightSyncError`."""
     try:
         yield
     except (EndpointError, ServerLost) as error:
         if isinstance(error, ServerLost) and not server.is_well():
             raise
         raise WeightSyncError(
-            f"The weights could not be handed to {server.address}: {error} {advice} Its log says more."
+            f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
+            "with the same model (and --max-lora-rank for vllm.weight_sync=lora), and see the same vllm.weight_transfer_dir. Its log "
+            "says more."
         ) from error
 
 

@@ -152,7 +152,7 @@ def test_markdown_by_hand() -> None:
         ("x.json", '{"schema": 2, "skills": []}', r"written under schema 2"),
         ("x.json", '{"what": 1}', r"holds no skills"),
         ("x.json", '"text"', r"holds no skills"),
-        ("x.json", "[" * 100_000, r"nested too deeply"),
+        ("x.json", "[" * 100_000, r"levels of nesting"),
         ("x.json", '{"task_specific_skills": []}', r"an object of lists by task type"),
         ("x.json", '{"general_skills": {}}', r"'general_skills' is a list"),
         ("x.json", '{"common_mistakes": [{"mistake_id": "e"}]}', r"common_mistakes\[0\]: A skill needs 'text'"),

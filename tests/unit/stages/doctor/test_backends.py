@@ -185,13 +185,6 @@ def test_servers_are_asked_whether_they_are_well_and_how_long_they_read() -> Non
     assert found.status == "fail" and "names none" in found.found
 
 
-@pytest.mark.parametrize(("address", "status"), [("127.0.0.1", "ok"), ("192.0.2.1", "fail")])
-def test_the_address_that_weights_are_broadcast_from_is_tried(address: str, status: str) -> None:
-    vllm = f"{{mode: server, servers: ['http://127.0.0.1:1'], weight_transfer: broadcast, weight_transfer_address: {address}}}"
-    found = named(diagnose(config("rollout.backend=vllm", f"vllm={vllm}")), "vllm transfer")
-    assert found.status == status and address in found.found + found.advice
-
-
 def test_server_that_asks_for_a_key_names_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     with scripted_host(models(96), key=KEY) as (address, _):
         found = named(diagnose(served_at(address)), "vllm server")
