@@ -1,4 +1,4 @@
-"""HTTP server of the standard library with bounds on connections, waiting time and body size: for the shop's pages and for remote environments."""
+"""HTTP server of the standard library with bounds on connections, waiting time and body size, for remote environments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`skillttrl envs serve`: an environment over HTTP, or the shop as web pages."""
+"""`skillttrl envs serve`: an environment over HTTP."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from types import FrameType
 from typing import Annotated, Any
 
@@ -15,42 +14,23 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.output import prints_aside, say
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.options import ENV_RULE, EnvData, refuse, set_option
+from skill_ttrl.cli.options import ENV_RULE, EnvData, set_option
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.signals import Interrupted
 
-WEBSHOP = "webshop"
-PORTS = {WEBSHOP: 3001, "SkillTTRL/WebShop-v0": 3001, "alfworld": 3000, "SkillTTRL/ALFWorld-v0": 3000}
+PORTS = {"webshop": 3001, "SkillTTRL/WebShop-v0": 3001, "alfworld": 3000, "SkillTTRL/ALFWorld-v0": 3000}
 """Default ports: those at which the clients of SkillRL in Rust look for these environments."""
 OTHER_PORT = 3000
 MIN_TOKEN = 16
 """Fewest characters of a token."""
-SESSIONS = {"workers": 1, "session_timeout": 600.0, "max_sessions": 256}
-"""Defaults of the options that only sessions have."""
 DEFAULT_TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")]
-Api = Annotated[
-    bool,
-    typer.Option(
-        "--api", help="Serve sessions over HTTP JSON: the default, to be stated for `webshop`, which has pages too."
-    ),
-]
-Pages = Annotated[
-    bool,
-    typer.Option(
-        "--pages", help="webshop: serve the shop as web pages, for browsers and for `--env-data http://HOST:PORT`."
-    ),
-]
 Port = Annotated[
     int | None,
-    typer.Option(
-        min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop --api`, else 3000."
-    ),
+    typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop`, else 3000."),
 ]
-Host = Annotated[
-    str, typer.Option(help="Address to listen on. Any address but localhost needs a token; with --pages, --public.")
-]
+Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs a token.")]
 Workers = Annotated[
     int,
     typer.Option(
@@ -76,37 +56,11 @@ AllowKwargs = Annotated[
     ),
 ]
 Overrides = Annotated[list[str] | None, set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")]
-Public = Annotated[
-    bool,
-    typer.Option("--public", help="Pages: accept other machines: everybody who reaches the port can use the shop."),
-]
-Goals = Annotated[
-    str | None,
-    typer.Option(
-        help="Pages: `synthetic`, `human`, or `auto` (default): human if there are enough of them for every split."
-    ),
-]
-Nouns = Annotated[
-    str | None,
-    typer.Option(help="Pages: noun finder of the reward: `auto` (default), `rule`, `spacy` or `module:attr`."),
-]
-Attributes = Annotated[
-    bool, typer.Option("--show-attributes", help="Pages: show the attributes that the reward compares.")
-]
-Codes = Annotated[
-    bool, typer.Option("--query-codes", help="Pages: support the original's searches `<r>`, `<a>`, `<c>` and `<q>`.")
-]
-Images = Annotated[
-    bool, typer.Option("--images", help="Pages: show the catalogue's pictures, which the browser loads from elsewhere.")
-]
-Open = Annotated[bool, typer.Option("--open", help="Pages: open the shop in the browser.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
 
 
 def serve(
     env: Env,
-    api: Api = False,
-    pages: Pages = False,
     env_data: EnvData = None,
     overrides: Overrides = None,
     port: Port = None,
@@ -116,42 +70,12 @@ def serve(
     max_sessions: MaxSessions = 256,
     token_env: TokenEnv = None,
     allow_kwargs: AllowKwargs = False,
-    public: Public = False,
-    goals: Goals = None,
-    nouns: Nouns = None,
-    show_attributes: Attributes = False,
-    query_codes: Codes = False,
-    images: Images = False,
-    open_browser: Open = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve an environment over HTTP, until Ctrl-C: other machines and processes play in it with `--set env.kwargs.url=http://HOST:PORT`.
 
-    `webshop` has two forms: `--api`, as any other environment, and `--pages`, the shop as web pages.
-
     Example: `skillttrl envs serve alfworld --env-data generated --workers 2`
     """
-    check_form(env, api, pages)
-    shop: dict[str, Any] = {
-        "goals": goals,
-        "nouns": nouns,
-        "show_attributes": show_attributes,
-        "query_codes": query_codes,
-    }
-    shop |= {"images": images, "open": open_browser, "public": public}
-    sessions: dict[str, Any] = {"workers": workers, "session_timeout": session_timeout, "max_sessions": max_sessions}
-    if pages:
-        from skill_ttrl.cli.games.serve_shop import PAGES_PORT, serve_pages
-
-        of_api = {name: None if value == SESSIONS[name] else value for name, value in sessions.items()}
-        of_api |= {"set": overrides, "token_env": token_env, "allow_kwargs": allow_kwargs}
-        refuse(_as_options(of_api), "is of --api, and --pages has no sessions")
-        serve_pages(env_data, host, PAGES_PORT if port is None else port, as_json, **shop)
-        return
-    refuse(
-        _as_options(shop),
-        "is of --pages. Arguments of the environment: --set env.kwargs.NAME=VALUE; other machines: a token",
-    )
     port = PORTS.get(env, OTHER_PORT) if port is None else port
     _serve_api(
         env,
@@ -161,30 +85,10 @@ def serve(
         find_token(host, token_env),
         as_json,
         allow_kwargs=allow_kwargs,
-        **sessions,
+        workers=workers,
+        session_timeout=session_timeout,
+        max_sessions=max_sessions,
     )
-
-
-def check_form(env: str, api: bool, pages: bool) -> None:
-    """Check the form in which an environment is served.
-
-    Raises:
-        ConfigError: both forms are given; it has no pages; or it has both forms, and neither is given.
-    """
-    if api and pages:
-        raise ConfigError(
-            "--api and --pages are two forms of serving: give one of them, and start the other on another port."
-        )
-    if pages and env != WEBSHOP:
-        raise ConfigError(f"{env[:60]!r} has no pages to serve, only {WEBSHOP} has. Leave --pages out.")
-    if env == WEBSHOP and not api and not pages:
-        raise ConfigError(
-            "Say how webshop is served: --pages, the shop as web pages, or --api, the environment over HTTP JSON."
-        )
-
-
-def _as_options(given: Mapping[str, object]) -> dict[str, object]:
-    return {f"--{name.replace('_', '-')}": value for name, value in given.items()}
 
 
 def find_token(host: str, token_env: str | None) -> str | None:

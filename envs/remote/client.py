@@ -108,7 +108,7 @@ class EnvClient(HttpConnections):
         except (ValueError, KeyError, TypeError, RecursionError):
             raise EnvError(
                 f"{self.url} was asked for {what} and answered with status {status} and no JSON of this protocol: {text[:80]!r}. Is it the "
-                "server of `skillttrl envs serve ENV`, without --pages?"
+                "server of `skillttrl envs serve ENV`?"
             ) from None
         if status == 422 and kind in ("EnvError", "SplitError"):
             raise {"EnvError": EnvError, "SplitError": SplitError}[kind](message)

@@ -20,7 +20,7 @@ from skill_ttrl.envs.arguments import (
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
 from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
-from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, is_server
+from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
 from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
 from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
@@ -64,7 +64,7 @@ class WebShopEnv(TextEnv):
         query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
         nouns: which words of titles are nouns: `auto`, `rule`, `spacy` or `module:attr`; see `nouns.find_nouns`.
-        server_goals: how many goals a running server has; None: they are counted where the split `train` is played.
+        server_goals: how many goals a running server has; the split `train` needs it.
         render_mode: `ansi`: `render()` gives the last page as text.
 
     Raises:
@@ -163,8 +163,7 @@ class WebShopEnv(TextEnv):
     def prepare(cls, progress: Progress, data: str | os.PathLike[str] | None = None, **others: Any) -> None:
         """Read or make the catalogue, which takes seconds to minutes the first time; see `skill_ttrl.envs.prepare_env`.
 
-        A running server is asked for a page, and for the last of `server_goals`: what is not there is said now, and not by every
-        episode.
+        A running server is asked for a page: where it does not answer, that is said now, and not by every episode.
 
         Raises:
             EnvError: see the environment.
@@ -173,7 +172,6 @@ class WebShopEnv(TextEnv):
         if is_server(data):
             with closing(LiveVisit(str(data))) as visit:
                 visit.start(0)
-            ServerGoals(str(data), others.get("server_goals")).check()
         else:
             open_catalogue(data, progress)
 

@@ -94,7 +94,7 @@ class ShopVisit:
             return url
         if self.mode == "text_rich":
             return as_rich_text(self._page, url, self.state.seen)
-        from skill_ttrl.envs.webshop.site.html import page_html
+        from skill_ttrl.envs.webshop.html import page_html
 
         assert self._goal is not None
         return page_html(self.shop, self._goal, self._session, self.state)

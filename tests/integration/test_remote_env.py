@@ -74,7 +74,7 @@ def test_math_is_played_as_here() -> None:
 
 def test_webshop_is_played_as_here() -> None:
     sets = [f"env.kwargs.{each}" for each in ("goals=synthetic", "nouns=rule", "split=test")]
-    options = ("--api", "--env-data", str(GOLDEN), *(word for each in sets for word in ("--set", each)))
+    options = ("--env-data", str(GOLDEN), *(word for each in sets for word in ("--set", each)))
     with started("webshop", *options) as (_, address):
         assert_same_episodes("webshop", address, SHOP, "test", 4)
 

@@ -12,11 +12,8 @@ from typing import Any
 import pytest
 from bs4 import BeautifulSoup
 
-from skill_ttrl.envs import check_text_env, env_tasks, make_env
-from skill_ttrl.envs.webshop.live import live
-from skill_ttrl.envs.webshop.live.client import LiveClient
-from skill_ttrl.envs.webshop.live.live import LiveVisit, ServerGoals, count_goals
-from skill_ttrl.envs.webshop.live.pages import NotThePage, Target, read_page, read_parts
+from skill_ttrl.envs import check_text_env, make_env
+from skill_ttrl.envs.webshop.live import LiveVisit, NotThePage, ServerGoals, read_page
 from skill_ttrl.envs.webshop.pages import Text, as_text
 from skill_ttrl.errors import EnvError, SplitError
 from skill_ttrl.stages import collect
@@ -32,8 +29,8 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "webshop_episodes"
 
 @pytest.fixture(scope="module")
 def shop() -> Iterator[str]:
-    """Address of a shop of twenty products, started as a command."""
-    with started_shop("--env-data", str(GOLDEN), "--goals", "synthetic", "--nouns", "rule") as address:
+    """Address of a shop of twenty products."""
+    with started_shop(GOLDEN, goals="synthetic") as address:
         yield address
 
 
@@ -72,10 +69,9 @@ def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, l
                 live = pickle.loads(written)
             found, expected = live.step(action), local.step(action)
             assert found[:4] == expected[:4], action
-            apart = {"goal", "task_type", "source"}
-            assert {k: v for k, v in found[4].items() if k not in apart} == {
-                k: v for k, v in expected[4].items() if k not in apart
-            }, action
+            shared = set(found[4]) - {"goal", "task_type", "source"}
+            assert shared > {"admissible_commands", "won", "score", "state"}
+            assert {key: found[4][key] for key in shared} == {key: expected[4][key] for key in shared}, action
             begun, over, steps = (expected[0], expected[4]), expected[2] or expected[3], steps + 1
             if expected[2]:
                 scores.append(expected[4]["score"])
@@ -94,7 +90,7 @@ def test_episodes_on_a_started_server_are_those_of_its_catalogue(mode: str, coun
 
 @pytest.mark.slow
 def test_episodes_on_official_products_are_those_of_the_catalogue_too(official_products: Path) -> None:
-    with started_shop("--env-data", str(official_products), "--nouns", "rule") as address:
+    with started_shop(official_products) as address:
         local = make_env("webshop", data=str(official_products), nouns="rule", split="test", max_steps=9)
         steps, scores = episodes(local, make_env("webshop", data=address, split="test", max_steps=9), 500)
     assert steps > 100 and len(scores) > 10
@@ -153,15 +149,15 @@ def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehavi
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("500", "status 500, 'Internal Server Error"),
+        ("500", "status 500"),
         ("hang up", "the connection broke"),
-        ("slow", "not there in 0.5 s"),
-        ("drip", "not there in 0.5 s"),
+        ("slow", "no whole answer came in 0.5 s"),
+        ("drip", "no whole answer came in 0.5 s"),
         ("garbage", "has no instruction"),
         ("<html></html>", "has no instruction"),
         ("elsewhere", "leads to another server: http://127.0.0.2:9/"),
         ("circle", "without end"),
-        ("huge", "more than 16 MiB"),
+        ("huge", "more than 4 MiB"),
     ],
 )
 def test_a_server_that_always_fails_is_one_clear_error(fault: str, said: str, faulty: Misbehaving) -> None:
@@ -182,41 +178,33 @@ def test_a_purchase_that_may_have_reached_the_server_is_not_repeated(fault: str,
     to_a_product(visit)
     faulty.asked.clear()
     faulty.faults = [fault]
-    with pytest.raises(EnvError, match="was not asked again, because the server may have taken it"):
+    with pytest.raises(EnvError, match="The purchase was not sent again"):
         visit.act("click[buy now]")
     assert [path.split("/")[1] for _, path, _ in faulty.asked] == ["done"]
-
-
-def test_a_purchase_that_cannot_have_reached_the_server_is_repeated_and_then_given_up(faulty: Misbehaving) -> None:
-    visit = visit_to(faulty)
-    to_a_product(visit)
-    faulty.close()
-    with pytest.raises(EnvError, match=r"nothing answers there .*\(3 attempts\)\. Look whether"):
-        visit.act("click[buy now]")
 
 
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EnvError, match=f"{address} was asked for goal 3 .*nothing answers there"):
+    with pytest.raises(EnvError, match=f"{address} was asked for the page .*nothing answers there"):
         LiveVisit(address, attempts=2, pause=0.01).start(3)
-    with pytest.raises(EnvError, match=f"^{address} was asked for goal 0 .*nothing answers there"):
+    with pytest.raises(EnvError, match=f"^{address} was asked for the page .*nothing answers there"):
         collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 
 
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ('<h3 id="reward">Your score</h3>', "1 elements `reward` with 0 scores"),
-        ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "1 elements `reward` with 2 scores"),
-        ('<h3 id="reward"><pre>1.0</pre></h3><p id="reward"><pre>1.0</pre></p>', "2 elements"),
+        ('<h3 id="reward">Your score</h3>', "has no instruction"),
+        ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "no single score"),
+        ('<h3 id="reward"><pre>1.0</pre></h3><p id="reward"><pre>1.0</pre></p>', "no single score"),
         ('<h3 id="reward"><pre>1.5</pre></h3>', "found '1.5'"),
         ('<h3 id="reward"><pre>-0.5</pre></h3>', "found '-0.5'"),
         ('<h3 id="reward"><pre>nan</pre></h3>', "found 'nan'"),
         ('<h3 id="reward"><pre>1.0 or so</pre></h3>', "found '1.0 or so'"),
         ('<h3 id="reward"><pre>__import__("os")</pre></h3>', "found '__import__"),
-        ('<div id="instruction-text"><h4>Instruction:<br>x</h4></div><button>Buy Now</button>', "it is a product"),
+        ('<div id="instruction-text"><h4>Instruction:<br>x</h4></div><button>Buy Now</button>', "it is 'item'"),
         ("<p>Thank you for shopping with us!</p>", "has no instruction"),
     ],
 )
@@ -224,27 +212,16 @@ def test_a_purchase_without_one_proper_score_has_no_reward(page: str, said: str,
     visit = visit_to(faulty)
     to_a_product(visit)
     faulty.faults = [page]
-    with pytest.raises(EnvError, match="page after a purchase and gave something else") as caught:
+    with pytest.raises(EnvError, match=r"'done' .* gave something else") as caught:
         visit.act("click[buy now]")
     assert said in str(caught.value)
-
-
-def test_parts_of_a_score_are_read_and_not_run() -> None:
-    def parts(text: str) -> dict[str, Any]:
-        return read_parts(BeautifulSoup(f'<div id="reward_info"><pre>{text}</pre></div>', "html.parser"))
-
-    printed = "{'query_match': True,\n 'r_att': 0.5,\n 'r_price': False,\n 'r_type': 1.0,\n 'title_score': 1e-05,\n 'w_att': 0.25}"
-    known = {"query_match": True, "r_att": 0.5, "r_price": False, "r_type": 1.0, "title_score": 1e-05, "w_att": 0.25}
-    assert parts(printed) == {**known, "r_option": None, "w_option": None}
-    for odd in ("None", "", "{'r_att': [1]}", "{'r_att': f(1)}", "{'a': 1} {'b': 2}", "[1]", "{'r_att': 'x'}"):
-        assert parts(odd) == {}
 
 
 def test_a_session_with_another_goal_than_before_is_refused(faulty: Misbehaving) -> None:
     visit = visit_to(faulty)
     instruction, _ = visit.start(0)
     faulty.edit = (instruction.split()[-1], "nothing")
-    with pytest.raises(EnvError, match="instruction is another one than before: was the server started again"):
+    with pytest.raises(EnvError, match="another instruction than before: was the server started again"):
         visit.act("search[lamp]")
 
 
@@ -257,28 +234,8 @@ def test_pages_of_other_templates_are_refused() -> None:
 
 
 def test_a_goal_that_the_server_does_not_have_is_named(shop: str) -> None:
-    with pytest.raises(EnvError, match=r"goal 99999 .*refused with status 404.*has it so many goals"):
+    with pytest.raises(EnvError, match=r"_99999 .*refused with status 404: has it so many goals"):
         LiveVisit(shop).start(99999)
-
-
-def test_the_goals_of_a_server_are_counted_and_a_wrong_number_is_corrected(
-    shop: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(SplitError, match=r"The 59 goals .* leave none for the split 'train'"):
-        make_env("webshop", data=shop)
-    monkeypatch.setattr(live, "TEST_GOALS", 3)
-    monkeypatch.setattr(live, "DEV_GOALS", 4)
-    count_goals.cache_clear()
-    env = make_env("webshop", data=shop)
-    train = env.unwrapped.tasks("train")  # type: ignore[attr-defined]
-    assert [train[0].id, train[-1].id, len(train)] == ["server-7", "server-58", 52]
-    assert env.reset(options=dict(train[-1].options))[1]["goal"] == 58
-    with pytest.raises(EnvError, match="no goal 59: they are numbered from 0 to 58"):
-        env.reset(options={"task": "server-59"})
-    with pytest.raises(EnvError, match="has 59 goals, not server_goals=6910"):
-        env_tasks("webshop", {"data": shop, "server_goals": 6910}, "train", 6)
-    with pytest.raises(EnvError, match="nothing answers there"):
-        count_goals("http://127.0.0.1:9")
 
 
 def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
@@ -309,7 +266,7 @@ def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
 
 
 def test_only_a_plain_address_names_a_server() -> None:
-    assert LiveClient("http://127.0.0.1:3000/", 1.0, 1, 0.0).url == "http://127.0.0.1:3000"
+    assert LiveVisit("http://127.0.0.1:3000/").url == "http://127.0.0.1:3000"
     for wrong in (
         "http://",
         "http://h/path",
@@ -320,7 +277,7 @@ def test_only_a_plain_address_names_a_server() -> None:
         "http://[::1",
     ):
         with pytest.raises(EnvError, match="names a running WebShop server like"):
-            LiveClient(wrong, 1.0, 1, 0.0)
+            LiveVisit(wrong)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:
@@ -338,7 +295,7 @@ def test_pages_are_read_as_the_official_site_writes_them() -> None:
         "[SEP] $9.0"
     )
     assert page.place == "results" and page.instruction == "a lamp < $10"
-    assert page.target("b0") == Target("GET", "/item_page/fixed_u_0/B0/%5B%27lamp%27%5D/1/%7B%7D")
+    assert page.target("b0") == ("GET", "/item_page/fixed_u_0/B0/%5B%27lamp%27%5D/1/%7B%7D")
     item = read_page(
         f"""{head}<form method="post" action="/back"><button class="btn">&lt; Prev</button></form><h4>size</h4>
       <input type="radio" id="radio_size0" name="size" value="10 | 12" data-url="/item_page/%7B%27size%27%3A%20%2710%27%7D">
@@ -346,10 +303,10 @@ def test_pages_are_read_as_the_official_site_writes_them() -> None:
       <button class="btn btn-lg purchase">Buy Now</button></form></body><script>let options = `{{}}`;</script></html>"""
     )
     assert item.place == "item" and Text("10 | 12", "option", "size") in item.texts and "let" not in as_text(item.texts)
-    assert item.target("10 | 12") == Target("GET", "/item_page/%7B%27size%27%3A%20%2710%27%7D")
+    assert item.target("10 | 12") == ("GET", "/item_page/%7B%27size%27%3A%20%2710%27%7D")
     done = read_page(
         """<h1>Thank you</h1><p><pre>code</pre> (Paste)</p><h4 id="asin">asin<pre>B0</pre></p><h4 id="goal-asin">asin<pre>B1</pre>
       </p><h3   id="reward">Your score (min 0.0, max 1.0)<pre>0.3333333333333333</pre></h3><h4 hidden>Reward Details
       <div id="reward_info"><pre>{&#39;r_att&#39;: 0.5, &#39;r_price&#39;: True}</pre></div></h4>"""
     )
-    assert done.score == 1 / 3 and done.parts == {"r_att": 0.5, "r_price": True, "r_option": None, "w_option": None}
+    assert done.score == 1 / 3

@@ -1,30 +1,26 @@
-"""Our HTML pages, taken through the official way from HTML to text, are the observations; their addresses lead where they say."""
+"""Our HTML pages, taken through the official way from HTML to text, are the observations."""
 
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
 
-import pytest
 from bs4 import BeautifulSoup
 from bs4.element import Comment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.envs.webshop.address import BadAddress, page_path, read_keywords, read_path
 from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
+from skill_ttrl.envs.webshop.html import page_html
 from skill_ttrl.envs.webshop.pages import SUB_PAGES, as_rich_text, as_text, clickables, has_search_bar
 from skill_ttrl.envs.webshop.reward import PurchaseReward
 from skill_ttrl.envs.webshop.shop import Shop, State, page_url
-from skill_ttrl.envs.webshop.site.html import page_html
 
 BOUGHT = PurchaseReward(0.5, 1.0, 0.5, None, True, 0.5, None, 0.5, True, False, 0.25)
 PLACES: tuple[Any, ...] = ("search", "results", "item", "done")
@@ -145,79 +141,3 @@ def test_every_page_of_official_products_reads_as_html_as_it_is_observed(officia
     for product in random.Random(0).sample(few_options, 12):
         for state in states(product):
             check(shop, goals[5], state)
-
-
-def test_a_picture_is_shown_only_where_it_is_asked_for() -> None:
-    product = Product("A", "t", "", (), "garden", "q", "p", (1.0,), {}, image='https://pictures.example/a.jpg?"x')
-    shelf: Any = OneShelf((product, replace(product, asin="B", image="javascript:alert(1)")))
-    shop = Shop(shelf, find_nouns("rule"))
-    goal = Goal("x-0", "A", "", "", "", "", "buy", ("a",), {}, NO_CEILING)
-    for state in (State("results", ("a",)), State("item", ("a",), asin="A")):
-        assert "example" not in page_html(shop, goal, "7", state)
-        shown = BeautifulSoup(page_html(shop, goal, "7", state, images=True), "html.parser").find_all("img")
-        assert [image["src"] for image in shown] == [product.image]
-
-
-@given(
-    st.text(st.characters(codec="utf-8", categories=["L", "N", "P", "S"]), min_size=1, max_size=100),
-    st.lists(texts.map(lambda text: text.replace(" ", "")), min_size=1, max_size=4).map(tuple),
-    st.integers(1, 10**6),
-    st.dictionaries(texts, texts, max_size=3),
-)
-def test_an_address_reads_back_as_the_place_it_was_written_for(
-    session: str, keywords: tuple[str, ...], page: int, options: dict[str, str]
-) -> None:
-    for state in (
-        State(),
-        State("results", keywords, page),
-        State("item", keywords, page, "B01", options=options),
-        State("sub", keywords, page, "B01", options=options, sub="Features"),
-        State("done", asin="B01", options=options),
-    ):
-        path = page_path(session, state)
-        if session not in (".", ".."):
-            assert not {"", ".", ".."} & set(path.split("/")[1:])
-        assert urlsplit(f"http://host{path}").path == path
-        assert read_path(path) == (session, state)
-
-
-@given(st.lists(texts, min_size=1, max_size=3), st.dictionaries(texts, texts, max_size=3))
-def test_addresses_of_official_clients_are_read(keywords: list[str], options: dict[str, str]) -> None:
-    # Python's repr writes what is not printable as \x85, \u2028 or, outside the first 65,536 characters, \U000e0001.
-    if re.search(r"\\U", repr((keywords, options))):
-        return
-    path = f"/item_page/s/B01/{quote(str(keywords), safe='')}/2/{quote(str(options), safe='')}"
-    assert read_path(path) == ("s", State("item", tuple(keywords), 2, "B01", options=options))
-
-
-@pytest.mark.parametrize(
-    ("path", "status"),
-    [
-        ("/", 400),
-        ("/search_results/s/words", 404),
-        ("/search_results/s/words/0", 400),
-        ("/search_results/s/words/-1", 400),
-        ("/search_results/s/words/two", 400),
-        ("/search_results/s/[/1", 400),
-        ("/search_results/s/[]/1", 400),
-        ("/search_results/s/[1]/1", 400),
-        ("/item_page/s/B01/words/1/{", 400),
-        ("/item_page/s/B01/words/1/[]", 400),
-        ("/item_page/s/B01/words/1/{'a': 1}", 400),
-        ("/item_page/s/B01/words/1/__import__('os')", 400),
-        ("/item_page/s/B01/words/1/" + "[" * 50_000, 400),
-        ("/item_sub_page/s/B01/words/1/Secrets/{}", 404),
-        ("/done/s/B01", 404),
-        ("/" + "s" * 101, 400),
-        ("/a%00b", 400),
-        ("/wp-admin/login.php", 404),
-    ],
-)
-def test_a_bad_address_is_named_bad(path: str, status: int) -> None:
-    with pytest.raises(BadAddress) as caught:
-        read_path(path)
-    assert caught.value.status == status and len(str(caught.value)) < 200
-
-
-def test_words_of_a_search_box_are_split_as_upstream_does() -> None:
-    assert read_keywords("Red  Shoes ") == ("red", "", "shoes", "")

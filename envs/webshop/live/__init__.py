@@ -1,1 +1,0 @@
-"""WebShop on a running server."""

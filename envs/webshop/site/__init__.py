@@ -1,1 +1,0 @@
-"""WebShop as a web site."""
