@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.stages.reports.optimize_page import write_optimize_html
-from tests.integration.test_webshop_browser import NAMES
 from tests.unit.optimize.test_loop import CONFIG, run
 from tests.unit.stages.test_optimize_page import HOSTILE, Hostile
 
 pytestmark = pytest.mark.slow
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
 def test_hostile_documents_are_shown_and_do_not_act(tmp_path: Path) -> None:
