@@ -36,9 +36,8 @@ FileFormat = Annotated[
     str | None,
     typer.Option(
         "--format",
-        help="`json`, `jsonl`, `markdown`, `skillrl`, `skillrl-memory`, `document` (a skill document, one skill per section), "
-        "`document-items` (one per list item), `agentskills` (a folder with one SKILL.md per skill), or your own as "
-        "`module:attribute`. Default: by name and content.",
+        help="`json`, `skillrl`, `document` (a Markdown file, one skill per section), `agentskills` (a folder with one SKILL.md per "
+        "skill), or your own as `module:attribute`. Default: by name and content.",
     ),
 ]
 AsJson = Annotated[
@@ -137,17 +136,10 @@ def import_(
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
     found, _ = skills_at(file, form)  # before a bank is made
-    if not found.skills and file.suffix == ".md" and file.read_text(encoding="utf-8", errors="replace").strip():
-        raise SkillBankError(
-            f"{file} holds no skill{f' in the format {form}' if form else ''}. If it is a skill document: --format document, or --format "
-            "document-items for a skill of each item of a list."
-        )
     notices = list(found.notices)
     with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
         if found.origin and len(opened):
-            notices.append(
-                f"the bank has skills already: what {file} holds besides skills (order, metadata) is not imported"
-            )
+            notices.append(f"the bank has skills already: the order of {file} is not imported")
         update = opened.import_skills(
             found.skills,
             on_duplicate=on_duplicate,  # type: ignore[arg-type]  # checked there
@@ -164,7 +156,7 @@ def export(
         Path,
         typer.Argument(
             metavar="BANK",
-            help="A bank's folder, a run that has one, or a file of skills; for `skillrl-memory` also a file of episodes.",
+            help="A bank's folder, a run that has one, or a file of skills.",
         ),
     ],
     output: Annotated[
@@ -176,7 +168,7 @@ def export(
         bool, typer.Option("--json", help="With --output: print one JSON value on stdout, and nothing else there.")
     ] = False,
 ) -> None:
-    """Export a bank's skills to a file or folder. SkillRL's formats do not hold statistics and lineage.
+    """Export a bank's skills to a file or folder. `skillrl` and `document` do not hold statistics and lineage.
 
     Example: `skillttrl skills export bank --format skillrl -o skills.json`
     """
@@ -190,7 +182,7 @@ def export(
         _note(notices)
         return
     found = bank_export.export(bank, output, form, version)
-    what = "the episodes" if found.skills is None else f"{found.skills} skill{'s' * (found.skills != 1)}"
+    what = f"{found.skills} skill{'s' * (found.skills != 1)}"
     at = "" if found.version is None else f" (version {found.version})"
     show(found, as_json, lines=[f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."])
     _note(() if as_json else found.notes)

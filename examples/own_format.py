@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from skill_ttrl import Skill, SkillBank
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.formats.files import read_file, write_skills
-from skill_ttrl.skills.formats.format import FileFormat
-from skill_ttrl.skills.formats.records import SkillFile, record_at
+from skill_ttrl.skills.formats.records import FileFormat, SkillFile, record_at
 from skill_ttrl.skills.snapshot import Snapshot
 
 

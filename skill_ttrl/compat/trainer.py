@@ -155,10 +155,9 @@ class SkillTTRLTrainer:
         skills, bank = self.config.skills, self.skill_bank
         if skills is None or bank is None or skills.update != "merge":
             return {}
-        models = models_of(self.config)
         rules = MergeRules(
             self.merger,
-            make_extractor(skills.extractor, models=models) if skills.extract_from_solutions else None,
+            make_extractor(skills.extractor) if skills.extract_from_solutions else None,
             generate=skills.enable_generate,
             evolve=skills.enable_evolve,
         )

@@ -88,7 +88,7 @@ class EndpointsConfig(Section):
     policy: EndpointConfig | None = None
     """Acts, for `rollout.backend: openai`."""
     teacher: EndpointConfig | None = None
-    """Writes skills down, for `skills.extractor: openai`."""
+    """Writes skills, for `distill.teacher: openai` and `evolve.teacher: openai`."""
     merger: EndpointConfig | None = None
     """Fuses what winners wrote, for `skills.merger: openai`."""
     embeddings: EndpointConfig | None = None

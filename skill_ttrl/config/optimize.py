@@ -116,7 +116,7 @@ class OptimizeConfig(Section):
     """Where the policy reads the document. `prompt`: at the head of every prompt (`agent.document_as`); `bank`: its parts are the skills of the
     bank that the section `skills` describes."""
     granularity: str = "section"
-    """The part of the document that is one skill where `place` is `bank`: a `section`, an `item` of a list, or `module:attribute`, a function from a
+    """The part of the document that is one skill where `place` is `bank`: a `section`, or `module:attribute`, a function from a
     document to its skills."""
     selection: OptimizeSelectionConfig = Field(default_factory=OptimizeSelectionConfig)
     temperature: float = Field(default=0.0, ge=0)

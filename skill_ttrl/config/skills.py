@@ -85,10 +85,9 @@ class SkillsConfig(Section):
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
     extractor: str = "heuristic"
-    """Extractor that writes the skill where no winner of a group did: `heuristic`, `openai` (`endpoints.teacher`), or
-    `module:attribute` of your own."""
+    """Extractor that writes the skill where no winner of a group did: `heuristic`, or `module:attribute` of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
-    """Action where a language model that merges or extracts gives no usable answer: the run stops, that part of the update is left
+    """Action where a language model that merges gives no usable answer: the run stops, that part of the update is left
     out, or the heuristic does it. The two latter are reported and counted."""
     dedup_threshold: float | None = Field(default=0.95, gt=0, le=1)
     """New skills whose vectors are at least this alike (cosine) say the same; texts that differ in a number, a sign or a

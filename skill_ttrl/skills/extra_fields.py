@@ -1,49 +1,24 @@
-"""Fields of an imported record that `Skill` lacks: stored as JSON text in `Skill.extra`, and written back on export.
-
-    {"fields": {"example": "..."}, "keys": ["title", "skill_id", ...], "given": {"skill_id": 7}}
-
-`fields` are those without a counterpart in `Skill`. `keys` is the order of all keys of the record, if it is not the usual one.
-`given` holds the original values of fields that `Skill` has but that we would write in another form; each is written back as
-long as it still agrees with the skill (`formats/skillrl.py`). All three are omitted if empty.
-"""
+"""Fields of an imported record that `Skill` lacks: JSON text in `Skill.extra`, `{"fields": {"example": "..."}}`."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.storage.jsonl import parse_json
 
-PARTS = ("fields", "keys", "given")
+
+def extra_text(fields: Mapping[str, Any]) -> str:
+    """Fields as `Skill.extra` holds them; empty without any."""
+    return json.dumps({"fields": dict(fields)}) if fields else ""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtraFields:
-    """The parts of `Skill.extra`."""
-
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    keys: Sequence[str] = ()
-    given: Mapping[str, Any] = field(default_factory=dict)
-
-    def text(self) -> str:
-        """As `Skill.extra` holds it; empty where nothing is left over."""
-        parts = {"fields": dict(self.fields), "keys": list(self.keys), "given": dict(self.given)}
-        filled = {name: part for name, part in parts.items() if part}
-        return json.dumps(filled) if filled else ""
-
-
-def parse_extra(extra: str) -> ExtraFields:
-    """The parts of a skill's `extra`; what is not there is empty, and what has another form is passed over."""
-    found = parse_json(extra) if extra else {}
-    fields, keys, given = (found.get(name) for name in PARTS)
-    return ExtraFields(
-        fields if isinstance(fields, dict) else {},
-        keys if isinstance(keys, list) else (),
-        given if isinstance(given, dict) else {},
-    )
+def parse_extra(extra: str) -> dict[str, Any]:
+    """The fields in a skill's `extra`; none where it has another form."""
+    fields = parse_json(extra).get("fields") if extra else {}
+    return dict(fields) if isinstance(fields, dict) else {}
 
 
 def checked_extra(extra: object, where: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -30,8 +30,9 @@ from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.similarity import embedding_similarity
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
+from skill_ttrl.skills.teachers.counting import MIN_EPISODES
 from skill_ttrl.skills.teachers.make import make_teacher
-from skill_ttrl.skills.types import TeacherResult
+from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
@@ -54,6 +55,8 @@ class Distilled:
     """The new ones, as they are in the bank."""
     notes: tuple[str, ...] = ()
     """Left out or refused entries, each with its reason."""
+    cause: str = ""
+    """Why nothing was found, and what to do; empty where something was."""
     requests: int = 0
     failed: int = 0
     """Questions to the teacher without a usable answer."""
@@ -100,7 +103,8 @@ def distill_into(
     name = config.distill.teacher
     teacher = make_teacher(name, models=models)
     collector, notes = _collected(trajectories, config)
-    result = teacher.distill(collector.cases(), config.distill)
+    cases = collector.cases()
+    result = teacher.distill(cases, config.distill)
     if not isinstance(result, TeacherResult):
         raise ConfigError(f"The teacher {name!r} gave a {type(result).__name__} in place of a Lesson (skills.teacher).")
     admitted = admit(result.drafts, bank.refresh(), _rules(bank, config), step=round)
@@ -113,8 +117,9 @@ def distill_into(
         new = new if tested.decision.accept else []
     if new:
         bank.apply(admitted.changes, reason=SOURCE, evidence=admitted.evidence, round=round)
-    elif tested is None:
-        notes.append("Nothing new was found.")
+    cause = "" if new or tested is not None else _cause(cases, collector, result, admitted, config)
+    if cause:
+        notes.append(f"Nothing new was found: {cause}")
     for note in notes:
         progress.notice(note)
     now = bank.snapshot()
@@ -124,6 +129,7 @@ def distill_into(
         episodes=collector.counts(),
         skills=tuple(now.skills[skill.id] for skill in new),
         notes=tuple(notes),
+        cause=cause,
         requests=result.requests,
         failed=result.failed,
         version=now.version,
@@ -194,16 +200,39 @@ def run(
 
 def nothing_distilled(found: Distilled, source: Path, folder: Path) -> DataError:
     """The error for episodes that gave no skill, where they were to make a bank."""
+    return DataError(f"Nothing could be distilled from {source}: {found.cause} No bank was made at {folder}.")
+
+
+def _cause(
+    cases: Sequence[Case], collector: CaseCollector, result: TeacherResult, admitted: Admitted, config: SkillTTRLConfig
+) -> str:
+    """Why there is no new skill, and what to do."""
     counts = Counter[str]()
-    for each in found.episodes.values():
+    for each in collector.counts().values():
         counts.update(each)
-    said = f"{counts['won']} won, {counts['lost']} lost, {counts['failed']} ended by an error and were not looked at"
-    ways = "add episodes with the other outcome (skillttrl collect, with an agent that wins and with one that does not)"
-    other = ", or ask a language model: --teacher openai" if found.teacher == "heuristic" else ""
-    return DataError(
-        f"Nothing could be distilled from the {sum(counts.values())} episodes of {source} ({said}): no bank was made at "
-        f"{folder}. What to do: {ways}{other}."
-    )
+    limits = config.distill
+    if not cases:
+        return f"all {counts['failed']} episodes ended by an error or before a step. Read `error` in the file, and collect again."
+    if not (limits.max_general or limits.max_specific or limits.max_mistakes):
+        return "distill.max_general, max_specific and max_mistakes are all 0. Raise one."
+    if admitted.refused:
+        draft, problem = admitted.refused[0]
+        more = f" and {len(admitted.refused) - 1} more were" if len(admitted.refused) > 1 else " was"
+        return f"the skill {quote(draft.title)}{more} refused: {problem}."
+    if result.failed:
+        return f"{result.failed} of {result.requests} requests to the teacher had no usable answer. Try another model."
+    if limits.teacher != "heuristic":
+        return f"the teacher {limits.teacher!r} wrote no usable skill. The notes above say what was refused."
+    ask = "ask a language model: --teacher openai"
+    if all(len(case.steps) == 1 and not case.steps[0].admissible_actions for case in cases):
+        return f"every episode is one free text, and the heuristic counts actions. Instead, {ask}."
+    outcomes = Counter((case.task_type, case.won) for case in cases)
+    if max(outcomes.values()) < MIN_EPISODES:
+        return f"no type of task has {MIN_EPISODES} episodes with the same outcome. Collect more (skillttrl collect)."
+    if not counts["won"] or not counts["lost"]:
+        missing, agent = ("won", "wins") if not counts["won"] else ("lost", "fails")
+        return f"no episode was {missing}. Add episodes of an agent that {agent} (skillttrl collect), or {ask}."
+    return f"the {counts['won']} won and {counts['lost']} lost episodes differ in no action that can be counted. Collect more, or {ask}."
 
 
 def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> tuple[CaseCollector, list[str]]:

@@ -21,9 +21,8 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
-from skill_ttrl.skills.merge.merged import merged_samples
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.report import MergeReport
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, merged_samples
+from skill_ttrl.skills.merge.types import MergeReport
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.inputs.merge_source import Samples, joined, read_samples
@@ -123,7 +122,7 @@ def _rules(config: SkillTTRLConfig, merger: str | None, extract: bool) -> MergeR
     skills, models = config.skills or SkillsConfig(), models_of(config)
     return MergeRules(
         make_merger(merger or skills.merger, models=models),
-        make_extractor(skills.extractor, models=models) if extract else None,
+        make_extractor(skills.extractor) if extract else None,
         max_skills_per_problem=skills.max_skills_per_problem,
         generate=skills.enable_generate,
         evolve=skills.enable_evolve,

@@ -12,7 +12,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.inspecting.bank_diff import match
 from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
-from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
+from skill_ttrl.types import Skill
 from tests.integration.test_skill_commands import refused, skillttrl
 
 FILE = {
@@ -43,10 +43,8 @@ def bank(tmp_path: Path, file: Path) -> Path:
     ("form", "name"),
     [
         ("json", "bank.json"),
-        ("jsonl", "x.jsonl"),
-        ("markdown", "x.md"),
+        ("document", "x.md"),
         ("skillrl", "x.json"),
-        ("skillrl-memory", "m.json"),
         ("agentskills", "folder"),
     ],
 )
@@ -71,16 +69,6 @@ def test_inspect_names_what_is_wrong_with_a_file_and_not_the_file(file: Path, tm
     file.write_text('{"generall_skills": [{"title": "' + "x" * 5000 + '"}]}')
     done = skillttrl("inspect", file)
     assert "generall_skills" in done.err and len(done.err) < 1000
-
-
-@pytest.mark.parametrize("name", ["alfworld", "webshop"])
-def test_published_banks_go_in_and_out_byte_for_byte(skillrl_banks: Path, name: str, tmp_path: Path) -> None:
-    path = skillrl_banks / f"{name}_skills.json"
-    assert skillttrl("skills", "import", tmp_path / "bank", path).code == 0
-    assert skillttrl("skills", "export", tmp_path / "bank", "-o", tmp_path / "x", "--format", "skillrl").code == 0
-    assert (tmp_path / "x").read_bytes() == path.read_bytes()
-    found = skillttrl("inspect", "--diff", path, tmp_path / "bank", "--json").json
-    assert (found["skills"], found["records"], found["notes"]) == ([], [], [])
 
 
 def test_two_banks_are_compared_wherever_they_are(bank: Path, file: Path, tmp_path: Path) -> None:
@@ -145,42 +133,25 @@ def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: 
     (folder / "SKILL.md").write_text("---\nname: pdf\ndescription: Reads. Use for PDFs.\n---\nRun it.")
     done = skillttrl("skills", "import", bank, folder.parent)
     assert "added 1: pdf" in done.out and "Note: not taken of pdf: 'scripts/'." in done.err
-    again = skillttrl("skills", "import", bank, file, "--on-duplicate", "rename")
-    assert "the bank has skills already" in again.err and "metadata" in again.err
-    other = tmp_path / "other"
-    assert "added 5" in skillttrl("skills", "import", other, bank).out  # another bank, with what it began with
-    assert json.loads(skillttrl("skills", "export", other, "--format", "skillrl").out)["metadata"] == FILE["metadata"]
+    assert "not taken of" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
+    assert "added 5" in skillttrl("skills", "import", tmp_path / "other", bank).out
     refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), "nothing at", "Did you mean")
     refused(skillttrl("skills", "export", bank, "--format", "agentskills"), "agentskills is a folder", "--output")
-    refused(skillttrl("skills", "export", bank, "--format", "skillrl-memories"), "Did you mean 'skillrl-memory'?")
+    refused(skillttrl("skills", "export", bank, "--format", "skilrl"), "Did you mean 'skillrl'?")
 
 
 def test_an_empty_bank_is_exported_and_imported(tmp_path: Path) -> None:
     with SkillBank(tmp_path / "empty"):
         pass
-    for form in ("json", "jsonl", "markdown", "skillrl", "skillrl-memory", "agentskills"):
+    for form in ("json", "skillrl", "document", "agentskills"):
         path = tmp_path / form
         assert skillttrl("skills", "export", tmp_path / "empty", "-o", path, "--format", form).code == 0
         done = skillttrl("skills", "import", tmp_path / f"{form}-bank", path, "--format", form)
         assert "nothing differs" in done.out, (form, done)
 
 
-def test_a_file_of_skills_or_episodes_is_written_in_another_format(file: Path, tmp_path: Path) -> None:
-    assert "# Skill bank" in skillttrl("skills", "export", file, "--format", "markdown").out
-    task = Task("t", "SkillTTRL/ALFWorld-v0")
-    episode = Trajectory(task, (Step("A room.", "go", 1.0, True, False),), None, "terminated", goal="go")
-    lines = tmp_path / "episodes.jsonl"
-    lines.write_text(f"{to_json(episode)}\n{to_json(episode)[:50]}")
-    done = skillttrl("skills", "export", lines, "--format", "skillrl-memory", "-o", tmp_path / "memories.json")
-    assert (
-        done.out == f"Wrote the episodes of {lines} to {tmp_path / 'memories.json'} as skillrl-memory.\n"
-        and "Note: " in done.err
-    )
-    assert json.loads((tmp_path / "memories.json").read_text())[0]["content"]["task_meta"] == {"original_goal": "go"}
-    skills = skillttrl("skills", "import", tmp_path / "none", tmp_path / "memories.json")
-    assert "nothing differs" in skills.out and "hold no guidelines" in skills.err
-    lines.write_text('{"steps":1,"stop_reason":"x"}\n')
-    refused(skillttrl("skills", "export", lines, "--format", "skillrl-memory"), "is no trajectory")
+def test_a_file_of_skills_is_written_in_another_format(file: Path) -> None:
+    assert "## Look" in skillttrl("skills", "export", file, "--format", "document").out
 
 
 def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:
@@ -191,7 +162,7 @@ def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:
     assert "[red]" in shown and not {"\x1b", "\x9b", "\u202e"} & set(shown)
 
 
-def test_a_run_that_begins_with_a_published_bank_exports_one_like_it(
+def test_a_run_that_begins_with_a_published_bank_exports_its_skills(
     tiny_yaml: Path, file: Path, tmp_path: Path
 ) -> None:
     config = load_config(str(tiny_yaml), [f"skills.bank={file}", "skills.embedder=hash"])
@@ -200,7 +171,8 @@ def test_a_run_that_begins_with_a_published_bank_exports_one_like_it(
     assert opened
     with opened.bank as bank:
         bank.record_usages([("gen_001", True)])
-    assert skillttrl("skills", "export", tmp_path / "run", "--format", "skillrl").out == file.read_text()
+    exported = skillttrl("skills", "export", tmp_path / "run", "--format", "skillrl").json
+    assert exported["general_skills"] == FILE["general_skills"]
     for name in ("run/bank", "folder"):  # a bank, and folders of the standard
         if name == "folder":
             assert skillttrl("skills", "export", file, "-o", tmp_path / name, "--format", "agentskills").code == 0

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.distill import distill_into, run
-from skill_ttrl.types import Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Step, Task, Trajectory, from_json, to_json
 
 TYPES = ("pick_clean_then_place_in_recep", "look_at_obj_in_light")
 
@@ -114,8 +115,10 @@ def test_episodes_that_teach_nothing_make_no_bank_and_the_next_call_makes_it(
         main()
     said = " ".join(capfd.readouterr().err.split())
     assert leaving.value.code == DataError.exit_code
-    assert f"Nothing could be distilled from the {len(failed)} episodes" in said
-    assert f"0 won, 0 lost, {len(failed)} ended by an error" in said and f"no bank was made at {bank}" in said
+    assert (
+        f"all {len(failed)} episodes ended by an error or before a step." in said
+        and f"No bank was made at {bank}" in said
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["failed.jsonl"]
     assert run(played, bank).skills
     assert run(tmp_path / "failed.jsonl", bank, merge=True).skills == ()  # a bank that is there stays as it is
@@ -269,3 +272,56 @@ def test_killed_before_the_end_there_is_no_bank_and_the_next_call_makes_it(playe
     assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
     assert run(played, tmp_path / "bank").skills
     assert [path.name for path in tmp_path.iterdir()] == ["bank"]
+
+
+def _episodes(*rows: tuple[str, bool, tuple[str, ...]]) -> list[Trajectory]:
+    """One episode for each (type of task, won, actions)."""
+    return [
+        Trajectory(
+            Task(f"t{number}", "Env-v0", task_type=kind, split="train"),
+            tuple(Step("a room", action, float(won), True, False) for action in actions),
+            None,
+            "terminated",
+            goal="wash the mug",
+        )
+        for number, (kind, won, actions) in enumerate(rows)
+    ]
+
+
+SAME = ("look", "go to shelf 1")
+
+
+@pytest.mark.parametrize(
+    ("rows", "limits", "cause"),
+    [
+        ([("a", True, SAME), ("a", False, SAME)], {}, "no type of task has 2 episodes with the same outcome"),
+        ([("a", False, SAME)] * 4, {}, "no episode was won. Add episodes of an agent that wins"),
+        ([("a", True, SAME)] * 4 + [("a", False, SAME)] * 4, {}, "the 4 won and 4 lost episodes differ in no action"),
+        ([("a", won, ("The answer is 5.",)) for won in (True, False) * 3], {}, "every episode is one free text"),
+        ([("a", True, SAME)] * 4, {"max_general": 0, "max_specific": 0, "max_mistakes": 0}, "are all 0. Raise one"),
+    ],
+)
+def test_where_nothing_is_found_the_message_names_the_cause(
+    rows: Any, limits: dict[str, Any], cause: str, tmp_path: Path
+) -> None:
+    (tmp_path / "x.jsonl").write_text("".join(f"{to_json(each)}\n" for each in _episodes(*rows)))
+    config = SkillTTRLConfig(distill=DistillConfig(**limits))
+    with pytest.raises(DataError, match=cause):
+        run(tmp_path / "x.jsonl", tmp_path / "bank", config=config)
+    assert not (tmp_path / "bank").exists()
+
+
+def test_a_skill_that_is_refused_is_the_cause(played: Path, tmp_path: Path) -> None:
+    config = SkillTTRLConfig(distill=DistillConfig(teacher=f"{__name__}:LongTeacher"))
+    with pytest.raises(DataError, match="the skill 'Long' was refused: a text of 5000 characters, the most is"):
+        run(played, tmp_path / "bank", config=config)
+
+
+class LongTeacher:
+    """Drafts one skill that no bank takes."""
+
+    def distill(self, cases: Any, config: Any) -> TeacherResult:
+        return TeacherResult((Draft("Long", "x" * 5000, "", "general"),))
+
+    def evolve(self, failures: Any, skills: Any, config: Any) -> TeacherResult:
+        return TeacherResult()

@@ -17,8 +17,7 @@ from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.skills.merge.make import make_extractor, make_merger
-from skill_ttrl.skills.merge.types import Solved
+from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.querying import LLMEndpoints
 from skill_ttrl.skills.snapshot import Snapshot
@@ -49,15 +48,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
 
 def test_the_schemas_are_taken_and_what_fits_them_is_read(served: EndpointConfig, tmp_path: Path) -> None:
     models = LLMEndpoints(EndpointsConfig(merger=served, teacher=served), "skip")
-    problems = [
-        Solved(f"t{place}", f"Compute {place}+34.", ("Tens first.", "Then units."), ()) for place in range(ASKED)
-    ]
     outputs = [OutputParser().parse("<skill_ops><generate>Tens first.</generate></skill_ops>")]
     bank = Snapshot.of(1, [Skill("sk-old", "Old", "Units first.")])
     with track_usage(tmp_path / "usage.jsonl", EndpointsConfig()):
-        found = make_extractor("openai", models=models).extract(problems)
         merges = [make_merger("openai", models=models).merge(outputs, snapshot=bank) for _ in range(ASKED)]
-    assert found.asked.requests == ASKED and found.asked.failed < ASKED
     assert sum(each.asked.failed for each in merges) < ASKED
     outcomes = {json.loads(line)["outcome"] for line in (tmp_path / "usage.jsonl").read_text().splitlines()}
     assert outcomes <= {"ok", "length"}  # none was refused, none was no JSON

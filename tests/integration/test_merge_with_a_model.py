@@ -19,7 +19,7 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.report import TROUBLE
+from skill_ttrl.skills.merge.types import TROUBLE
 from skill_ttrl.stages import merge, train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
@@ -138,22 +138,6 @@ def test_a_run_gets_over_a_model_that_fails_says_it_once_and_counts(way: str, fi
     assert len([text for text in warnings if text.startswith(TROUBLE)]) == 1
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         assert not any(skill.text.startswith("The rule is") for skill in bank)
-
-
-def test_where_the_budget_ends_no_update_is_half_applied(tmp_path: Path) -> None:
-    """The first step asks the teacher, which is paid for, and then the merger, which is not: neither changes the bank."""
-    teacher = ["skills.extract_from_solutions=true", "skills.extractor=openai", "endpoints.max_requests=1"]
-    with serving() as server:
-        teacher += asking(server, role="teacher")
-        config = load_config("quickstart_notes", [*SMALL, *asking(server, *teacher)])
-        with pytest.raises(BudgetError, match=r"budget is spent.*--resume auto"):
-            train.run(config, tmp_path / "run")
-        assert server.asked and len(log_of(tmp_path / "run")) == 1
-        (row,) = read_jsonl(tmp_path / "run" / "metrics.jsonl")
-        assert row["skills_merge_failed"] == 1 and row["skills_added"] == row["skills_used"] == 0
-        config.endpoints.max_requests = None
-        train.run(config, tmp_path / "run", resume="auto")
-    assert len(read_jsonl(tmp_path / "run" / "metrics.jsonl")) == STEPS and len(log_of(tmp_path / "run")) > 1
 
 
 def test_a_run_without_its_endpoint_does_not_begin(tmp_path: Path) -> None:

@@ -24,9 +24,7 @@ from skill_ttrl.errors import (
     RunFolderError,
     SkillTTRLError,
 )
-from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.evaluate import measure_policy
-from skill_ttrl.stages.inspecting.bank_diff import skills_at
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
 from skill_ttrl.stages.inspecting.inspect_page import write_page
@@ -110,11 +108,6 @@ def looks_at(run: Path, found: OptimizeSummary) -> None:
     assert f"{found.usage['requests']} requests" in shown and "analyst_error" in shown
     (listed,) = list_runs(run.parent)
     assert listed.kind == "optimize" and listed.ended and found.test_best and listed.after == found.test_best.hard
-    skills, _ = skills_at(run / "best_skill.md", "document-items")
-    rules = [line for line in (run / "best_skill.md").read_text().splitlines() if line.startswith("- ")]
-    bank = SkillBank()
-    bank.import_skills(skills.skills, origin=skills.origin, reason="of an optimization")
-    assert sorted(f"- {skill.text}" for skill in bank) == sorted(rules)
 
 
 def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:

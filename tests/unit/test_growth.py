@@ -21,13 +21,12 @@ from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.reward import plain_words
 from skill_ttrl.llm.openai.structured import read_json
 from skill_ttrl.skills import similarity as fuse
-from skill_ttrl.skills.formats.skillrl_memory import memory_of
-from skill_ttrl.skills.merge import extract as techniques
+from skill_ttrl.skills.merge import heuristic as techniques
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.retrieval.embed_hash import WORDS
-from skill_ttrl.skills.teachers import actions
+from skill_ttrl.skills.teachers import counting as actions
 from skill_ttrl.skills.teachers import failures as evolve
-from skill_ttrl.types import Skill, Step, Task, Trajectory
+from skill_ttrl.types import Skill
 
 RUNS = (" ", "\n", "a", "1", "*", "{", "<", "\\", "a ", "1,", "\n ")
 
@@ -36,11 +35,6 @@ class Form(BaseModel):
     """What a teacher is asked for."""
 
     text: str
-
-
-def _memory(text: str) -> object:
-    task = Task("t", "Env-v0", {})
-    return memory_of(Trajectory(task, (Step("?", text, 0.0, True, False),), None, "terminated"), "m")
 
 
 READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
@@ -72,7 +66,6 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
         lambda text: (hostile.flags(text), hostile.escape(text)),
         ("<", "<|", "[inst", "ignore ", "ignore all ", "you are ", "print a ", "new "),
     ),
-    "memory": (_memory, ("<think>", "</think>", "<think></think")),
     "teacher": (lambda text: read_json(text, Form), ("```", "```json", "```\n", "{", "[", '{"text": ')),
     "embedder": (WORDS.findall, ("-", "a_")),
     "classify": (classify, ("[asy]", "how many ", "x^")),

@@ -1,29 +1,40 @@
-"""A skill document as a bank's skills, and a bank as a document: one body of knowledge, two forms.
+r"""A skill document as a bank's skills, and a bank as a document.
 
-Each section is a skill, called by its heading; with the granularity `item` each item of a list is one. Ids are made from the heading, or for an
-item from its text. So the same section is the same skill however the others change, and one that was edited replaces one skill, which keeps
-its statistics. `document_changes` says what an edited document changes in a bank.
+    # Rules of the house                        preamble: all that stands before the first `##`
 
-A document has a place for id, title, text, tier, type of task and when to apply; statistics, lineage and evidence stay in the bank.
+    ## Dates                                    a section
+    <!-- skill: {"tier": "mistake"} -->         a mark: fields that differ from what is assumed
+
+    Write them as YYYY-MM-DD.
+
+    <!-- SLOW_UPDATE_START -->
+    kept as a whole                             a protected region; they stand behind the sections
+    <!-- SLOW_UPDATE_END -->
+
+Each part is a skill, called by its heading, with an id made from it: the same section is the same skill however the others change, and
+one that was edited replaces one skill, which keeps its statistics. `document_changes` says what an edited document changes in a bank.
+Statistics, lineage and evidence have no place in a document.
+
+A heading in a fence is text. A heading in a section's text is written `\## so`. A mark counts only where it is one: what a model has mangled
+is text. So every text is a document.
 """
 
 from __future__ import annotations
 
 import difflib
-import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.changes import as_successor, normalize_skill, quote
+from skill_ttrl.sanitize import replace_surrogates
+from skill_ttrl.skills.changes import TIERS, as_successor, check_id, normalize_skill, quote
 from skill_ttrl.skills.formats.agentskills import slug
-from skill_ttrl.skills.formats.document_parts import Granularity, Part, put_together, survives, take_apart
-from skill_ttrl.skills.formats.format import FileFormat
-from skill_ttrl.skills.formats.records import SkillFile, origin_of
+from skill_ttrl.skills.formats.records import FileFormat, SkillFile, order_of
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Change, Skill, SkillStats, Tier
 
 NAME = "document"
@@ -38,6 +49,17 @@ ALIKE = 0.6
 """Least similarity, in [0, 1], of two texts of which the later is taken for an edit of the earlier."""
 _REGION_ID = re.compile(r"document\.([a-z][a-z_]*)")
 _FIELDS = ("title", "text", "when_to_apply", "tier", "task_type")
+Kind = Literal["preamble", "section", "region"]
+REGIONS = ("SLOW_UPDATE", "APPENDIX")
+"""Protected regions in the order in which they stand; others follow by name."""
+MARKED = ("id", "title", "tier", "task_type", "when_to_apply", "text")
+"""Fields of a skill that a mark may state."""
+
+_REGION = re.compile(r"<!-- (?P<name>[A-Z][A-Z_]*)_START -->(?P<text>.*?)<!-- (?P=name)_END -->", re.DOTALL)
+_MARK = re.compile(r"<!-- skill: (\{.*\}) -->")
+_MARKER = re.compile(r"<!-- [A-Z][A-Z_]*_(?:START|END) -->")
+_FENCE = re.compile(r"\s*(?:[-*+]\s+|\d+[.)]\s+)?(`{3,}(?=[^`]*\Z)|~{3,})")
+_ESCAPED = re.compile(r"\\+## ")
 
 
 @dataclass(frozen=True)
@@ -49,19 +71,19 @@ class DocumentUpdate:
     """The order of the document's parts; see `Snapshot.origin`."""
 
 
-def skills_of(document: str, granularity: Granularity = "section", *, source: str = NAME) -> list[Skill]:
+def skills_of(document: str, *, source: str = NAME) -> list[Skill]:
     """The skills of a document, in its order; any text is a document."""
-    parts = take_apart(document, granularity)
+    parts = take_apart(document)
     return [_skill(part, name, source) for part, name in zip(parts, _ids(parts), strict=True)]
 
 
-def document_of(snapshot: Snapshot, granularity: Granularity = "section") -> str:
+def document_of(snapshot: Snapshot) -> str:
     """A version's skills as a document, in the order of the document that they came from; others follow by tier and id.
 
     What a section cannot say in plain words stands in a mark below its heading: `skills_of` gives the same skills again.
     """
-    skills = _ordered(snapshot, granularity)
-    parts = [_part(skill, granularity) for skill in skills]
+    skills = _ordered(snapshot)
+    parts = [_part(skill) for skill in skills]
     while True:
         wrong = [place for place, name in enumerate(_ids(parts)) if name != skills[place].id]
         if not wrong:
@@ -74,7 +96,6 @@ def document_of(snapshot: Snapshot, granularity: Granularity = "section") -> str
 def document_changes(
     snapshot: Snapshot,
     document: str,
-    granularity: Granularity = "section",
     *,
     source: str = "optimize",
     round: int | None = None,
@@ -87,14 +108,13 @@ def document_changes(
     Args:
         snapshot: the bank; all of it is meant to be in the document (`document_of`).
         document: the document as it is now.
-        granularity: as it was for `document_of`.
         source: of the skills that are new or changed.
         round: when, for new skills.
 
     Raises:
         SkillBankError: a part is longer than a skill may be.
     """
-    skills = [normalize_skill(skill) for skill in skills_of(document, granularity, source=source)]
+    skills = [normalize_skill(skill) for skill in skills_of(document, source=source)]
     for skill in skills:
         known = snapshot.get(skill.id)
         if len(skill.text) > MAX_TEXT_CHARS and (known is None or known.text != skill.text):
@@ -149,8 +169,7 @@ def _made_id(part: Part) -> str:
         return PREAMBLE
     if part.kind == "region":
         return f"document.{part.title.lower()}"
-    base = slug(part.title) or "section"
-    return f"{base}.{_digest(part.text)}" if part.kind == "item" else base
+    return slug(part.title) or "section"
 
 
 def _free(base: str, taken: set[str]) -> str:
@@ -161,24 +180,18 @@ def _free(base: str, taken: set[str]) -> str:
     return name
 
 
-def _digest(text: str) -> str:
-    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
-
-
-def _part(skill: Skill, granularity: Granularity) -> Part:
+def _part(skill: Skill) -> Part:
     """The part of a document that a skill is; a mark states what is not seen from it."""
     region = _REGION_ID.fullmatch(skill.id)
     if skill.id == PREAMBLE:
         bare = Part("preamble", "", skill.text)
     elif region:
         bare = Part("region", region[1].upper(), "" if skill.text == region[1].upper() else skill.text)
-    elif granularity == "item" and _is_item(skill):
-        bare = Part("item", " ".join(skill.title.split()), skill.text)
     else:
         bare = Part("section", " ".join(skill.title.split()), "" if skill.text == skill.title else skill.text)
     for part in _attempts(bare, skill):
-        found = take_apart(put_together([part]), granularity)
-        if len(found) != 1 or not survives(found[0], granularity):
+        found = take_apart(put_together([part]))
+        if len(found) != 1 or not survives(found[0]):
             continue
         read = _skill(found[0], skill.id, "")
         if found[0].kind == bare.kind and all(getattr(read, name) == getattr(skill, name) for name in _FIELDS):
@@ -198,22 +211,12 @@ def _attempts(part: Part, skill: Skill) -> Iterator[Part]:
     yield replace(part, title=re.sub("[<>]", "", part.title), text="", marked=everything)
 
 
-def _is_item(skill: Skill) -> bool:
-    base = re.escape(slug(skill.title) or "section")
-    return re.fullmatch(rf"{base}\.[0-9a-f]{{8}}(-\d+)?", skill.id) is not None
-
-
-def _ordered(snapshot: Snapshot, granularity: Granularity) -> list[Skill]:
-    content = origin_of(snapshot, NAME, list).get("content", [])
-    order = dict.fromkeys(name for name in content if isinstance(name, str) and name in snapshot)
-    known = [snapshot.skills[name] for name in order]
-    tiers = ("general", "task", "mistake")
-    for skill in sorted(snapshot, key=lambda each: (tiers.index(each.tier), each.id)):
-        if skill.id in order:
-            continue
-        alike = [place for place, other in enumerate(known) if other.title == skill.title and _is_item(other)]
-        place = alike[-1] + 1 if granularity == "item" and _is_item(skill) and alike else len(known)
-        known.insert(place, skill)
+def _ordered(snapshot: Snapshot) -> list[Skill]:
+    order = dict.fromkeys(name for name in order_of(snapshot, NAME) if name in snapshot)
+    others = sorted(
+        (skill for skill in snapshot if skill.id not in order), key=lambda each: (TIERS.index(each.tier), each.id)
+    )
+    known = [*(snapshot.skills[name] for name in order), *others]
     kind = {PREAMBLE: 0}
     return sorted(known, key=lambda each: kind.get(each.id, 2 if _REGION_ID.fullmatch(each.id) else 1))
 
@@ -236,15 +239,152 @@ def _edits(new: Sequence[Skill], gone: Sequence[Skill]) -> dict[str, Skill]:
 
 
 def _origin(skills: Iterable[Skill]) -> str:
-    return json.dumps({"format": NAME, "content": [skill.id for skill in skills], "layout": {}})
+    return json.dumps({"format": NAME, "content": [skill.id for skill in skills]})
 
 
-def _file(text: str, granularity: Granularity) -> SkillFile:
-    skills = [normalize_skill(skill) for skill in skills_of(text, granularity, source="import")]
+def _file(text: str, where: str) -> SkillFile:
+    skills = [normalize_skill(skill) for skill in skills_of(text, source="import")]
     return SkillFile(skills, _origin(skills))
 
 
-DOCUMENT = FileFormat(NAME, lambda text, where: _file(text, "section"), document_of)
-ITEMS = FileFormat(
-    f"{NAME}-items", lambda text, where: _file(text, "item"), lambda snapshot: document_of(snapshot, "item")
-)
+DOCUMENT = FileFormat(NAME, _file, document_of, (".md", ".markdown"))
+
+
+# A document taken apart, and put together.
+
+
+@dataclass(frozen=True)
+class Part:
+    """One piece of a document."""
+
+    kind: Kind
+    title: str
+    """The heading of a section; the name of a region."""
+    text: str
+    """Without outer empty lines."""
+    marked: Mapping[str, str] = field(default_factory=dict)
+    """Fields that its mark states."""
+
+
+def take_apart(document: str) -> list[Part]:
+    """The parts of a document, which may be any text, in their order."""
+    text = replace_surrogates(document).replace("\r\n", "\n").replace("\r", "\n")
+    regions = [_region(found["name"], found["text"]) for found in _REGION.finditer(text)]
+    pieces = [piece.strip("\n") for piece in _REGION.split(text)[::3]]
+    blocks = list(_blocks("\n\n".join(filter(None, pieces)).split("\n")))
+    parts = []
+    for heading, lines in blocks:
+        marked, body = _marked(lines)
+        if heading is None:
+            parts += [Part("preamble", _first_heading(body), body, marked)] if body or "text" in marked else []
+        elif heading or body or marked:
+            parts.append(Part("section", heading, body, marked))
+    return [*parts, *sorted(regions, key=_region_order)]
+
+
+def put_together(parts: Iterable[Part]) -> str:
+    """The document of these parts: the preamble first, regions last."""
+    rows = sorted(parts, key=lambda part: {"preamble": 0, "region": 2}.get(part.kind, 1))
+    rows = [row for row in rows if row.kind != "region"] + sorted(
+        (row for row in rows if row.kind == "region"), key=_region_order
+    )
+    return "\n\n".join(map(_written, rows)) + "\n" if rows else ""
+
+
+def survives(part: Part) -> bool:
+    """True if a part is read back from a document as it was written, whatever stands around it."""
+    if _MARKER.search(part.title) or _MARKER.search(part.text):
+        return False
+    around = Part("section", "x", "x")
+    before, after = ([], [around]) if part.kind == "preamble" else ([around], [around])
+    if part.kind == "region":
+        before, after = [around], []
+    found = take_apart(put_together([*before, part, *after]))
+    return found == [*before, part, *after]
+
+
+def _blocks(lines: Sequence[str]) -> Iterator[tuple[str | None, list[str]]]:
+    """(heading, lines below) of each section; the heading None stands for what is before the first."""
+    heading, below = None, list[str]()
+    for line, fenced in _with_fences(lines):
+        if not fenced and line.startswith("## "):
+            yield heading, below
+            heading, below = line[3:].strip(), []
+        else:
+            below.append(line[1:] if not fenced and _ESCAPED.match(line) else line)
+    yield heading, below
+
+
+def _with_fences(lines: Iterable[str]) -> Iterator[tuple[str, bool]]:
+    """Each line, and whether it is in a fence or one of its ends."""
+    fence = ""
+    for line in lines:
+        opening = _FENCE.match(line)
+        yield line, bool(fence or opening)
+        if not fence:
+            fence = opening[1] if opening else ""
+        elif line.strip().startswith(fence) and {*line.strip()} == {fence[0]}:
+            fence = ""
+
+
+def _marked(lines: Sequence[str]) -> tuple[dict[str, str], str]:
+    """The mark at the head of a section's lines, and its text without it."""
+    text = "\n".join(lines).strip("\n")
+    first, _, rest = text.partition("\n")
+    marked = read_mark(found[1]) if (found := _MARK.fullmatch(first)) else {}
+    body = rest.strip("\n") if marked else text
+    return marked, body if body.strip() else ""
+
+
+def read_mark(text: str) -> dict[str, str]:
+    """The fields that a mark states; none where it is no mark."""
+    try:
+        found = parse_json(text)
+    except ValueError:
+        return {}
+    if not isinstance(found, dict) or not all(name in MARKED and isinstance(found[name], str) for name in found):
+        return {}
+    if found.get("tier", TIERS[0]) not in TIERS or not found.get("text", "x").strip():
+        return {}
+    try:
+        check_id(found.get("id", "x"))
+    except SkillBankError:
+        return {}
+    return {name: replace_surrogates(value) for name, value in found.items()}
+
+
+def _region(name: str, text: str) -> Part:
+    marked, body = _marked(text.strip("\n").split("\n"))
+    return Part("region", name, body, marked)
+
+
+def _region_order(part: Part) -> tuple[int, str]:
+    return REGIONS.index(part.title) if part.title in REGIONS else len(REGIONS), part.title
+
+
+def _first_heading(text: str) -> str:
+    first = text.partition("\n")[0]
+    return first[2:].strip() if first.startswith("# ") else ""
+
+
+def _written(part: Part) -> str:
+    mark = _written_mark(part.marked)
+    if part.kind == "region":
+        lines = [f"<!-- {part.title}_START -->", *filter(None, [mark, part.text]), f"<!-- {part.title}_END -->"]
+        return "\n".join(lines)
+    heading = "" if part.kind == "preamble" else f"## {part.title}"
+    head = "\n".join(filter(None, [heading, mark]))
+    return "\n\n".join(filter(None, [head, _escaped(part.text)]))
+
+
+def _written_mark(marked: Mapping[str, str]) -> str:
+    if not marked:
+        return ""
+    text = json.dumps(dict(marked), ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
+    return f"<!-- skill: {text} -->"
+
+
+def _escaped(text: str) -> str:
+    """A section's text in which no line outside of fences begins a section."""
+    lines = _with_fences(text.split("\n"))
+    return "\n".join(f"\\{line}" if not fenced and re.match(r"\\*## ", line) else line for line, fenced in lines)

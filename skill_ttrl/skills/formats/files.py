@@ -1,42 +1,84 @@
-"""Skills as files: our JSON, JSONL and Markdown, and the files of published systems. `FORMATS` lists them.
+"""Skills as files: our JSON, SkillRL's, Agent Skills folders and skill documents. `FORMATS` lists them.
 
-Reading is all or nothing: one bad record refuses the file, and the message says which. `json`, `jsonl`, `markdown` and
-`agentskills` hold everything that is known of a skill; `json` also what its bank began with. SkillRL's have no place for
-statistics, lineage and evidence, and hold everything of a file of theirs that was read; nor has a `document`.
+Reading a file is all or nothing: one bad record refuses it, and the message says which. `json` and `agentskills` hold everything that is
+known of a skill; SkillRL's and a `document` have no place for statistics, lineage and evidence.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.registry import import_attribute, naming
-from skill_ttrl.skills.folder import is_bank, refusal
-from skill_ttrl.skills.formats import agentskills_read, document, markdown, ours, skillrl, skillrl_memory
-from skill_ttrl.skills.formats.agentskills import FILE
-from skill_ttrl.skills.formats.format import FileFormat, FolderFormat
-from skill_ttrl.skills.formats.records import SPELLINGS, SkillFile, parsed
+from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
+from skill_ttrl.skills.formats.agentskills import AGENTSKILLS, FILE, holds_skills
+from skill_ttrl.skills.formats.document import DOCUMENT
+from skill_ttrl.skills.formats.records import (
+    SPELLINGS,
+    FileFormat,
+    FolderFormat,
+    SkillFile,
+    checked_origin,
+    parsed,
+    record_at,
+    written,
+)
+from skill_ttrl.skills.formats.skillrl import SECTIONS, SKILLRL
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import write_atomic, write_folder
 from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types import Skill
 
-AGENTSKILLS = agentskills_read.AGENTSKILLS
-FORMATS: Mapping[str, FileFormat | FolderFormat] = {
-    each.name: each
-    for each in (
-        ours.JSON,
-        ours.JSONL,
-        skillrl.SKILLRL,
-        skillrl_memory.MEMORIES,
-        markdown.MARKDOWN,
-        document.DOCUMENT,
-        document.ITEMS,
-        AGENTSKILLS,
-    )
-}
+
+def read_json(text: str, where: str) -> SkillFile:
+    """The skills of an object or a plain list, and the other fields of the object.
+
+    Raises:
+        SkillBankError: it was written under another schema, holds no skills, or a record is no skill.
+    """
+    content, origin, notices = parsed(text, where), "", tuple[str, ...]()
+    if isinstance(content, dict):
+        unknown = [name for name in content if name not in ("schema", "version", "origin", "skills")]
+        notices = (f"not taken of {where}, no skills: {quote(', '.join(unknown))}",) if unknown else ()
+        if content.get("schema", SCHEMA) != SCHEMA:
+            raise SkillBankError(
+                f"{where} was written under schema {content['schema']!r}, this version of Skill-TTRL reads {SCHEMA}. "
+                "Export it again with the version that wrote it, as agentskills."
+            )
+        if content.get("origin"):
+            origin = json.dumps(content["origin"])
+            checked_origin(origin, f"{where}: 'origin'")
+        content = content.get("skills")
+    if not isinstance(content, list):
+        raise SkillBankError(
+            f"{where} holds no skills: expected a list, an object with 'skills', or SkillRL's sections "
+            f"({', '.join(SECTIONS)})."
+        )
+    skills = [record_at(item, f"{where}, skills[{n}]", n) for n, item in enumerate(content)]
+    return SkillFile(skills, origin, notices)
+
+
+def dump_json(snapshot: Snapshot) -> str:
+    """A version's skills, its number and its origin as one JSON object."""
+    origin = {"origin": parse_json(snapshot.origin)} if snapshot.origin else {}
+    content = {"schema": SCHEMA, "version": snapshot.version, **origin, "skills": list(map(_plain, snapshot))}
+    return written(content)
+
+
+def _plain(skill: Skill) -> dict[str, Any]:
+    """A skill's fields; `extra` as the object that its text is, and only where there is one."""
+    values = asdict(skill)
+    return {**values, "extra": parse_json(skill.extra)} if values.pop("extra") else values
+
+
+JSON = FileFormat("json", read_json, dump_json, (".json",))
+FORMATS: Mapping[str, FileFormat | FolderFormat] = {each.name: each for each in (JSON, SKILLRL, DOCUMENT, AGENTSKILLS)}
 """Built-in formats by name; messages list them in this order."""
 FILE_FORMATS = [each for each in FORMATS.values() if isinstance(each, FileFormat)]
 SUFFIXES = {suffix: each for each in FILE_FORMATS for suffix in each.suffixes}
@@ -86,29 +128,26 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         raise SkillBankError(
             f"What {path} holds cannot be told from its name. Say --format {', '.join(others)} or {last}."
         )
-    if form is ours.JSON:
+    if form is JSON:
         form = _recognised(parsed(text, str(path))) or form
     with _naming(form):
         return form.read(text, str(path))
 
 
 def holds_records(path: Path) -> bool:
-    """True if a path holds skills in one of the formats: judged by its name, JSON by its content, JSONL by its first line.
+    """True if a path holds skills in one of the formats: judged by its name, JSON by its content.
 
     A bank's folder holds none in this sense.
     """
     if path.is_dir():
-        return agentskills_read.holds_skills(path)
+        return holds_skills(path)
     form = _format_of(path)
-    if form not in (ours.JSON, ours.JSONL):
+    if form is not JSON:
         return form is not None
     try:
-        with path.open("rb") as stream:
-            content = parse_json(stream.readline() if form is ours.JSONL else stream.read())
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return False  # whoever reads it says what is wrong
-    if form is ours.JSONL:
-        return _is_record(content)
     if _recognised(content):
         return True
     if isinstance(content, dict):
@@ -182,7 +221,7 @@ def _is_record(item: object) -> bool:
 
 def _format_of(path: Path) -> FileFormat | FolderFormat | None:
     """Detect the format from the name of a path, or from the contents of a folder; None if the name does not determine it."""
-    if path.is_dir() and not agentskills_read.holds_skills(path):
+    if path.is_dir() and not holds_skills(path):
         what = "a skill bank: name it where a BANK is asked for" if is_bank(path) else "a folder without skills"
         raise SkillBankError(
             f"{path} is {what}. A file of skills is expected, or a folder with {FILE} in it or in its folders."

@@ -1,15 +1,17 @@
-"""A skill from a plain dictionary, ours or in the spellings of published systems, and what every reader of files needs."""
+"""A skill from a plain dictionary, ours or in the spellings of published systems; formats of skill files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import new_ids, normalize_skill, quote
-from skill_ttrl.skills.extra_fields import parse_extra
+from skill_ttrl.skills.extra_fields import extra_text, parse_extra
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Skill, SkillStats
@@ -22,8 +24,6 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "when_to_apply": ("when_to_apply", "when", "why_it_happens"),
 }
 """How published skill files spell our fields; the first that is there counts."""
-SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
-"""SkillRL's three lists of skills."""
 OWN = frozenset(each.name for each in fields(Skill))
 KNOWN = OWN.union(*SPELLINGS.values(), STATISTICS, [PARENT])
 """Keys that are read into a field; all others are kept as they are."""
@@ -90,9 +90,8 @@ def _with_unknown(skill: Skill, d: Mapping[str, Any]) -> Skill:
     unknown = {name: value for name, value in d.items() if name not in KNOWN}
     if not unknown:
         return skill
-    extra = parse_extra(skill.extra)
     try:
-        text = replace(extra, fields={**extra.fields, **unknown}).text()
+        text = extra_text({**parse_extra(skill.extra), **unknown})
     except (TypeError, ValueError, RecursionError):
         names = quote(", ".join(map(str, unknown)))
         raise SkillBankError(
@@ -141,38 +140,50 @@ class SkillFile:
     """Sentences on the content that was not imported."""
 
 
-def origin_of(snapshot: Snapshot, format: str, kind: type) -> dict[str, Any]:
-    """Parse `snapshot.origin` if it comes from a file of this format; empty if there is none or the format differs.
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """Skills as one file of text."""
 
-    Args:
-        snapshot: a bank's version.
-        format: name of the format.
-        kind: type of the content of such a file.
+    name: str
+    read: Callable[[str, str], SkillFile]
+    """(text of the file, its name for messages) -> what it holds; a `SkillBankError` refuses the file."""
+    write: Callable[[Snapshot], str]
+    """A version's skills as the text of a file."""
+    suffixes: tuple[str, ...] = ()
+    """Endings of names that mean this format, in lower case."""
+    recognises: Callable[[Any], bool] | None = None
+    """True for the content of a `.json` file of this format, which is then read by it."""
 
-    Raises:
-        SkillBankError: it is damaged.
-    """
+
+@dataclass(frozen=True, slots=True)
+class FolderFormat:
+    """Skills as a folder of files."""
+
+    name: str
+    read: Callable[[Path], SkillFile]
+    """Read a folder; a `SkillBankError` refuses it."""
+    write: Callable[[Snapshot], Mapping[str, str]]
+    """Relative paths with `/` and the texts of the files."""
+
+
+def order_of(snapshot: Snapshot, format: str) -> list[str]:
+    """The order of the skills in the file that a version came from, if it was one of this format; else empty."""
     found = checked_origin(snapshot.origin, "The bank's origin")
-    if found.get("format") != format:
-        return {}
-    if not isinstance(found["content"], kind):
-        raise SkillBankError(
-            f"The bank's origin is damaged: of {format} its content is a {kind.__name__}, found {quote(found['content'])}. "
-            "Export the bank as json, remove 'origin' from that file, and import it into a new bank."
-        )
-    return found
+    content = found.get("content", []) if found.get("format") == format else []
+    return [name for name in content if isinstance(name, str)]
 
 
 def checked_origin(text: str, where: str) -> dict[str, Any]:
-    """The content of an `origin`.
+    """An `origin`: a format, and the ids of a file's skills in their order.
 
     Raises:
-        SkillBankError: it is no object with a format, a content and a layout.
+        SkillBankError: it is something else.
     """
     found = parsed(text, where) if text else {}
-    kinds: dict[str, tuple[type, ...]] = {"format": (str,), "content": (dict, list), "layout": (dict,)}
-    if found and not (isinstance(found, dict) and all(isinstance(found.get(key), kinds[key]) for key in kinds)):
-        raise SkillBankError(f"{where} is damaged: expected format, content and layout, found {quote(found)}.")
+    if found and not (
+        isinstance(found, dict) and isinstance(found.get("format"), str) and isinstance(found.get("content"), list)
+    ):
+        raise SkillBankError(f"{where} is damaged: expected format and content, found {quote(found)}.")
     return dict(found)
 
 
@@ -205,3 +216,9 @@ def parsed(text: str, where: str, line: int | None = None) -> Any:
         ) from None
     except ValueError as error:  # a whole number of thousands of digits, or levels without end
         raise SkillBankError(f"{where} cannot be read: {error}. Nothing was imported.") from None
+
+
+def written(content: Any) -> str:
+    """`content` as the text of a JSON file. Half a surrogate pair can only be written escaped."""
+    text = json.dumps(content, ensure_ascii=False, indent=2)
+    return (json.dumps(content, indent=2) if re.search("[\ud800-\udfff]", text) else text) + "\n"

@@ -1,6 +1,6 @@
 """Mergers and extractors by name.
 
-`heuristic` counts; `openai` asks a language model (`llm`, `extract_llm`). One of your own is called by name as
+`heuristic` counts; the merger `openai` asks a language model. One of your own is called by name as
 `module:attribute`: a merger is made with `similarity` and `threshold`, an extractor without arguments.
 """
 
@@ -11,9 +11,7 @@ from typing import Literal
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.merge.extract import HeuristicExtractor
-from skill_ttrl.skills.merge.extract_llm import LLMExtractor
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger
+from skill_ttrl.skills.merge.heuristic import HeuristicExtractor, HeuristicMerger
 from skill_ttrl.skills.merge.llm import LLMMerger
 from skill_ttrl.skills.merge.types import Extractor, Merged, Merger
 from skill_ttrl.skills.ops import ParsedOutput
@@ -30,11 +28,6 @@ EXTRACTORS.register("heuristic")(HeuristicExtractor)
 @MERGERS.register(OPENAI)
 def _openai_merger(models: LLMEndpoints, *, similarity: Similarity | None = None, threshold: float = 0.95) -> Merger:
     return LLMMerger(models.asking("merger"), similarity=similarity, threshold=threshold)
-
-
-@EXTRACTORS.register(OPENAI)
-def _openai_extractor(models: LLMEndpoints) -> Extractor:
-    return LLMExtractor(models.asking("teacher"))
 
 
 def make_merger(
@@ -61,15 +54,14 @@ def make_merger(
     return made
 
 
-def make_extractor(name: str = "heuristic", *, models: LLMEndpoints | None = None) -> Extractor:
-    """The extractor called `name`; `models` says whom `openai` asks.
+def make_extractor(name: str = "heuristic") -> Extractor:
+    """The extractor called `name`.
 
     Raises:
         ConfigError: there is none of that name, it cannot be made, or what a user's factory gives has no `extract`.
     """
-    factory = EXTRACTORS.get(name)
     try:
-        made = factory(models or LLMEndpoints()) if name == OPENAI else factory()
+        made = EXTRACTORS.get(name)()
     except TypeError as error:
         raise ConfigError(f"Extractor {name!r} cannot be made without arguments: {error}.") from None
     if not callable(getattr(made, "extract", None)):

@@ -7,19 +7,21 @@ and the same groups give the same changes in whatever order their rollouts came.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 
+from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
-from skill_ttrl.skills.merge.report import MergeReport
-from skill_ttrl.skills.merge.rollout_ops import RolloutOps, extract_ops, ops_from_group
-from skill_ttrl.skills.merge.types import Draft, Extracted, Extractor, Merger, Rewrite, select_ops
+from skill_ttrl.skills.merge.types import Draft, Extractor, Merger, MergeReport, Rewrite, Solved, select_ops
+from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.types import Change, Group, Skill, SkillStats, Task
+from skill_ttrl.types import BankUpdate, Change, Group, Skill, SkillOps, SkillStats, Task
 
 
 @dataclass(frozen=True)
@@ -80,13 +82,13 @@ def merge_groups(
     _drop_disabled_ops(rollouts, rules)
     won = [each for each in rollouts if each.won]
     extractor = rules.extractor if rules.generate else None
-    found, how = extract_ops(by_group, extractor) if extractor else ([], Extracted(()))
+    found = extract_ops(by_group, extractor) if extractor else []
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
     merged = merger.merge(
         [each.output for each in sources], retrieved=[each.shown_skill_ids for each in sources], snapshot=snapshot
     )
-    skipped += [*how.skipped, *merged.skipped]
+    skipped += merged.skipped
     plan = _Plan(snapshot, sources, rules, round, skipped)
     fresh = plan.credit(rollouts, merged.new_skills)
     plan.evolve(merged.evolved_skills)
@@ -102,7 +104,7 @@ def merge_groups(
         credited=len(plan.used),
         evolved=len(plan.replaced),
         skipped=tuple(sorted(skipped)),
-        **asdict(how.asked + merged.asked),
+        **asdict(merged.asked),
     )
     return plan.changes(), report
 
@@ -236,3 +238,125 @@ def _skill(
 
 def _id_after(change: Change) -> str:
     return change.after.id if change.after is not None else ""
+
+
+@dataclass
+class RolloutOps:
+    """One rollout, or one technique found across rollouts."""
+
+    task_id: str
+    task_type: str
+    problem: str
+    won: bool
+    output: ParsedOutput
+    shown_skill_ids: tuple[str, ...] = ()
+    """Ids of the skills in its prompt or retrieved by it."""
+    extracted: bool = False
+    credited_skill_ids: set[str] = field(default_factory=set)
+    """Ids of the skills whose use it counts for."""
+
+    def sort_key(self) -> tuple[str, ...]:
+        """The same in whatever order rollouts come; those that it does not tell apart are the same to a merger."""
+        return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.shown_skill_ids)
+
+
+def ops_from_group(group: Group, wins: Sequence[bool], max_text_chars: int, skipped: list[str]) -> list[RolloutOps]:
+    """Operations of the rollouts that did not fail in their environment; texts left out are noted in `skipped`."""
+    parser = OutputParser()
+    found = []
+    for trajectory, won in zip(group.trajectories, wins, strict=True):
+        if trajectory.error is not None:
+            continue
+        output = parser.parse(trajectory.text)
+        ops = output.skill_ops if trajectory.ops is None else trajectory.ops
+        if won:
+            ops = _short(ops, group.task.id, max_text_chars, skipped)
+        problem = trajectory.steps[0].observation if trajectory.steps else ""
+        shown = tuple(dict.fromkeys((*trajectory.skills_in_prompt, *trajectory.retrieved)))
+        output = replace(output, skill_ops=ops)
+        found.append(RolloutOps(group.task.id, group.task.task_type, problem, won, output, shown))
+    return found
+
+
+def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillOps:
+    """The operations without texts that are too long."""
+    for text in (*ops.generate, *(each.text for each in ops.evolve)):
+        if len(text) > most:
+            skipped.append(f"a text of {len(text)} characters, written for {quote(task_id)}: the most is {most}")
+    return select_ops(ops, lambda text: len(text) <= most, lambda each: len(each.text) <= most)
+
+
+def extract_ops(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> list[RolloutOps]:
+    """A technique for each group whose winners wrote no skill, as if one more winner had written it.
+
+    Args:
+        groups: the rollouts of each task.
+        extractor: finds techniques, those of all groups at once.
+    """
+    asked = [group for group in groups if any(each.won for each in group) and not _wrote(group)]
+    found = extractor.extract([_solved(group) for group in asked])
+    extracted_ops = []
+    for group, technique in zip(asked, found.found, strict=True):
+        if technique is not None:
+            ops = SkillOps(generate=(technique.text,), titles=(technique.title,))
+            winner = next(each for each in group if each.won)
+            output = ParsedOutput("", None, None, ops)
+            extracted_ops.append(
+                replace(winner, output=output, shown_skill_ids=(), extracted=True, credited_skill_ids=set())
+            )
+    return extracted_ops
+
+
+def _wrote(group: Sequence[RolloutOps]) -> bool:
+    return any(each.won and each.output.skill_ops.generate for each in group)
+
+
+def _solved(group: Sequence[RolloutOps]) -> Solved:
+    won = [each for each in group if each.won]
+    return Solved(
+        won[0].task_id,
+        won[0].problem,
+        tuple(sorted(map(_solution, won))),
+        tuple(sorted(_solution(each) for each in group if not each.won)),
+        tuple(sorted({each.output.answer for each in won if each.output.answer})),
+    )
+
+
+def _solution(rollout: RolloutOps) -> str:
+    return rollout.output.solution or rollout.output.text
+
+
+def group_digest(group: Group, step: int | None) -> str:
+    """16 hexadecimal digits made from the task's id, the step, what was shown and what was written, in any order of samples.
+
+    Args:
+        group: the samples of one task.
+        step: training step that they were drawn in; None outside of a run.
+    """
+    written = sorted((each.steps[0].observation if each.steps else "", each.text) for each in group.trajectories)
+    content = [step, group.task.id, written]
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
+
+
+def merged_samples(updates: Iterable[BankUpdate]) -> dict[str, int]:
+    """The samples that are in a bank's present version, each with the version that brought it; rolled back ones are not.
+
+    Args:
+        updates: the bank's whole history.
+
+    Raises:
+        SkillBankError: an update says that it brings back a version which is not before it.
+    """
+    history = {update.version: update for update in updates}
+    found: dict[str, int] = {}
+    version = max(history, default=0)
+    while update := history.get(version):
+        found |= dict.fromkeys(update.samples, version)
+        earlier = version - 1 if update.back_to is None else update.back_to
+        if not 0 <= earlier < version:
+            raise SkillBankError(
+                f"The bank's log is damaged: version {version} brings back version {earlier}, which is not before it. Restore "
+                "the file from a copy."
+            )
+        version = earlier
+    return found

@@ -12,9 +12,9 @@ from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, LLMQuerier
-from skill_ttrl.skills.teachers import distill_llm, evolve_llm, wins
-from skill_ttrl.skills.teachers.analogy import evolved_by_analogy
-from skill_ttrl.skills.teachers.failures import evolved_by_counting
+from skill_ttrl.skills.teachers.asking import TEMPLATES, distilled_by_asking, evolved_by_asking
+from skill_ttrl.skills.teachers.counting import distilled
+from skill_ttrl.skills.teachers.failures import evolved_by_analogy, evolved_by_counting
 from skill_ttrl.skills.types import Case, Teacher, TeacherResult
 from skill_ttrl.types import Skill
 
@@ -25,7 +25,7 @@ TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
 class HeuristicTeacher:
     """Counts what winners did and losers did not; needs no language model."""
 
-    distill = staticmethod(wins.distilled)
+    distill = staticmethod(distilled)
     evolve = staticmethod(evolved_by_counting)
 
 
@@ -34,7 +34,7 @@ class AnalogyTeacher:
     """Counts as `HeuristicTeacher` does in won episodes; failures of a type without a skill give guesses, for a gate to decide on."""
 
     reads_listed = True
-    distill = staticmethod(wins.distilled)
+    distill = staticmethod(distilled)
     evolve = staticmethod(evolved_by_analogy)
 
 
@@ -47,7 +47,7 @@ class LLMTeacher:
 
     def __init__(self, asking: LLMQuerier) -> None:
         self.asking = asking
-        for name in (*distill_llm.TEMPLATES, *evolve_llm.TEMPLATES):  # one that cannot be read is found now
+        for name in TEMPLATES:  # one that cannot be read is found now
             asking.templates.get(name)
 
     def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
@@ -57,11 +57,11 @@ class LLMTeacher:
             EndpointError: a request came to nothing, under `on_failure: stop`.
             BudgetError: the budget is spent; nothing is to be used.
         """
-        return distill_llm.distilled(self.asking, cases, config)
+        return distilled_by_asking(self.asking, cases, config)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
         """See `Teacher.evolve`; raises as `distill`."""
-        return evolve_llm.evolved_by_asking(self.asking, failures, skills, config)
+        return evolved_by_asking(self.asking, failures, skills, config)
 
 
 @TEACHERS.register(OPENAI)

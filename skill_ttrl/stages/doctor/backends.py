@@ -203,12 +203,6 @@ def asked_roles(config: SkillTTRLConfig) -> dict[Role, str]:
     if config.skills is not None and config.skills.enabled:
         if config.skills.update == "merge" and config.skills.merger == "openai":
             asked["merger"] = "skills.merger"
-        if (
-            config.skills.update == "merge"
-            and config.skills.extract_from_solutions
-            and config.skills.extractor == "openai"
-        ):
-            asked["teacher"] = "skills.extractor"
         if "distill" in config.phases and config.distill.teacher == "openai":
             asked["teacher"] = "distill.teacher"
         if config.evolve is not None and config.evolve.teacher == "openai":

@@ -21,7 +21,7 @@ from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.similarity import normalized_tokens
-from skill_ttrl.skills.teachers.actions import Forms, names_task
+from skill_ttrl.skills.teachers.counting import Forms, names_task
 from skill_ttrl.skills.types import case_of, goal_of
 from skill_ttrl.types import Message, Skill, Step, Trajectory, derive_seed
 

@@ -14,7 +14,7 @@ from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import DataError
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.merge.merged import group_digest
+from skill_ttrl.skills.merge.plan import group_digest
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult, first_problem, from_json

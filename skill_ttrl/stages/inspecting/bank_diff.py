@@ -142,8 +142,7 @@ def compare_banks(a: str | Path, b: str | Path) -> BankComparison:
     skills += [_change("changed", skill, other, how) for skill, other, how in changed]
     records = [record for skill, other, _ in pairs for record in _records(skill, other)]
     renamed = [f"{skill.id} is {other.id} now (same {how})" for skill, other, how in pairs if how != "id"]
-    beside = [] if _beside(file_a) == _beside(file_b) else ["what the files hold besides their skills differs"]
-    notes = [*renamed, *beside, *file_a.notices, *file_b.notices]
+    notes = [*renamed, *file_a.notices, *file_b.notices]
     sides = [
         BankSide(str(bank_folder(path)), version, len(found))
         for path, version, found in ((a, version_a, old), (b, version_b, new))
@@ -204,14 +203,8 @@ def _said(skill: Skill) -> tuple[str, ...]:
 
 def _other_fields(skill: Skill) -> str:
     """Fields that mean nothing to us; the order and the spelling that a file had are no matter here."""
-    found = parse_extra(skill.extra).fields
+    found = parse_extra(skill.extra)
     return json.dumps(dict(found), sort_keys=True, ensure_ascii=False) if found else ""
-
-
-def _beside(file: SkillFile) -> Any:
-    """Return the metadata that a file holds apart from its skills, without its layout; empty if it has none."""
-    content = json.loads(file.origin)["content"] if file.origin else {}
-    return {key: value for key, value in content.items() if key == "metadata"} if isinstance(content, dict) else {}
 
 
 def _change(kind: str, a: Skill | None, b: Skill | None, how: str | None) -> SkillChange:

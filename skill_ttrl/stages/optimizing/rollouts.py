@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from skill_ttrl.config import SkillsConfig
@@ -21,7 +20,6 @@ from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.document import skills_of
-from skill_ttrl.skills.formats.document_parts import GRANULARITIES
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
@@ -79,17 +77,16 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
 
 
 def skill_reader(granularity: str) -> ToSkills:
-    """The function that makes skills of a document: one a `section` or an `item`, or the user's own (`module:attribute`).
+    """The function that makes skills of a document: one a `section`, or the user's own (`module:attribute`).
 
     Raises:
         ConfigError: there is no such one.
     """
-    ours: dict[str, ToSkills] = {each: partial(skills_of, granularity=each) for each in GRANULARITIES}
-    if granularity in ours:
-        return ours[granularity]
+    if granularity == "section":
+        return skills_of
     if ":" not in granularity:
         raise ConfigError(
-            f"Unknown optimize.granularity {granularity!r}.{did_you_mean(granularity, ours)} A function of your own "
+            f"Unknown optimize.granularity {granularity!r}.{did_you_mean(granularity, ['section'])} A function of your own "
             "is written module:attribute."
         )
     own: ToSkills = import_attribute(granularity, "reader of documents")

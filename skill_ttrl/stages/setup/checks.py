@@ -145,7 +145,7 @@ def check_models(config: SkillTTRLConfig) -> None:
     if skills is not None and skills.update == "merge":
         make_merger(skills.merger, models=models)
         if skills.extract_from_solutions:
-            make_extractor(skills.extractor, models=models)
+            make_extractor(skills.extractor)
 
 
 def check_episodes(config: SkillTTRLConfig) -> None:

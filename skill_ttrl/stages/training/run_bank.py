@@ -16,10 +16,8 @@ from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import usage_changes
 from skill_ttrl.skills.merge.make import make_extractor, make_merger
-from skill_ttrl.skills.merge.merged import group_digest
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.report import TROUBLE, MergeReport
-from skill_ttrl.skills.merge.types import Extractor, Merger
+from skill_ttrl.skills.merge.plan import MergeRules, group_digest, merge_groups
+from skill_ttrl.skills.merge.types import TROUBLE, Extractor, Merger, MergeReport
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
@@ -105,7 +103,7 @@ class RunBank:
         Raises:
             ConfigError: as `merger`.
         """
-        return make_extractor(self.config.extractor, models=self.models)
+        return make_extractor(self.config.extractor)
 
     def check_merger(self) -> None:
         """Make what merges, where winners change the bank.

@@ -22,7 +22,7 @@ from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.envs.alfworld.rules import NAMES, TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode
-from skill_ttrl.skills.teachers.wins import distilled
+from skill_ttrl.skills.teachers.counting import distilled
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import Step, Task
 from tests.alfworld_kitchen import DONE, kitchen, play, problem, write_game

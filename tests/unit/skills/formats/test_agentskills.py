@@ -14,8 +14,17 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import normalize_skill
-from skill_ttrl.skills.formats.agentskills import ADVICE, MAX_LINES, describe, dump_folders, names_of, skill_files
-from skill_ttrl.skills.formats.agentskills_read import parts_of, problems, read_agentskills
+from skill_ttrl.skills.formats.agentskills import (
+    ADVICE,
+    MAX_LINES,
+    describe,
+    dump_folders,
+    names_of,
+    parts_of,
+    problems,
+    read_agentskills,
+    skill_files,
+)
 from skill_ttrl.skills.formats.files import read_file, write_skills
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats

@@ -10,7 +10,6 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.document import document_changes, document_of, skills_of
-from skill_ttrl.skills.formats.document_parts import GRANULARITIES, Granularity
 from skill_ttrl.skills.formats.files import dump_skills, read_file
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
@@ -54,9 +53,9 @@ Keep answers short.
 """
 
 
-def snapshot(document: str, granularity: Granularity = "section") -> Snapshot:
+def snapshot(document: str) -> Snapshot:
     bank = SkillBank()
-    update = document_changes(bank.snapshot(), document, granularity)
+    update = document_changes(bank.snapshot(), document)
     bank.apply(update.changes, origin=update.origin)
     return bank.snapshot()
 
@@ -73,14 +72,6 @@ def test_sections_and_regions_are_skills() -> None:
     assert found["document.slow_update"] == ("SLOW_UPDATE", "Keep answers short.\n\n## Not a section")
     assert found["document.appendix"] == ("APPENDIX", "APPENDIX")
     assert {skill.tier for skill in skills_of(DOCUMENT)} == {"general"}
-
-
-def test_items_of_a_list_are_skills() -> None:
-    found = [skill for skill in skills_of(DOCUMENT, "item") if skill.title == "Lists"]
-    assert [skill.text for skill in found] == [
-        *("Sort them.", "Part them by semicolons.\n\nNever by commas.", "Empty ones are NONE."),
-    ]
-    assert all(skill.id.startswith("lists.") for skill in found) and len({skill.id for skill in found}) == 3
 
 
 LINES = st.lists(st.sampled_from(["Look.", "- go", "  on", "", "### x", "\\## y", "a <!-- b -->", "1. z"]), max_size=5)
@@ -103,14 +94,14 @@ def documents(draw: st.DrawFn) -> str:
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
 @settings(max_examples=20, deadline=None)
 @given(document=documents())
-def test_a_document_in_normal_form_comes_back_as_it_was(granularity: Granularity, document: str) -> None:
-    assert document_of(snapshot(document, "section"), "section") == document
-    there = document_of(snapshot(document, granularity), granularity)
-    assert document_of(snapshot(there, granularity), granularity) == there
-    assert document_of(snapshot(DOCUMENT, granularity), granularity) == DOCUMENT
+def test_a_document_in_normal_form_comes_back_as_it_was(document: str) -> None:
+    assert document_of(snapshot(document)) == document
+
+
+def test_the_example_comes_back_as_it_was() -> None:
+    assert document_of(snapshot(DOCUMENT)) == DOCUMENT
 
 
 TEXTS = st.one_of(
@@ -134,45 +125,42 @@ SKILLS = st.builds(
 )
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
 @settings(max_examples=20, deadline=None)
 @given(skills=st.lists(SKILLS, max_size=5))
-def test_any_bank_comes_back_from_its_document(granularity: Granularity, skills: list[Skill]) -> None:
+def test_any_bank_comes_back_from_its_document(skills: list[Skill]) -> None:
     bank = Snapshot.of(1, map(normalize_skill, skills))
-    document = document_of(bank, granularity)
-    found = Snapshot.of(1, [normalize_skill(each) for each in skills_of(document, granularity, source="")])
+    document = document_of(bank)
+    found = Snapshot.of(1, [normalize_skill(each) for each in skills_of(document, source="")])
     assert dict(found.skills) == dict(bank.skills)
-    assert document_changes(bank, document, granularity).changes == ()
+    assert document_changes(bank, document).changes == ()
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.text("`#- \n<>!~\\xAST_RE", max_size=60))
 def test_any_text_is_a_document(text: str) -> None:
-    for granularity in GRANULARITIES:
-        assert document_of(snapshot(text, granularity), granularity) is not None
+    assert document_of(snapshot(text)) is not None
 
 
-@pytest.mark.parametrize("granularity", GRANULARITIES)
-def test_an_edit_of_one_part_replaces_one_skill(granularity: Granularity) -> None:
+def test_an_edit_of_one_part_replaces_one_skill() -> None:
     bank = SkillBank()
-    first = document_changes(bank.snapshot(), DOCUMENT, granularity)
+    first = document_changes(bank.snapshot(), DOCUMENT)
     bank.apply(first.changes, origin=first.origin, reason="optimize")
     for skill in bank.snapshot():
         bank.record_usage(skill.id, success=True, round=2)
     before = bank.snapshot()
     edited = DOCUMENT.replace("Sort them.", "Sort them by name.").replace("# House rules", "# Rules of the house")
-    update = document_changes(before, edited, granularity)
+    update = document_changes(before, edited)
     assert sorted(change.kind for change in update.changes) == ["replace", "replace"]
     done = bank.apply(update.changes, origin=update.origin, reason="optimize")
     now = bank.snapshot()
-    assert document_of(now, granularity) == edited and len(done.changes) == 2
+    assert document_of(now) == edited and len(done.changes) == 2
     for change in done.changes:
         assert change.after is not None and change.after.version == 2 and change.after.stats.uses == 1
         assert change.after.source == "optimize"
     untouched = {skill.id for skill in before} - {change.before.id for change in done.changes if change.before}
     assert all(now.get(name) == before.get(name) for name in untouched) and len(untouched) == len(before) - 2
     bank.rollback(before.version)
-    assert document_of(bank.snapshot(), granularity) == DOCUMENT
+    assert document_of(bank.snapshot()) == DOCUMENT
 
 
 def test_parts_come_and_go_and_change_their_names() -> None:
@@ -206,6 +194,5 @@ def test_marks_that_are_mangled_are_text() -> None:
 def test_it_is_a_format_of_files(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("document") / "rules.md"
     file.write_text(DOCUMENT, encoding="utf-8")
-    for name in ("document", "document-items"):
-        read = read_file(file, name)
-        assert dump_skills(Snapshot.of(1, read.skills, read.origin), name) == DOCUMENT
+    read = read_file(file)
+    assert dump_skills(Snapshot.of(1, read.skills, read.origin), "document") == DOCUMENT

@@ -14,7 +14,6 @@ from skill_ttrl.errors import ExtensionError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.files import dump_skills, holds_records, read_file, write_skills
-from skill_ttrl.skills.formats.markdown import parse_markdown
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 
@@ -70,14 +69,13 @@ SKILLS = st.builds(
 )
 
 
-@pytest.mark.parametrize("form", ["json", "jsonl", "markdown"])
 @settings(max_examples=150, deadline=None)
 @given(skills=st.lists(SKILLS, max_size=4))
-def test_what_is_written_is_read_back(form: str, skills: list[Skill], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_is_written_is_read_back(skills: list[Skill], tmp_path_factory: pytest.TempPathFactory) -> None:
     snapshot = Snapshot.of(3, map(normalize_skill, [*skills, FULL]))
-    file = tmp_path_factory.getbasetemp() / f"skills-{form}"
-    write_skills(file, snapshot, form)
-    assert read_file(file, form).skills == list(snapshot)
+    file = tmp_path_factory.getbasetemp() / "skills"
+    write_skills(file, snapshot, "json")
+    assert read_file(file, "json").skills == list(snapshot)
 
 
 @settings(max_examples=100, deadline=None)
@@ -114,34 +112,9 @@ def test_skillrl_files_are_read(tmp_path: Path) -> None:
     assert {**written, "metadata": SKILLRL["metadata"]} == SKILLRL
 
 
-def test_markdown_looks_like_this() -> None:
-    skill = Skill("sk_001", "Modular arithmetic", "Use Fermat's\nlittle theorem.", "powers modulo a prime")
-    assert dump_skills(Snapshot.of(2, [skill]), "markdown") == (
-        "# Skill bank, version 2\n\n## sk_001\n\n- title: Modular arithmetic\n- tier: task\n"
-        "- when to apply: powers modulo a prime\n\n```text\nUse Fermat's\nlittle theorem.\n```\n"
-    )
-
-
-def test_markdown_by_hand() -> None:
-    text = "Some words.\n\n## one\n\nJust text.\n\nTwo paragraphs.\n\n##  two \n- title: T: x\n- uses: 3\n\n```\n## no\n```\nafter"
-    one, two = parse_markdown(text, "x.md")
-    assert one == Skill("one", "", "Just text.\n\nTwo paragraphs.", source="import")
-    assert two == Skill("two", "T: x", "## no", source="import", stats=SkillStats(uses=3))
-    windows = dump_skills(Snapshot.of(1, [one, two]), "markdown").replace("\n", "\r\n")
-    assert parse_markdown(windows, "x.md") == [one, two]
-    assert parse_markdown("", "x.md") == []
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        (
-            "x.jsonl",
-            '{"id": "a", "text": "t"}\n\n{"id": "b"}\n',
-            r"x\.jsonl:3: A skill needs 'text' .*; found 'id'\. Nothing",
-        ),
-        ("x.jsonl", '{"id": "a", "text": "t"}\n{"id": "b", ', r"x\.jsonl:2 is not JSON"),
-        ("x.jsonl", "[1]\n", r"x\.jsonl:1: a skill is an object, found \[1\]"),
         ("x.json", '{"skills": [\n{"id": "a" "text"}]}', r"x\.json:2 is not JSON: .*column 12"),
         ("x.json", '{"skills": [{"id": "a", "text": "t"}, 7]}', r"skills\[1\]: a skill is an object, found 7"),
         ("x.json", '{"skills": [{"id": "a b", "text": "t"}]}', r"skills\[0\]: 'a b' cannot be a skill's id"),
@@ -156,17 +129,7 @@ def test_markdown_by_hand() -> None:
         ("x.json", '{"task_specific_skills": []}', r"an object of lists by task type"),
         ("x.json", '{"general_skills": {}}', r"'general_skills' is a list"),
         ("x.json", '{"common_mistakes": [{"mistake_id": "e"}]}', r"common_mistakes\[0\]: A skill needs 'text'"),
-        ("x.md", "## a\n- titel: x\n\ntext", r"x\.md:1: unknown field 'titel' .* Did you mean 'title'"),
-        ("x.md", "\n## a\n- uses: x\n\ntext", r"x\.md:2: 'uses' is a number, found 'x'"),
-        ("x.md", "## a\n- parents: x\n\ntext", r"'parents' is a list of texts"),
-        ("x.md", '## a\n- title: "x\n\ntext', r"'title' is a text in quotes"),
-        ("x.md", "## a\n\n```\ntext", r"fence ``` of its text is not closed"),
-        ("x.md", "## a\n\n", r"x\.md:1: Skill 'a' has an empty text"),
-        (
-            "x.txt",
-            "",
-            r"Say --format json, jsonl, skillrl, skillrl-memory, markdown, document, document-items or agentskills",
-        ),
+        ("x.txt", "", r"Say --format json, skillrl, document or agentskills"),
     ],
 )
 def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:
@@ -215,17 +178,6 @@ def test_a_bank_of_skill_ttrl_keeps_its_statistics_and_parents(tmp_path: Path) -
         SkillBank().add_from_dict({**SEED, "usage_count": "many"})
 
 
-def test_counts_beside_a_record_follow_the_skill_into_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "skillrl.json"
-    path.write_text(json.dumps({"general_skills": [{**SEED, "parent_id": "sk_0"}]}))
-    bank = SkillBank()
-    bank.load(path)
-    assert dump_skills(bank.snapshot(), "skillrl") == path.read_text()
-    bank.record_usage("sk_1", True, 20)
-    (record,) = json.loads(dump_skills(bank.snapshot(), "skillrl"))["general_skills"]
-    assert record == {**SEED, "parent_id": "sk_0", "usage_count": 13, "success_count": 10, "last_used_round": 20}
-
-
 def test_records_without_ids_get_some(tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [{"text": "a"}, {"id": 7, "content": "b"}, {"text": "c"}]
     (tmp_path / "x.json").write_text(json.dumps(records))
@@ -239,8 +191,8 @@ def test_records_without_ids_get_some(tmp_path: Path) -> None:
 
 def test_tiers_are_the_known_ones(tmp_path: Path) -> None:
     tiers: tuple[Tier, ...] = ("general", "task", "mistake")
-    file = tmp_path / "x.jsonl"
-    file.write_text("".join(json.dumps({"id": tier, "text": "t", "tier": tier}) + "\n" for tier in tiers))
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps([{"id": tier, "text": "t", "tier": tier} for tier in tiers]))
     assert [skill.tier for skill in read_file(file).skills] == list(tiers)
 
 
@@ -248,7 +200,7 @@ def test_a_format_of_ones_own_is_read_and_written_and_named_where_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mine_of_skills.py").write_text(
-        "from skill_ttrl.skills.formats.format import FileFormat\n"
+        "from skill_ttrl.skills.formats.records import FileFormat\n"
         "from skill_ttrl.skills.formats.records import SkillFile, record_at\n"
         "def read(text, where):\n"
         "    return SkillFile([record_at({'text': line}, where, n) for n, line in enumerate(text.split())])\n"

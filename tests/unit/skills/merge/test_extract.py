@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skill_ttrl.skills.merge.extract import technique
+from skill_ttrl.skills.merge.heuristic import technique
 
 WON = [
     "We have 3 apples. Split the sum into tens and units, then carry. 3+4=7.",

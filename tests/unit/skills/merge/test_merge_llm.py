@@ -19,12 +19,11 @@ from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Ledger, track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
-from skill_ttrl.skills.merge import proposals
+from skill_ttrl.skills.merge import llm
 from skill_ttrl.skills.merge.llm import LLMMerger
-from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
-from skill_ttrl.skills.merge.report import MergeReport
-from skill_ttrl.skills.merge.types import Merged, Rewrite
+from skill_ttrl.skills.merge.types import Merged, MergeReport, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.querying import TEXT_CHARS, OnFailure
 from skill_ttrl.skills.snapshot import Snapshot
@@ -186,8 +185,8 @@ def test_what_the_model_leaves_out_is_said() -> None:
 
 
 def test_a_bounded_part_is_shown_and_what_is_cut_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "MAX_REQUESTS", 2)
-    monkeypatch.setattr(proposals, "REQUEST_CHARS", 10_000)
+    monkeypatch.setattr(llm, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(llm, "REQUEST_CHARS", 10_000)
     long = [written(new(f"{name} {name * 5000}")) for name in "abcdef"]
     many = [written(better("sk-old", f"Better {name}.")) for name in "abcdefghij"]
     with scripted(NOTHING) as server:
@@ -293,7 +292,7 @@ def test_no_usable_answer_ends_it_or_is_counted(how: str) -> None:
 
 
 def test_one_part_that_fails_leaves_the_others_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "REQUEST_CHARS", 400)
+    monkeypatch.setattr(llm, "REQUEST_CHARS", 400)
     outputs = [written(new(f"{name} " + name * 299)) for name in "abc"]
     with scripted(script=lambda prompt: "no JSON" if "bbb" in prompt else answer([skill(prompt[60:90], 1)])) as server:
         found = merged(server, outputs, None, on_failure="heuristic")
@@ -302,7 +301,7 @@ def test_one_part_that_fails_leaves_the_others_as_they_are(monkeypatch: pytest.M
 
 
 def test_where_the_budget_is_spent_nothing_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(proposals, "REQUEST_CHARS", 400)
+    monkeypatch.setattr(llm, "REQUEST_CHARS", 400)
     outputs = [written(new(f"{name} " + name * 299)) for name in "abc"]
     with (
         scripted(NOTHING) as server,
@@ -355,7 +354,6 @@ def test_what_the_published_merger_lacks_is_said(monkeypatch: pytest.MonkeyPatch
 # --- both, in a step's update ---
 
 PROBLEM = "What is 17 + 28?"
-SOUND = {"technique": {"title": "Split", "text": "Add tens and units apart, then carry over."}}
 TASK = Task("t1", "env", task_type="algebra")
 
 
@@ -371,21 +369,9 @@ def update(
         [Group(TASK, tuple(map(a_try, texts)))],
         [[True] * len(texts)],
         BANK,
-        MergeRules(make_merger("openai", models=whom), make_extractor("openai", models=whom)),
+        MergeRules(make_merger("openai", models=whom)),
         round=3,
     )
-
-
-def test_a_technique_is_merged_like_a_proposal() -> None:
-    def speak(prompt: str) -> Any:
-        return SOUND if "<problem>" in prompt else answer([skill("Add tens and units apart.", 1, title="Apart")])
-
-    with scripted(script=speak) as server:
-        changes, report = update(server, ["Split 17 and 28 into tens and units.", "Tens: 30, units: 15."])
-    (used, added) = changes
-    assert used.kind == "use" and added.kind == "add" and added.after is not None
-    assert (added.after.title, added.after.source, added.after.evidence) == ("Apart", "extract", ("t1",))
-    assert (report.extracted, report.added, report.requests, report.failed) == (1, 1, 2, 0)
 
 
 def test_a_skill_that_says_it_already_is_credited() -> None:

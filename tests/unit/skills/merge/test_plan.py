@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.extract import HeuristicExtractor
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger
+from skill_ttrl.skills.merge.heuristic import HeuristicExtractor, HeuristicMerger
 from skill_ttrl.skills.merge.make import MERGERS, SkillMerger, make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, note
-from skill_ttrl.skills.merge.report import MergeReport
-from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite
+from skill_ttrl.skills.merge.types import Draft, Merged, MergeReport, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.skills.snapshot import Snapshot

@@ -15,8 +15,7 @@ from skill_ttrl.llm.openai.structured import read_json, strict_schema
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import AdmissionRules, admit, fused
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teachers.asking_cases import WrittenSkill, case_text, draft_of, shown_cases
-from skill_ttrl.skills.teachers.distill_llm import SkillsAnswer, questions_of
+from skill_ttrl.skills.teachers.asking import SkillsAnswer, WrittenSkill, case_text, draft_of, questions_of, shown_cases
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.skills.types import Case, Draft
 from skill_ttrl.types import Step

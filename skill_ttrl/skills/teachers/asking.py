@@ -1,0 +1,491 @@
+"""Skills in the words of a language model: the questions of distillation and of evolution (SkillRL, arXiv 2602.08234, section 3).
+
+Distillation asks one question for the principles, one for each type and one for the mistakes, all at once. Evolution asks one: the last
+steps of the failures, and the skills of the bank that these episodes may have been shown, with their record. Texts of episodes go in
+escaped, between tags that they cannot close, and of bounded length; what has no room is said. Each entry of an answer is used as a whole
+or refused with its reason. Under `on_failure: heuristic` the part of a question without a usable answer is done by counting.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+from skill_ttrl.config import DistillConfig, EvolveConfig
+from skill_ttrl.errors import EndpointError
+from skill_ttrl.llm.openai.replies import tokens_in_text
+from skill_ttrl.llm.openai.structured import instruction
+from skill_ttrl.prompts.templates import Templates
+from skill_ttrl.skills.admit import made_title, text_problem
+from skill_ttrl.skills.changes import TIERS, quote
+from skill_ttrl.skills.formats.records import SPELLINGS
+from skill_ttrl.skills.ops import MAX_TITLE
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, attribute, fenced, shortened
+from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin
+from skill_ttrl.skills.teachers.counting import distilled as counted
+from skill_ttrl.skills.teachers.failures import evolved_by_counting
+from skill_ttrl.skills.types import Case, Draft, TeacherResult
+from skill_ttrl.types import Message, Skill, Step, Tier
+
+GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"
+DISTILL_REQUEST = "distill_request"
+EVOLVE, EVOLVE_REQUEST = "evolve", "evolve_request"
+TEMPLATES = (GENERAL, TASK, MISTAKE, DISTILL_REQUEST, EVOLVE, EVOLVE_REQUEST)
+SKILLS_SHARE = 0.5
+"""Of the room of a question, the bank's skills take so much at most; the failures have the rest."""
+OBSERVATION_CHARS = 400
+"""Of each observation of an episode, so many characters (SkillRL: 200)."""
+TASK_CHARS = 1000
+ACTION_CHARS = 300
+
+
+class WrittenSkill(BaseModel):
+    """A skill in the teacher's words; a title that is missing is made from the text, all else but the text may be missing too."""
+
+    model_config = ConfigDict(extra="ignore")
+    title: str = ""
+    text: str
+    when_to_apply: str = ""
+    support: list[int] = []
+    """Numbers of the episodes that it comes from, as they were shown."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _other_spellings(cls, entry: Any) -> Any:
+        """Models call a skill's text `principle`, `how_to_avoid`, …, as published banks do; null is nothing."""
+        if not isinstance(entry, dict):
+            return entry
+        given = {name: value for name, value in entry.items() if value is not None}
+        if "how_to_avoid" in given:
+            given.setdefault("title", given.get("description", ""))
+        for name in ("text", "when_to_apply"):
+            spelled = next((given[each] for each in SPELLINGS[name] if each in given), None)
+            if spelled is not None:
+                given.setdefault(name, spelled)
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCases:
+    """The episodes for which a question has room."""
+
+    text: str
+    """The episodes between tags, numbered from 1; empty where none has room."""
+    cases: tuple[Case, ...]
+    """In the text's order, number 1 first."""
+    left_out: int = 0
+
+
+def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> ShownCases:
+    """Episodes for a question, in order, as many as have room.
+
+    Args:
+        cases: the most telling first.
+        last_steps: most steps of each, from its end.
+        tokens: room for all of them together, in tokens (about 4 bytes each).
+    """
+    texts: list[str] = []
+    shown: list[Case] = []
+    left, left_out = tokens, 0
+    for case in cases:
+        text = case_text(case, len(shown) + 1, last_steps)
+        size = tokens_in_text(text) + 1
+        if size > left:
+            left_out += 1
+            continue
+        texts.append(text)
+        shown.append(case)
+        left -= size
+    return ShownCases("\n".join(texts), tuple(shown), left_out)
+
+
+def case_text(case: Case, number: int, last_steps: int) -> str:
+    """One episode between tags, from its task to what was seen last."""
+    steps = case.steps[-last_steps:]
+    before = len(case.steps) - len(steps)
+    lines = [f"Task: {shortened(case.task, TASK_CHARS)}"] if case.task else []
+    if before:
+        lines.append(f"[{before} earlier steps are left out]")
+    for step in steps:
+        lines += [_seen(step.observation), f"Action: {_one_line(step.action, ACTION_CHARS)}{_trouble(step)}"]
+    if case.final_obs:
+        lines.append(_seen(case.final_obs))
+    facts = {"n": number, "outcome": "success" if case.won else "failure", "task_type": case.task_type}
+    inside = "\n".join(lines)
+    # Each part is bounded and escaped; escaped again, as a whole, nothing can close the tag from within.
+    return fenced("episode", inside, len(inside), **facts, steps=len(case.steps))
+
+
+def rules(templates: Templates, template: str, most: int, **more: str) -> Message:
+    """The system message of a question: what a skill is, how long, and how many are wanted."""
+    limits = {"most": str(most), "title_chars": str(MAX_TITLE), "text_chars": str(TEXT_CHARS)}
+    return Message("system", templates.render(template, **limits, **more))
+
+
+def room_for_cases(config_tokens: int, question: Sequence[Message], schema: type[BaseModel]) -> int:
+    """Tokens that are left of a question's bound when everything but the episodes is in it; at least 0."""
+    taken = sum(tokens_in_text(each.content) for each in question) + tokens_in_text(instruction(schema))
+    return max(0, config_tokens - taken)
+
+
+def draft_of(
+    entry: WrittenSkill, shown_ones: Sequence[Case], *, tier: Tier, task_type: str = "", base: str = ""
+) -> tuple[Draft | None, str]:
+    """The draft of an answer's entry, or None and why it is refused.
+
+    Args:
+        entry: what the teacher wrote.
+        shown_ones: the episodes that it was shown, number 1 first.
+        tier: what was asked for.
+        task_type: what it is for; empty for any.
+        base: id of the skill that it takes the place of.
+    """
+    problem = text_problem(entry.text, TEXT_CHARS)
+    beyond = [number for number in entry.support if not 1 <= number <= len(shown_ones)]
+    if problem is None and beyond:
+        problem = f"it names the episode {quote(beyond[0])} of {len(shown_ones)}"
+    if problem is None and len(entry.when_to_apply) > TASK_CHARS:
+        problem = f"when to apply it has {len(entry.when_to_apply)} characters, the most is {TASK_CHARS}"
+    if problem is not None:
+        return None, f"the teacher's skill {quote(entry.title or entry.text)}: {problem}"
+    named = [shown_ones[number - 1] for number in entry.support] or list(shown_ones)
+    return (
+        Draft(
+            title=" ".join(entry.title.split())[:MAX_TITLE] or made_title(entry.text.strip()),
+            text=entry.text.strip(),
+            when_to_apply=entry.when_to_apply.strip(),
+            tier=tier,
+            task_type=task_type,
+            base=base,
+            evidence=tuple(dict.fromkeys(case.task_id for case in named)),
+        ),
+        "",
+    )
+
+
+def first_drafts(read: Iterable[tuple[Draft | None, str]], most: int) -> tuple[list[Draft], list[str]]:
+    """The first `most` drafts of an answer that were read (`draft_of`), and why each of the other entries is refused."""
+    found: list[Draft] = []
+    refused: list[str] = []
+    for draft, problem in read:
+        if draft is None:
+            refused.append(problem)
+        elif len(found) == most:
+            more = f"it is one more than the {most} that were asked for"
+            refused.append(f"the teacher's skill {quote(draft.title)}: {more}")
+        else:
+            found.append(draft)
+    return found, refused
+
+
+def _seen(observation: str) -> str:
+    return f"Observation: {_one_line(observation, OBSERVATION_CHARS)}"
+
+
+def _one_line(text: str, most: int) -> str:
+    return shortened(" ".join(text.split()), most).replace("\n", " ")
+
+
+def _trouble(step: Step) -> str:
+    return "" if step.action_status in (None, "valid") else f" ({step.action_status})"
+
+
+# --- distillation ---
+
+
+class SkillsAnswer(BaseModel):
+    """The teacher's answer: a list of skills, which may be empty."""
+
+    model_config = ConfigDict(extra="forbid")
+    from_list: ClassVar[bool] = True
+    """A list alone, without the object around it, is an answer too (`llm.structured.read_json`)."""
+    skills: list[WrittenSkill]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _a_list_alone(cls, answer: Any) -> Any:
+        return {"skills": answer} if isinstance(answer, list) else answer
+
+
+@dataclass(frozen=True, slots=True)
+class DistillQuestion:
+    """One question: its messages, and the skills that its answer is for."""
+
+    tier: Tier
+    task_type: str
+    most: int
+    """Most skills that are taken from the answer."""
+    messages: tuple[Message, ...]
+    cases: tuple[Case, ...]
+    """Episodes that it shows, number 1 first."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Its name in notes."""
+        by_tier = {"general": "general principles", "mistake": "mistakes", "task": f"skills of {self.task_type!r}"}
+        return by_tier[self.tier]
+
+    def draft_of(self, entry: WrittenSkill) -> tuple[Draft | None, str]:
+        """The draft of an entry of its answer, or None and why it is refused."""
+        return draft_of(entry, self.cases, tier=self.tier, task_type=self.task_type)
+
+
+def distilled_by_asking(asking: LLMQuerier, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
+    """Skills from episodes in the words of a language model.
+
+    Raises:
+        EndpointError: a question came to nothing, under `on_failure: stop`.
+        BudgetError: what may be spent is spent.
+    """
+    questions, notes = questions_of(cases, config, asking.templates)
+    drafts: list[Draft] = []
+    failed = 0
+    answers = asking.ask([each.messages for each in questions], SkillsAnswer)
+    for question, answer in zip(questions, answers, strict=True):
+        notes += question.notes
+        if not isinstance(answer, EndpointError):
+            taken, refused = first_drafts(map(question.draft_of, answer.skills), question.most)
+            drafts += taken
+            notes += [f"{question.name}: {problem}" for problem in refused]
+            continue
+        failed += 1
+        if asking.on_failure == "heuristic":
+            notes.append(f"{question.name}: no usable answer, so they are counted instead (heuristic). {answer}")
+            drafts += _counted(question, cases, config)
+        else:
+            notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
+    return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
+
+
+def questions_of(
+    cases: Sequence[Case], config: DistillConfig, templates: Templates
+) -> tuple[list[DistillQuestion], list[str]]:
+    """The questions that episodes lead to, and why one is not asked."""
+    by_type: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        by_type[case.task_type].append(case)
+    chosen = {kind: _chosen(by_type[kind], config) for kind in sorted(by_type)}
+    notes = [f"{kind or NO_TYPE}: {_missing(found)}" for kind, found in by_type.items() if _missing(found)]
+    turns = round_robin(chosen.values())
+    lost = [case for case in turns if not case.won]
+    wanted = [(GENERAL, "general", "", config.max_general, turns)]
+    wanted += [(TASK, "task", kind, config.max_specific, found) for kind, found in chosen.items() if kind]
+    wanted.append((MISTAKE, "mistake", "", config.max_mistakes, lost))
+    questions = []
+    for template, tier, kind, most, shown in wanted:
+        if not most or not shown:
+            continue
+        found = _question(templates, template, tier, kind, most, shown, config)  # type: ignore[arg-type]  # tiers are named above
+        if found.cases:
+            questions.append(found)
+        else:
+            notes.append(
+                f"{found.name}: not asked, no episode has room in distill.prompt_max_tokens={config.prompt_max_tokens}."
+            )
+    return questions, notes
+
+
+def _question(
+    templates: Templates, template: str, tier: Tier, kind: str, most: int, cases: Sequence[Case], config: DistillConfig
+) -> DistillQuestion:
+    more = {"task_type": attribute(kind)} if template == TASK else {}
+    system = rules(templates, template, most, **more)
+
+    def request(episodes: str) -> Message:
+        return Message("user", templates.render(DISTILL_REQUEST, episodes=episodes))
+
+    room = room_for_cases(config.prompt_max_tokens, (system, request("-")), SkillsAnswer)
+    shown = shown_cases(cases, last_steps=config.last_steps, tokens=room)
+    found = DistillQuestion(tier, kind, most, (system, request(shown.text)), shown.cases)
+    if not shown.left_out:
+        return found
+    said = f"{shown.left_out} of {len(cases)} episodes have no room in distill.prompt_max_tokens={config.prompt_max_tokens}."
+    return replace(found, notes=(f"{found.name}: {said}",))
+
+
+def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
+    """Successes and failures by turns: of different tasks first, the short successes and the long failures first."""
+    won = _varied(sorted((each for each in cases if each.won), key=lambda case: (len(case.steps), case.task_id)))
+    lost = _varied(sorted((each for each in cases if not each.won), key=lambda case: (-len(case.steps), case.task_id)))
+    return round_robin([won[: config.successes], lost[: config.failures]])
+
+
+def _varied(cases: Iterable[Case]) -> list[Case]:
+    seen: dict[str, list[Case]] = defaultdict(list)
+    for case in cases:
+        seen[case.task_id].append(case)
+    return round_robin(seen.values())
+
+
+def _missing(cases: Sequence[Case]) -> str:
+    won = sum(case.won for case in cases)
+    if won == len(cases):
+        return f"none of {won} episodes failed; the teacher is shown successes only."
+    return f"none of {len(cases)} episodes succeeded; the teacher is shown failures only." if not won else ""
+
+
+def _counted(question: DistillQuestion, cases: Sequence[Case], config: DistillConfig) -> list[Draft]:
+    """The drafts that the question asked for, by counting; of a type alone, whatever it shares with others."""
+    own = [case for case in cases if question.tier != "task" or case.task_type == question.task_type]
+    return [each for each in counted(own, config).drafts if each.tier == question.tier]
+
+
+# --- evolution ---
+
+
+class NewSkill(WrittenSkill):
+    """A skill for the bank."""
+
+    tier: str = "task"
+    task_type: str = ""
+
+
+class BetterSkill(WrittenSkill):
+    """A text that takes the place of a skill's."""
+
+    base: str
+
+
+class EvolveAnswer(BaseModel):
+    """The teacher's answer. Both lists may be empty; one that is left out is empty."""
+
+    model_config = ConfigDict(extra="forbid")
+    from_list: ClassVar[bool] = True
+    """A list alone is one of new skills, as SkillRL's teacher was asked for."""
+    new_skills: list[NewSkill]
+    changed_skills: list[BetterSkill]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_may_be_left_out(cls, answer: Any) -> Any:
+        if isinstance(answer, list):
+            return {"new_skills": answer, "changed_skills": []}
+        if not isinstance(answer, dict) or not answer.keys() & cls.model_fields.keys():
+            return answer
+        return {name: [] for name in cls.model_fields} | {
+            key: [] if each is None else each for key, each in answer.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class EvolveQuestion:
+    """One question, and the episodes and skills that its answer may name."""
+
+    messages: tuple[Message, ...]
+    cases: tuple[Case, ...]
+    """Failures that it shows, number 1 first; without any, there is nothing to ask."""
+    skills: Mapping[str, Skill]
+    """Skills that it shows whole, by id."""
+    notes: tuple[str, ...] = ()
+
+
+def evolved_by_asking(
+    asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
+) -> TeacherResult:
+    """See `Teacher.evolve`.
+
+    Raises:
+        EndpointError: the request came to nothing, under `on_failure: stop`.
+        BudgetError: what may be spent is spent.
+    """
+    question = question_of(asking, failures, skills, config)
+    if not question.cases:
+        return TeacherResult(notes=question.notes)
+    (answer,) = asking.ask([question.messages], EvolveAnswer)
+    if not isinstance(answer, EndpointError):
+        drafts, refused = _taken(answer, question, config.max_new_skills)
+        return TeacherResult(drafts, (*question.notes, *refused), requests=1)
+    if asking.on_failure == "heuristic":
+        notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
+        return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
+    return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
+
+
+def question_of(
+    asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
+) -> EvolveQuestion:
+    """The question that failures lead to, within `evolve.prompt_max_tokens`; what has no room is noted."""
+    system = rules(asking.templates, EVOLVE, config.max_new_skills)
+
+    def request(bank: str, episodes: str) -> Message:
+        return Message("user", asking.templates.render(EVOLVE_REQUEST, skills=bank or "none", episodes=episodes))
+
+    room = room_for_cases(config.prompt_max_tokens, (system, request("-", "-")), EvolveAnswer)
+    types = list(dict.fromkeys(case.task_type for case in failures))
+    near = in_view(skills, types)
+    whole = _with_room(near, int(SKILLS_SHARE * room))
+    bank = "\n".join(whole.values())
+    cases = shown_cases(failures, last_steps=config.last_steps, tokens=room - tokens_in_text(bank))
+    notes = []
+    if len(whole) < len(near):
+        notes.append(
+            f"{len(near) - len(whole)} of {len(near)} skills had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
+        )
+    if cases.left_out:
+        notes.append(
+            f"{cases.left_out} of {len(failures)} failures had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
+        )
+    by_id = {skill.id: skill for skill in near if skill.id in whole}
+    return EvolveQuestion((system, request(bank, cases.text)), cases.cases, by_id, tuple(notes))
+
+
+def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
+    """The skills that episodes of these types may have been shown: those of their types, in that order, then those for any."""
+    of_type = [
+        skill for kind in types if kind for skill in skills if skill.tier != "general" and skill.task_type == kind
+    ]
+    taken = {skill.id for skill in of_type}
+    for_any = [skill for skill in skills if skill.id not in taken and (skill.tier == "general" or not skill.task_type)]
+    return [*of_type, *for_any]
+
+
+def _with_room(skills: Sequence[Skill], tokens: int) -> dict[str, str]:
+    """Skills by id as the question shows them, in order, as many as have room; one that is too long to be shown whole has none."""
+    found: dict[str, str] = {}
+    left = tokens
+    for skill in skills:
+        if len(skill.text) > TEXT_CHARS:
+            continue
+        when = f"\nWhen to apply: {skill.when_to_apply}" if skill.when_to_apply else ""
+        facts = {"id": skill.id, "tier": skill.tier, "task_type": skill.task_type or "any", "title": skill.title}
+        record = {"uses": skill.stats.uses, "successes": skill.stats.successes}
+        inside = f"{skill.text}{when}"
+        text = fenced("skill", inside, len(inside), **facts, **record)
+        if tokens_in_text(text) + 1 <= left:
+            found[skill.id] = text
+            left -= tokens_in_text(text) + 1
+    return found
+
+
+def _taken(answer: EvolveAnswer, question: EvolveQuestion, most: int) -> tuple[tuple[Draft, ...], list[str]]:
+    """The drafts of an answer, changed skills first, `most` in all; and why entries are refused."""
+    types = {case.task_type for case in question.cases}
+    read = [_better(entry, question) for entry in answer.changed_skills]
+    read += [_new(entry, question, types) for entry in answer.new_skills]
+    found, refused = first_drafts(read, most)
+    return tuple(found), refused
+
+
+def _better(entry: BetterSkill, question: EvolveQuestion) -> tuple[Draft | None, str]:
+    skill = question.skills.get(entry.base.strip().removeprefix("#"))
+    if skill is None:
+        return None, f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
+    return draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
+
+
+def _new(entry: NewSkill, question: EvolveQuestion, types: Collection[str]) -> tuple[Draft | None, str]:
+    said = f"the teacher's skill {quote(entry.title or entry.text)}"
+    tier, kind = entry.tier.strip().lower(), entry.task_type.strip()
+    if tier not in TIERS:
+        return None, f"{said}: a tier is one of {', '.join(TIERS)}, found {quote(entry.tier)}"
+    kind = "" if kind in ("any", "all") or tier == "general" else kind
+    if kind and kind not in types:
+        return None, f"{said}: no episode that was shown is of the type {quote(kind)}"
+    if not kind and tier == "task" and len(types) == 1:
+        (kind,) = types
+    return draft_of(entry, question.cases, tier=cast(Tier, tier), task_type=kind)
