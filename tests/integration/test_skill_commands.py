@@ -198,8 +198,8 @@ def test_an_export_takes_its_format_from_the_name_or_asks_for_one(bank: Path, tm
 
 
 def test_duplicates_at_an_import(bank: Path, tmp_path: Path) -> None:
-    file = tmp_path / "more.jsonl"
-    file.write_text('{"id": "mod", "title": "Other", "text": "other"}\n{"id": "z", "title": "Z", "text": "z"}\n')
+    file = tmp_path / "more.json"
+    file.write_text('[{"id": "mod", "title": "Other", "text": "other"}, {"id": "z", "title": "Z", "text": "z"}]')
     before = (bank / "log.jsonl").read_bytes()
     refused(skillttrl("skills", "import", bank, file), "There is a skill 'mod' in the bank already")
     refused(skillttrl("skills", "import", bank, file, "--on-duplicate", "x"), "Known: refuse, skip, replace, rename")
@@ -213,18 +213,20 @@ def test_duplicates_at_an_import(bank: Path, tmp_path: Path) -> None:
 
 
 def test_a_bad_file_changes_nothing_and_makes_no_bank(bank: Path, tmp_path: Path) -> None:
-    file, path = tmp_path / "bad.jsonl", tmp_path / "none"
-    file.write_text('{"id": "a", "title": "A", "text": "a"}\n{"id": "b", "title": "B"}\n')
-    refused(skillttrl("skills", "import", path, file), f"{file}:2: A skill needs 'text'", "Nothing was imported")
-    refused(skillttrl("skills", "import", bank, file), f"{file}:2")
+    file, path = tmp_path / "bad.json", tmp_path / "none"
+    file.write_text('[{"id": "a", "title": "A", "text": "a"}, {"id": "b", "title": "B"}]')
+    refused(
+        skillttrl("skills", "import", path, file), f"{file}, skills[1]: A skill needs 'text'", "Nothing was imported"
+    )
+    refused(skillttrl("skills", "import", bank, file), f"{file}, skills[1]")
     refused(skillttrl("skills", "import", bank, tmp_path / "no.json"), "There is nothing at", "no.json")
     refused(skillttrl("skills", "import", bank, file, "--format", "jsonn"), "Did you mean 'json'?")
     assert not path.exists() and skillttrl("inspect", bank, "--json").json["facts"]["version"] == 2
 
 
 def test_capacity(bank: Path, tmp_path: Path) -> None:
-    file = tmp_path / "many.jsonl"
-    file.write_text("".join(json.dumps({"id": f"n{number}", "title": "N", "text": "n"}) + "\n" for number in range(3)))
+    file = tmp_path / "many.json"
+    file.write_text(json.dumps([{"id": f"n{number}", "title": "N", "text": "n"} for number in range(3)]))
     done = skillttrl("skills", "import", bank, file, "--max-skills", 4)
     assert "added 3: n0, n1, n2; evicted 1: pot" in done.out  # 1/2 each; never used, the older id
     refused(

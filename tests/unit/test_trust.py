@@ -16,6 +16,7 @@ from skill_ttrl.errors import ConfigError, TrustError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.trust import SUFFIX, powers, trusting
 
@@ -209,7 +210,7 @@ def test_the_key_is_this_user_s_alone(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_a_foreign_bank_imports_no_embedder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "evilmod.py").write_text("raise SystemExit('imported')")
-    SkillBank(tmp_path / "bank", embedder="evilmod:E").close()
+    SkillBank(tmp_path / "bank", BankSettings(embedder="evilmod:E")).close()
     become_another(monkeypatch, tmp_path)
     monkeypatch.chdir(tmp_path)
     with SkillBank.open(tmp_path / "bank", read_only=True) as bank:
@@ -256,7 +257,7 @@ def test_writing_into_a_foreign_bank_does_not_make_its_settings_the_user_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bank"
-    SkillBank(path, embedder="evilmod:E").close()
+    SkillBank(path, BankSettings(embedder="evilmod:E")).close()
     SkillBank.open(path, top_k=3).close()
     with pytest.raises(ConfigError, match="evilmod"):
         _ = SkillBank.open(path, read_only=True).retriever  # the user's own

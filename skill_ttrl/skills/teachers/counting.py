@@ -41,6 +41,7 @@ MOST_WORDS = 8
 """Longer actions are free text and have no form."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’.&-][^\W_]+)*")
+_JOINED = re.compile(r"[^\W_]+(?:['’.&/-][^\W_]+)*")
 _BRACKETS = re.compile(r"([^\[\]]{1,40})\[(.*)\]", re.DOTALL)
 
 
@@ -58,6 +59,11 @@ class Form:
     """Words of placeholders and gaps, in order."""
     wider: str = ""
     """The form of which this is a special case: `take X from ...` for `take X from Y`; empty where there is none."""
+
+
+def _action_words(action: str) -> tuple[str, ...]:
+    """The words of an action; `in/on` is one."""
+    return tuple(word for word in _JOINED.findall(action.lower()) if not word.isdigit())
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -94,7 +100,7 @@ class Forms:
         inside = bracketed(action)
         if inside is not None:
             return self._in_brackets(case.task, *inside)
-        found = words(action)
+        found = _action_words(action)
         if not 1 <= len(found) <= MOST_WORDS:
             return None
         fixed = self._fixed.get((found[0], len(found)), found)  # too seldom seen: its words are its form
@@ -147,7 +153,7 @@ class Forms:
             if inside is not None:
                 arguments.add(inside)
                 continue
-            found = words(action)
+            found = _action_words(action)
             if 1 <= len(found) <= MOST_WORDS:
                 key = found[0], len(found)
                 self._seen[key].add(case.task_id)

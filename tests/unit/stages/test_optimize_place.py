@@ -31,7 +31,6 @@ def placed(**optimize: Any) -> RolloutWorker:
     ("granularity", "titles"),
     [
         ("section", ["Dates", "Lists"]),
-        ("item", ["Dates", "Lists", "Lists"]),
         ("skill_ttrl.data.operators:read_rules", []),
     ],
 )
@@ -46,8 +45,8 @@ def test_or_it_stands_in_the_prompt() -> None:
 
 
 def test_nothing_else_reads_it() -> None:
-    with pytest.raises(ConfigError, match=r"Unknown optimize\.granularity 'items'\. Did you mean 'item'"):
-        placed(place="bank", granularity="items")
+    with pytest.raises(ConfigError, match=r"Unknown optimize\.granularity 'sections'\. Did you mean 'section'"):
+        placed(place="bank", granularity="sections")
 
 
 def test_a_program_is_optimized_for_by_its_config() -> None:
