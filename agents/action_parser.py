@@ -65,7 +65,7 @@ def project(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
             return ParsedAction(found, *(("repaired", fault) if fault else ("valid", "")))
         meant = _meant(found, admissible)
         if meant is not None:
-            return ParsedAction(meant, "repaired", fault or "it was not written as it is listed")
+            return ParsedAction(meant, "repaired", fault or "it is not written as listed")
     found, fault = candidates[0]
     return ParsedAction(found, "invalid", fault or "it is not among the possible actions")
 
@@ -80,7 +80,7 @@ def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
     closed, opened = _tagged(spoken)
     if closed:
         return [(closed, "")]
-    thought = _tagged(own)[0], "<action> stands inside <think>"
+    thought = _tagged(own)[0], "<action> is inside <think>"
     last = "" if opened else spoken.rsplit("\n", 1)[-1], "there is no <action>"
     found = [(opened, "</action> is missing"), *((last, thought) if listed else (thought, last))]
     return [(text.strip()[:LONGEST].strip(), fault) for text, fault in found if text.strip()]

@@ -106,7 +106,7 @@ def read_form(written: str, actions: FormActions, project: Project, *, constrain
     found = project(written, actions.choices)
     meant = None if found.action_status == "invalid" else actions.read(found.action)
     if meant is None:
-        return ParsedAction(found.action, "invalid", found.parse_error or "it is none of what can be written now")
+        return ParsedAction(found.action, "invalid", found.parse_error or "it is none of the possible actions")
     return ParsedAction(meant, found.action_status or "valid", found.parse_error)
 
 

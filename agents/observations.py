@@ -49,12 +49,12 @@ def find_observations(name: str) -> Form | None:
         if isinstance(made, type) or not (callable(made) or (part == "actions" and made is None)):
             where = f"{name} is" if form is not found else f"{name}.{part} is"
             raise ConfigError(
-                f"agent.observations={where} {made!r:.80}. Name a function from a AgentInput to a text, or a Form of such a function and one "
-                "from a AgentInput to FormActions (skill_ttrl.agents.forms)."
+                f"agent.observations={where} {made!r:.80}. Name a function from an AgentInput to a text, or a Form "
+                "(skill_ttrl.agents.forms)."
             )
     if not (isinstance(form.vocabulary, tuple) and all(isinstance(text, str) for text in form.vocabulary)):
         raise ConfigError(
-            f"agent.observations={name} has the vocabulary {form.vocabulary!r:.80}: it is a tuple of texts."
+            f"agent.observations={name} has the vocabulary {form.vocabulary!r:.80}, which must be a tuple of texts."
         )
     return _checked(name, form)
 
@@ -67,9 +67,7 @@ def _checked(name: str, form: Form) -> Form:
         with naming(f"The form of observations {name!r}") if own else nullcontext():
             text = form.observe(scene)
         if not isinstance(text, str):
-            raise ConfigError(
-                f"agent.observations={name} gave {type(text).__name__} where the text of an observation was due."
-            )
+            raise ConfigError(f"agent.observations={name} returned {type(text).__name__} instead of a text.")
         return replace_surrogates(text)
 
     def actions(scene: AgentInput) -> FormActions:
@@ -77,7 +75,7 @@ def _checked(name: str, form: Form) -> Form:
         with naming(f"The form of actions {name!r}") if own else nullcontext():
             found = actions_of(scene)
         if not isinstance(found, FormActions):
-            raise ConfigError(f"agent.observations={name} gave {type(found).__name__} where FormActions were due.")
+            raise ConfigError(f"agent.observations={name} returned {type(found).__name__} instead of FormActions.")
         _check_slots(name, found)
         return found
 
@@ -88,14 +86,10 @@ def _check_slots(name: str, found: FormActions) -> None:
     """Raise `ConfigError` where a place for words is not where it can be read."""
     slot = found.slot
     if slot is not None and not (slot.written.find(WORDS) == len(slot.written) - len(WORDS) and WORDS in slot.action):
-        raise ConfigError(
-            f"agent.observations={name}: a slot is written with {WORDS} at its end, and {slot!r:.200} is not."
-        )
+        raise ConfigError(f"agent.observations={name}: a slot must end with {WORDS}, but {slot!r:.200} does not.")
     wrong = next(filter(has_slot, found.actions), None)
     if wrong is not None:
-        raise ConfigError(
-            f"agent.observations={name}: {wrong!r:.80} reads as a place for words. Only the slot may have one."
-        )
+        raise ConfigError(f"agent.observations={name}: {wrong!r:.80} looks like a slot for words. Only the slot may.")
 
 
 def full(scene: AgentInput) -> str:

@@ -174,9 +174,9 @@ def _refuse_foreign(
 ) -> None:
     """Refuse options of the other kind of policy."""
     if scripted:
-        refuse(of_model, f"needs a model, but {policy} is a scripted agent. Leave it out")
+        refuse(of_model, f"needs a model, but {policy} is a scripted agent")
     else:
-        refuse(of_scripted, f"needs a scripted agent, but {policy} is a model. Leave it out")
+        refuse(of_scripted, f"needs a scripted agent, but {policy} is a model")
 
 
 def shares(text: str) -> tuple[float, ...]:
@@ -219,8 +219,8 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
         key = each.partition("=")[0].strip()
         if key != "env.kwargs" and not key.startswith("env.kwargs."):
             raise ConfigError(
-                f"--set {each} has no meaning here: a scripted agent has no config, only arguments of the environment can be "
-                "set (env.kwargs.NAME=VALUE)."
+                f"--set {each} has no effect: a scripted agent has no config. Only arguments of the environment can be set "
+                "(env.kwargs.NAME=VALUE)."
             )
     found = load_config({}, overrides).env.kwargs
     return found if data is None else {**found, "data": data}
@@ -242,9 +242,11 @@ def show_collected(found: Collected, as_json: bool, *, full: bool = False) -> No
         title += f", {', '.join(f'{chance:g}' for chance in chances)} of the steps random"
     lines = [f"Source: {found.source or 'not stated by the environment'}."]
     if overall.success is None:
-        lines.append("Success is unknown: the environment could not judge some episodes.")
+        lines.append("Success is unknown because the environment did not judge some episodes.")
     if overall.failed:
-        lines.append(f"{_episodes(overall.failed)} failed and count as no success. The first: {found.first_error}")
+        lines.append(
+            f"{_episodes(overall.failed)} failed and count as unsuccessful. The first error: {found.first_error}"
+        )
     if overall.exploits:
         lines.append(f"{_episodes(overall.exploits)} with an attempted exploit.")
     if overall.invalid is not None:

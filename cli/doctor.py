@@ -11,15 +11,15 @@ from skill_ttrl.cli.display.output import say, show
 from skill_ttrl.cli.display.tables import diagnosis_view
 from skill_ttrl.cli.options import AsJson, config_option, set_option
 
-doctor_app = typer.Typer(rich_markup_mode="markdown")
 
-
-@doctor_app.callback(invoke_without_command=True)
 def doctor(
-    context: typer.Context,
     config: Annotated[str | None, config_option("Checks its memory, data and model too.")] = None,
     overrides: Annotated[
         list[str] | None, set_option("With --config: override one key, e.g. model.path=FOLDER.")
+    ] = None,
+    lockfile: Annotated[
+        str | None,
+        typer.Option(metavar="cpu|gpu", help="Only print the path of the lockfile of the packages with vLLM."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -29,7 +29,11 @@ def doctor(
 
     Example: `skillttrl doctor --config quickstart`
     """
-    if context.invoked_subcommand is not None:
+    if lockfile is not None:
+        from skill_ttrl.stages.doctor.version_sets import lock_path
+
+        path = str(lock_path(lockfile))
+        show({"lockfile": path}, as_json, lines=[path])
         return
     from skill_ttrl.stages.doctor.diagnose import diagnose
     from skill_ttrl.stages.setup.checks import load_checked
@@ -38,21 +42,6 @@ def doctor(
     show(found, as_json, diagnosis_view)
     if found.failed:
         raise typer.Exit(5)
-
-
-@doctor_app.command()
-def lockfile(
-    name: Annotated[str, typer.Argument(metavar="HARDWARE", help="`cpu` or `gpu`.")],
-    as_json: AsJson = False,
-) -> None:
-    """Print the path of the lockfile with the set of packages that includes vLLM.
-
-    Example: `pip install --no-deps -r "$(skillttrl doctor lockfile gpu)"`
-    """
-    from skill_ttrl.stages.doctor.version_sets import lock_path
-
-    path = str(lock_path(name))
-    show({"lockfile": path}, as_json, lines=[path])
 
 
 def init(

@@ -11,9 +11,9 @@ from rich.console import Console
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.games.play import play
 from skill_ttrl.cli.games.serve_env import serve
 from skill_ttrl.cli.options import ENV_RULE, AsJson, words
+from skill_ttrl.cli.play import play
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 
 if TYPE_CHECKING:
@@ -28,18 +28,12 @@ def envs(context: typer.Context, as_json: AsJson = False) -> None:
 
     Example: `skillttrl envs`
     """
-    if context.invoked_subcommand is None:
-        envs_list(as_json)
-    elif as_json:
-        raise ConfigError(f"--json comes after the command: skillttrl envs {context.invoked_subcommand} ... --json.")
-
-
-@envs_app.command("list")
-def envs_list(as_json: AsJson = False) -> None:
-    """List the environments, as `skillttrl envs` alone does.
-
-    Example: `skillttrl envs list --json`
-    """
+    if context.invoked_subcommand is not None:
+        if as_json:
+            raise ConfigError(
+                f"--json comes after the command: skillttrl envs {context.invoked_subcommand} ... --json."
+            )
+        return
     from skill_ttrl.envs import list_envs
 
     found = list_envs()

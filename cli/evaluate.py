@@ -170,7 +170,7 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
         if policy is None:
             raise ConfigError(
                 "Name the policy to evaluate: skillttrl evaluate POLICY. A scripted agent needs an environment (--env), or a config "
-                "whose tasks it plays (--config)."
+                "with tasks (--config)."
             )
         if is_scripted(policy):
             raise ConfigError(
@@ -237,12 +237,12 @@ def _check_options(
     """
     if place.data and (place.env is not None or scripted):
         raise ConfigError(
-            f"--data {place.data[0]} names problems, but here the environment's own tasks are measured. Its games or products are named "
+            f"--data {place.data[0]} names problems, but the environment's own tasks are evaluated here. Name its games or products "
             "with --env-data."
         )
     if scripted:
-        refuse(of_model, f"needs a model, but {policy or 'expert'} is a scripted agent. Leave it out")
+        refuse(of_model, f"needs a model, but {policy or 'expert'} is a scripted agent")
         return
     if place.env is None:
         refuse({"--split": place.split}, "needs --env")
-    refuse(of_scripted, f"needs a scripted agent, but {policy} is a model. Leave it out")
+    refuse(of_scripted, f"needs a scripted agent, but {policy} is a model")

@@ -93,7 +93,7 @@ def distill(
 
     title, asked = f"distill {trajectories}", _checked(config, overrides)
     if not append:
-        refuse({"--policy": policy}, "gates a change of an existing bank: it needs --append")
+        refuse({"--policy": policy}, "needs --append")
     with (
         prints_aside(),
         RunView(Console(stderr=True), title, loop=False, waits=True) as view,
@@ -165,7 +165,7 @@ def merge(
 def _gate(policy: str | None, tasks: int | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
     """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse({"--gate-tasks": tasks, "--gate-set": overrides or None}, "configures a gate: it needs --policy")
+        refuse({"--gate-tasks": tasks, "--gate-set": overrides or None}, "needs --policy")
         yield None
         return
     check_model(policy, "a gate")
@@ -223,7 +223,7 @@ def merged_view(found: MergeResult) -> RenderableType:
         uses = f"{skill.stats.successes}/{skill.stats.uses}"
         text = one_line(skill.text, MAX_CHANGE)
         rows.append((version, change.kind, f"{old}{skill.id}", text, uses, _flags(skill)))
-    title = "The update as it would be" if found.dry_run else f"Merged into {found.bank}"
+    title = "Update (dry run)" if found.dry_run else f"Merged into {found.bank}"
     return (
         FittedTable(title, ("version", "change", "skill", "text", "successes/uses", "flags"), rows) if rows else Group()
     )
@@ -243,7 +243,7 @@ def distilled_lines(found: Distilled) -> list[str]:
     lines += usage_lines(found.usage)
     new = f"{len(found.skills)} new skills" if found.skills else "nothing was added"
     lines.append(f"{found.bank}: {new}, version {found.version}; found by {found.retrieval}.")
-    return [*lines, f"Show them: skillttrl skills list {found.bank}"]
+    return [*lines, f"Show them: skillttrl skills show {found.bank}"]
 
 
 def merged_lines(found: MergeResult) -> list[str]:

@@ -17,16 +17,15 @@ from rich.console import Console
 
 from skill_ttrl.cli.ask import ask, export
 from skill_ttrl.cli.collect import collect
-from skill_ttrl.cli.configs import configs_app
+from skill_ttrl.cli.configs import configs
 from skill_ttrl.cli.display.output import say
-from skill_ttrl.cli.doctor import doctor_app, init
+from skill_ttrl.cli.doctor import doctor, init
 from skill_ttrl.cli.envs import envs_app
 from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
 from skill_ttrl.cli.plan import plan
-from skill_ttrl.cli.runs import compare, runs_app
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
@@ -50,11 +49,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.add_typer(configs_app, name="configs")
-app.add_typer(runs_app, name="runs")
 app.add_typer(envs_app, name="envs")
 app.add_typer(skills_app, name="skills")
-app.add_typer(doctor_app, name="doctor")
 
 
 def _print_version(wanted: bool) -> None:
@@ -93,7 +89,6 @@ for command in (
     ask,
     inspect,
     export,
-    compare,
     merge,
     distill,
     optimize,
@@ -101,6 +96,8 @@ for command in (
     plan,
     serve,
     init,
+    doctor,
+    configs,
 ):
     app.command()(command)
 

@@ -16,7 +16,7 @@ SCRIPTED = (
     "a scripted agent: `expert`, `random`, `first`, `constant:TEXT`, `walkthrough`, one of the environment (`rule`, `careful` and "
     "`brief` of `webshop`), or your own as `module:attribute`"
 )
-CONFIG_HELP = "A shipped config by name (`skillttrl configs list`), or a YAML file."
+CONFIG_HELP = "A shipped config by name (`skillttrl configs`), or a YAML file."
 AUTO, NEVER = "auto", "never"
 GENERATED = "generated"
 """Value of `--env-data` that `--mock` stands for."""

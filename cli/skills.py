@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from skill_ttrl.cli.display.output import show, write_text
-from skill_ttrl.cli.skill_views import Bank, diff, history, list_, search, show_
+from skill_ttrl.cli.options import refuse
+from skill_ttrl.cli.skill_views import Bank, show_
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.sanitize import escape_terminal
 
@@ -22,10 +23,9 @@ skills_app = typer.Typer(
     help="Show and change a skill bank. Every change is one update in the bank's log and can be rolled back.",
     no_args_is_help=True,
 )
-for command in (list_, show_, search, history, diff):
-    skills_app.command(command.__name__.rstrip("_"))(command)
+skills_app.command("show")(show_)
 
-Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl skills list BANK`).")]
+Id = Annotated[str, typer.Argument(metavar="ID", help="Id of the skill (`skillttrl skills show BANK`).")]
 TITLE = typer.Option(help="Title, a few words.")
 TEXT = typer.Option(help="Text of the skill; `-` reads it from standard input.")
 WHEN = typer.Option("--when-to-apply", help="When the skill applies.")
@@ -80,10 +80,11 @@ def edit(
     when_to_apply: Annotated[str | None, WHEN] = None,
     tier: Annotated[str | None, TIER] = None,
     task_type: Annotated[str | None, TASK_TYPE] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the skill.")] = False,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
-    """Edit a skill. Fields that are not given stay, and so do its statistics.
+    """Edit or remove a skill. Fields that are not given stay, and so do its statistics.
 
     Example: `skillttrl skills edit bank s3 --text 'Open the fridge first.' --reason 'shorter'`
     """
@@ -92,25 +93,17 @@ def edit(
     words = None if text is None else _text(text)
     fields = {"title": title, "text": words, "when_to_apply": when_to_apply, "tier": tier, "task_type": task_type}
     given: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
-    if not given:
+    if remove:
+        refuse({f"--{name.replace('_', '-')}": value for name, value in fields.items()}, "has no effect with --remove")
+    elif not given:
         raise SkillBankError(
-            "There is nothing to edit. Name at least one of --title, --text, --when-to-apply, --tier, --task-type."
+            "There is nothing to edit. Give --title, --text, --when-to-apply, --tier, --task-type or --remove."
         )
     with SkillBank.open(bank) as opened:
-        opened.edit(skill_id, reason=reason or "edit by hand", **given)
-        _show(opened.history(opened.version - 1)[0], bank, as_json)
-
-
-@skills_app.command()
-def remove(bank: Bank, skill_id: Id, reason: Reason = None, as_json: AsJson = False) -> None:
-    """Remove a skill.
-
-    Example: `skillttrl skills remove bank s3`
-    """
-    from skill_ttrl.skills.bank.bank import SkillBank
-
-    with SkillBank.open(bank) as opened:
-        opened.remove(skill_id, reason=reason or "remove by hand")
+        if remove:
+            opened.remove(skill_id, reason=reason or "remove by hand")
+        else:
+            opened.edit(skill_id, reason=reason or "edit by hand", **given)
         _show(opened.history(opened.version - 1)[0], bank, as_json)
 
 
@@ -132,7 +125,7 @@ def import_(
 
     Example: `skillttrl skills import bank skills.json`
     """
-    from skill_ttrl.stages.inspecting.bank_diff import skills_at
+    from skill_ttrl.stages.inspecting.bank_export import skills_at
     from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
 
     found, _ = skills_at(file, form)  # before a bank is made
@@ -192,7 +185,7 @@ def export(
 def rollback(
     bank: Bank,
     version: Annotated[
-        int, typer.Argument(metavar="VERSION", help="Version to restore (`skillttrl skills history BANK`).")
+        int, typer.Argument(metavar="VERSION", help="Version to restore (`skillttrl skills show BANK --history`).")
     ],
     reason: Reason = None,
     as_json: AsJson = False,

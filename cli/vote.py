@@ -150,7 +150,7 @@ def _source(stored: str | None, policy: str | None) -> str:
 
     if (stored is None) == (policy is None):
         raise ConfigError(
-            "Name stored samples (skillttrl vote SAMPLES), or a policy to draw samples from (skillttrl vote --policy POLICY); not both."
+            "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)."
         )
     if policy is None:
         if not is_stored(str(stored)):
@@ -159,7 +159,7 @@ def _source(stored: str | None, policy: str | None) -> str:
             )
         return str(stored)
     if is_stored(policy):
-        raise ConfigError(f"{policy} holds stored samples and is no policy: skillttrl vote {policy}")
+        raise ConfigError(f"{policy} holds stored samples, not a policy: skillttrl vote {policy}")
     check_model(policy, "drawing samples")
     return policy
 

@@ -1,1 +1,1 @@
-"""Recipes, one YAML file each. `skillttrl configs list` shows them."""
+"""Recipes, one YAML file each. `skillttrl configs` shows them."""

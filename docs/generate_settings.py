@@ -26,7 +26,7 @@ OPENING = """\
 Made from `skill_ttrl/config/schema.py` by `python docs/generate_settings.py`; do not edit it by hand. What the words mean and how a
 file is written stands in [configuration.md](configuration.md).
 
-`None` in a meaning is written `null` in a file. A default is what counts where neither the file nor `--set` says anything. `skillttrl configs show NAME --full` prints the
+`None` in a meaning is written `null` in a file. A default is what counts where neither the file nor `--set` says anything. `skillttrl configs NAME --full` prints the
 whole of a recipe.
 """
 

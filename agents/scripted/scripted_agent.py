@@ -69,18 +69,20 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
     kind, _, text = name.partition(":")
     if kind == CONSTANT:
         if not text:
-            raise ConfigError("The agent constant always writes the same text: constant:TEXT, such as constant:look.")
+            raise ConfigError(
+                "The agent constant writes the same text every time: constant:TEXT, such as constant:look."
+            )
         read = whole if agent is None else projection(agent.action_parser, env_id, numbered=agent.actions == "numbered")
         return ConstantAgent(text, read, ActionList.of(agent))
     if name == FIRST:
         return FirstAgent(ActionList.of(agent))
     if name not in scripted_agent_names() and ":" not in name:
         raise ConfigError(
-            f"Unknown agent {name!r}.{did_you_mean(name, scripted_agent_names())} One of your own is written 'module:attribute'."
+            f"Unknown agent {name!r}.{did_you_mean(name, scripted_agent_names())} Your own is written 'module:attribute'."
         )
     there = ENV_SCRIPTED_AGENTS.get(name)
     if there is not None and env_id not in there:
-        raise EnvError(f"There is no {name} for {env_id}; there is one for {', '.join(there)}.")
+        raise EnvError(f"{env_id} has no {name}; these environments have one: {', '.join(there)}.")
     made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
     try:
         scripted = made()
@@ -88,7 +90,7 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
         raise
     except Exception as error:  # it is foreign code
         raise ConfigError(
-            f"Cannot make the agent {name!r}, which is called without arguments: {type(error).__name__}: {error}"
+            f"Cannot make the agent {name!r} (it is called without arguments): {type(error).__name__}: {error}"
         ) from error
     for method in ("start", "act"):
         if not callable(getattr(scripted, method, None)):
@@ -174,7 +176,9 @@ class FirstAgent(ListedAgent):
             EnvError: there are no admissible actions.
         """
         if not actions:
-            raise EnvError(f"The agent {FIRST} needs info['admissible_commands'], which the environment does not give.")
+            raise EnvError(
+                f"The agent {FIRST} needs info['admissible_commands'], which the environment does not provide."
+            )
         return fill_slot(actions[0], self._task)
 
 
@@ -206,8 +210,7 @@ def check_adviser(agent: ScriptedAgent) -> None:
     """Raise `ConfigError` where what an agent says has no meaning once another action than its own was taken."""
     if isinstance(agent, WalkthroughAgent):
         raise ConfigError(
-            "explore has no meaning with walkthrough, nor has dagger: it replays a solution without looking, so that it is lost after the "
-            "first other action. Take the expert."
+            "walkthrough replays a solution and cannot react, so it works neither with explore nor with dagger. Use the expert."
         )
 
 
@@ -230,5 +233,5 @@ class WalkthroughAgent:
 def _listed(info: Mapping[str, Any], name: str) -> Sequence[str]:
     listed = info.get(name)
     if not isinstance(listed, list | tuple) or not listed:
-        raise EnvError(f"info[{name!r}] is needed here, a list of actions, which the environment does not give.")
+        raise EnvError(f"The agent needs info[{name!r}], a list of actions, which the environment does not provide.")
     return listed

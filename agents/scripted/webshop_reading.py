@@ -84,7 +84,7 @@ def read_task(info: Mapping[str, Any]) -> str:
     """
     task = info.get("task")
     if not isinstance(task, str):
-        raise EnvError("This agent needs info['task'], the instruction, which the environment does not give.")
+        raise EnvError("This agent needs info['task'], the instruction, which the environment does not provide.")
     return task
 
 

@@ -194,7 +194,7 @@ def _find_system(stated: Mapping[str, Any], data: Mapping[str, Any], where: str)
     raise ConfigError(
         f"A config of {' or of '.join(each.name for each in SYSTEMS)} was expected in {where}, found the keys: {found}. The sections of the first "
         "are data, model, rollout, algorithm, skill_bank, merger, trainer; of the second sft, rl, skill_retrieval, evolution, model. A config of "
-        "this project needs no conversion: skillttrl configs show FILE."
+        "this project needs no conversion: skillttrl configs FILE."
     )
 
 

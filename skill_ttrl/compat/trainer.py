@@ -120,8 +120,8 @@ class SkillTTRLTrainer:
         """
         if len(problems) != len(all_responses) or not all(all_responses):
             raise ValueError(
-                f"Each of the {len(problems)} problems needs at least one response, found {len(all_responses)} lists "
-                f"of lengths {[len(responses) for responses in all_responses]}."
+                f"Each of the {len(problems)} problems needs at least one response; found {len(all_responses)} lists of lengths "
+                f"{[len(responses) for responses in all_responses]}."
             )
         from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
 

@@ -101,7 +101,7 @@ def read_source(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any],
     data = read_mapping(text, where)
     if not data:
         raise ConfigError(
-            f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs copy quickstart."
+            f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs quickstart."
         )
     return data, text, where
 
@@ -193,7 +193,7 @@ def _forget_other_kind(data: dict[str, Any], text: str) -> None:
 
 
 def _recipe_hint(name: str) -> str:
-    return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs list."
+    return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs."
 
 
 def _explain(error: ValidationError, where: str, data: Mapping[str, Any], *, looked_up: bool) -> InvalidConfigError:

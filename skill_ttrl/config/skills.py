@@ -54,7 +54,7 @@ class SkillsConfig(Section):
     chroma_server: str | None = Field(default=None, pattern=r"^[^:/]+:\d+$")
     """`host:port` of a running Chroma server; None: an embedded Chroma in the bank's folder."""
     top_k: int = Field(default=6, ge=1)
-    """Skills that `SkillBank.retrieve` and `skillttrl inspect --search` find where they are given no number (SkillRL: 6). A
+    """Skills that `SkillBank.retrieve` and `skillttrl skills show --search` find where they are given no number (SkillRL: 6). A
     run takes `prompt_top_k` and `retrieval_top_k`."""
     min_score: float | None = 0.0
     """SkillRL's delta (0.4 for its embedder; a cosine for `embedding`): skills of the tier `task` that score less are not found.

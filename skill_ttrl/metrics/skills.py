@@ -141,7 +141,7 @@ SKILLS = Section(
             "changes of the step that did not fit the newest version of a shared bank: another run had changed or evicted the skill, or added the same",
             "`skills.shared`",
             trouble="most changes of each step",
-            change="fewer runs on one bank, or a larger `skills.max_skills`; the reasons: `skillttrl skills history BANK`",
+            change="fewer runs on one bank, or a larger `skills.max_skills`; the reasons: `skillttrl skills show BANK --history`",
         ),
         Metric(
             "bank_versions/present_reward",

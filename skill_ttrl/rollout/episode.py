@@ -109,7 +109,7 @@ class ActiveRollout:
     ) -> None:
         """Hand the action to the environment; where no answer came, the episode ends with the reason."""
         if completion.finish_reason == "error":
-            self.stop_reason, self.error = "no_answer", completion.error or "The sampler gave no answer."
+            self.stop_reason, self.error = "no_answer", completion.error or "The backend returned no answer."
             return
         try:
             answer = await self._called(partial(self.env.step, projection.action))

@@ -228,7 +228,5 @@ def refuse_failure(groups: Sequence[Group]) -> list[str]:
             f"The model gave no answer in any of {len(rollouts)} rollouts. The first: {errors[0]}", "failed"
         )
     if errors and len(errors) == len(rollouts):
-        raise EnvError(
-            f"Every one of {len(rollouts)} rollouts failed in {groups[0].task.env_id}. The first: {errors[0]}"
-        )
+        raise EnvError(f"All {len(rollouts)} rollouts failed in {groups[0].task.env_id}. The first error: {errors[0]}")
     return errors

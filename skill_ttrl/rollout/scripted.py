@@ -64,7 +64,7 @@ class Exploration:
             )
         for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
             if not 0 <= share <= 1:
-                raise ConfigError(f"{name} is a share, from 0 to 1, found {share:g}.")
+                raise ConfigError(f"{name} is a probability from 0 to 1, found {share:g}.")
         if explore.max_steps is not None and explore.max_steps < 1:
             raise ConfigError(f"max_steps must be at least 1, found {explore.max_steps}.")
         return explore

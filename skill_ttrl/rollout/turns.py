@@ -113,8 +113,8 @@ class RolloutContext:
         choices, slot_words = self.agent.choices(episode.scene)
         if slot_words and not getattr(self.backend, "limits_slots", False):
             raise ConfigError(
-                "agent.structured_actions with a form of actions that has a place for some words alone (agent.observations) needs a backend "
-                "that can keep to these words, and the one of rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
+                "agent.structured_actions with a form whose slot takes certain words only (agent.observations) needs a backend that "
+                "can restrict these words; rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
         whole = self.settings.structured_by == "actions"
         return replace(request, choice=choices, slot_words=slot_words, whole_choices=whole)

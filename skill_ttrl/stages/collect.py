@@ -92,7 +92,7 @@ def run(
     scale = scale or ScaleConfig()
     if jobs is not None and scale.engine != LOCAL:
         raise ConfigError(
-            f"--num-workers={jobs} is for processes of this machine. With scale.engine={scale.engine} set scale.workers."
+            f"--num-workers={jobs} sets processes on this machine. With scale.engine={scale.engine} set scale.workers instead."
         )
     collection = Collection(
         selection.made(selection.kwargs),
@@ -139,14 +139,14 @@ def run_as_configured(
     env, source = config.env, config.data.eval or config.data.train
     if source is not None:
         raise ConfigError(
-            f"This config is measured on {source.path}, but an agent plays the environment's own tasks, which are others. With --env "
-            "instead of --config it plays those; to play them with these prompts: --set data.train=null --set data.eval=null."
+            f"This config evaluates on {source.path}, but an agent plays the environment's own tasks. Use --env instead of "
+            "--config, or keep the config's prompts with: --set data.train=null --set data.eval=null."
         )
     bank = config.skills is not None and config.skills.enabled and config.skills.bank is not None
     if agent == FIRST and config.agent.action_order == "words" and bank:
         raise ConfigError(
-            "With agent.action_order=words the skills of the bank decide which action a prompt lists first. Evaluate the policy: its table "
-            "shows the agent first under the same bank. Or measure without: --set skills.enabled=false."
+            "With agent.action_order=words the bank's skills decide which action is listed first. Evaluate the policy: its table "
+            "shows this agent under the same bank. Or add: --set skills.enabled=false."
         )
     return run(
         TaskSelection(

@@ -61,9 +61,7 @@ def imitate_expert(run: Run, demonstrations: Sequence[EncodedDemonstration]) -> 
             parts.backend.sleep()
             own = round_config(run.config, steps)
             if not buffer:
-                raise DataError(
-                    f"The expert {run.config.collect.agent} advised nothing that was possible in any episode."
-                )
+                raise DataError(f"The expert {run.config.collect.agent} advised no possible action in any episode.")
             data = mixed(
                 buffer, demonstrations, config.demonstrations, own, derive_seed(run.config.seed, PHASE, number)
             )
@@ -235,7 +233,7 @@ def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[S
     seed = derive_seed(run.config.seed, PHASE, "rollout", chunk.first)
     groups = worker.generate_rollouts(chunk.tasks, 1, sampling, seed, adviser=adviser)
     if refuse_failure(groups):
-        run.warn(f"Some rollouts fail in {chunk.tasks[0].env_id}: each error is in {EPISODES}.")
+        run.warn(f"Some rollouts failed in {chunk.tasks[0].env_id}; {EPISODES} has each error.")
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     run.folder.append_jsonl(EPISODES, [to_json(each) for each in episodes])
     return episodes

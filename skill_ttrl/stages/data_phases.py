@@ -110,12 +110,10 @@ def _distill(files: Files, config: SkillTTRLConfig, bank: RunBank, progress: Pro
     try:
         found = distill_into(bank.bank, episodes, config, models_of(config), progress)
     except EndpointError as error:
-        ways = (
-            "the same command with --resume auto asks again; with skills.on_failure=skip, or heuristic, it gets over it"
-        )
-        raise EndpointError(f"{error} The episodes are kept: {ways}.", error.kind) from None
+        ways = "the same command with --resume auto asks the teacher again; skills.on_failure=skip or heuristic continues without it"
+        raise EndpointError(f"{error} The episodes are saved: {ways}.", error.kind) from None
     played = sum(count for counts in found.episodes.values() for count in counts.values())
-    progress.notice(f"{len(found.skills)} skills were distilled from {played:,} episodes ({found.teacher}).")
+    progress.notice(f"Distilled {len(found.skills)} skills from {played:,} episodes ({found.teacher}).")
 
 
 def episode_leaks(config: SkillTTRLConfig, files: Files) -> list[str]:

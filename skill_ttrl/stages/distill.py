@@ -106,7 +106,9 @@ def distill_into(
     cases = collector.cases()
     result = teacher.distill(cases, config.distill)
     if not isinstance(result, TeacherResult):
-        raise ConfigError(f"The teacher {name!r} gave a {type(result).__name__} in place of a Lesson (skills.teacher).")
+        raise ConfigError(
+            f"The teacher {name!r} returned a {type(result).__name__} instead of a Lesson (skills.teacher)."
+        )
     admitted = admit(result.drafts, bank.refresh(), _rules(bank, config), step=round)
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]

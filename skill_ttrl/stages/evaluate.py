@@ -50,7 +50,7 @@ def run(
     if len(found) > 1:
         parts = " and ".join(f"{each.problems} {exposure(each.transductive)}" for each in found)
         raise ConfigError(
-            f"The problems fall into {parts} ones, which are counted apart: use run_all, which gives both."
+            f"The problems are of several kinds ({parts}) with separate metrics: call run_all, which returns one result for each."
         )
     return found[0]
 

@@ -126,10 +126,10 @@ def launch_sft(
     given = list(options.overrides)
     if episodes := trajectories or (None if bank is None else _episodes_of(bank)):
         if trajectories is None:
-            options.notice(f"Episodes: {episodes}, found by the bank {bank}. Others: --trajectories.")
+            options.notice(f"Episodes: {episodes} (found next to the bank {bank}). To use others: --trajectories.")
         if source is None:
             source = quickstart_of(episodes)
-            options.notice(f"Config: {source}, of the episodes' environment.")
+            options.notice(f"Config: {source} (the default for the environment of the episodes).")
             given = [*_as_collected(episodes, options.notice), *given]
         given += [_setting("demonstrations.trajectories", episodes), "sft.data=null"]
     if bank is not None:
@@ -139,7 +139,7 @@ def launch_sft(
         given.append(f"demonstrations.examples={examples}")
     if source is None:
         raise ConfigError(
-            "Name a config (skillttrl configs list), or the skills and episodes to learn from: --bank, --trajectories."
+            "Name a config (list them: skillttrl configs), or what to learn from: --bank, --trajectories."
         )
     given += [] if model is None else _weights_of(model)
     return launch(source, replace(options, overrides=given), phase="sft")
@@ -164,16 +164,16 @@ def launch_rl(source: str | None, options: Options, *, model: Path | None = None
         options = _beside_bank(options, bank, "rl")
         if source is None and model is None:
             model = _sft_run_of(bank)
-            options.notice(f"Policy: {model}, found by its bank {bank}. Another: --policy.")
+            options.notice(f"Policy: {model} (found next to the bank {bank}). To use another: --policy.")
     if source is None:
         if model is None:
             raise ConfigError(
-                "Name a config (skillttrl configs list), or a run of skillttrl sft with --policy, whose config is then used."
+                "Name a config (list them: skillttrl configs), or a run of skillttrl sft with --policy; its config is used then."
             )
         if not RunFolder.exists(model):
             raise ConfigError(
-                f"There is no run at {model}, and without a CONFIG that of the run of --policy is used. Name a run of skillttrl sft, or a "
-                "config (skillttrl configs list)."
+                f"There is no run at {model}, whose config would be used. Name a run of skillttrl sft with --policy, or a CONFIG (list "
+                "them: skillttrl configs)."
             )
         source = str(model / "config.yaml")
         options.notice(f"Config: {source}.")
@@ -227,9 +227,7 @@ def quickstart_of(episodes: Path) -> str:
     named = (f"quickstart_skills_{short}", f"quickstart_{short}")  # one with the phases of a skill bank before another
     recipe = next((name for name in named if name in recipe_names()), None)
     if recipe is None:
-        raise ConfigError(
-            f"The episodes are of {env_id}, for which no quickstart recipe is shipped. Say which recipe to follow."
-        )
+        raise ConfigError(f"The episodes come from {env_id}, which has no quickstart config. Name a CONFIG.")
     return recipe
 
 
@@ -241,9 +239,9 @@ def _bank_of_model(model: Path, source: str, given: list[str], notice: Notice) -
     if bank is None or named:
         return []
     if load_config(source, given).skills is None:
-        notice(f"{bank} is not used: the config has no skills section. To begin with it: --bank {bank}.")
+        notice(f"The bank {bank} is not used because the config has no skills section. To use it: --bank {bank}.")
         return []
-    notice(f"Skill bank: {bank}, of the run that --policy names. Another: --bank, or --set skills.bank=.")
+    notice(f"Skill bank: {bank} (of the run in --policy). To use another: --bank, or --set skills.bank=.")
     return [_setting("skills.bank", bank)]
 
 
@@ -268,8 +266,8 @@ def _episodes_of(bank: Path) -> Path:
     found = _home(bank) / EPISODES if owner is None else owner / COLLECTED
     if not found.is_file():
         raise ConfigError(
-            f"There are no episodes in the folder of the bank ({found}). Name those to imitate with --trajectories FILE.jsonl; collect "
-            "some with: skillttrl collect."
+            f"The bank's folder has no episodes ({found}). Name a file with --trajectories FILE.jsonl, or collect some: skillttrl "
+            "collect."
         )
     return found
 
@@ -285,7 +283,8 @@ def _as_collected(episodes: Path, notice: Notice) -> list[str]:
     if not made_with.get("explore"):
         given.append("demonstrations.label=success")  # advice is recorded only where the agent explored
         notice(
-            "The episodes were collected without --epsilon: the actions of successful ones are imitated (demonstrations.label=success)."
+            "The episodes were collected without --epsilon, so the actions of successful ones are imitated "
+            "(demonstrations.label=success)."
         )
     return given
 
@@ -305,7 +304,6 @@ def _sft_run_of(bank: Path) -> Path:
     found = free_folder(_home(bank) / "sft", "auto")
     if not (found / "run.json").is_file():
         raise ConfigError(
-            f"There is no run of skillttrl sft in the folder of the bank ({found}). Make one first, or name what to start from: a "
-            "CONFIG, or --policy."
+            f"The bank's folder has no run of skillttrl sft ({found}). Run it first, or name a CONFIG or --policy."
         )
     return found

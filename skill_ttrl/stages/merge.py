@@ -169,9 +169,7 @@ def _closing_notes(
     notes = [trouble] if trouble else []
     notes += [] if tested is None else [verdict(tested)]
     if tested is None and not updates and any(part.groups for part in samples):
-        notes.append(
-            "Nothing to merge: no winner asked for a change of the bank, and none was given one of its skills."
-        )
+        notes.append("Nothing to merge: no winner changed or used a skill of the bank.")
     return notes
 
 
@@ -184,8 +182,10 @@ def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: s
     count = sum(digest in known for digest in digests)
     where = f"version {', '.join(map(str, versions[:5]))}{' …' * (len(versions) > 5)}"
     return [
-        f"{count} of {len(digests)} groups of samples were merged into this bank before ({where}) and are not counted again. "
-        f"To merge them anew, first undo that and what came after it: skillttrl skills rollback {bank} {versions[0] - 1}"
+        (
+            f"{count} of {len(digests)} groups of samples are in this bank already ({where}) and are skipped. To merge them again, "
+            f"first undo that and all later changes: skillttrl skills rollback {bank} {versions[0] - 1}"
+        )
     ]
 
 

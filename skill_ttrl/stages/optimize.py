@@ -185,9 +185,9 @@ def optimize_run(
     check_start(run, output, resume=resume, chat=chat)
     with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
         if (known := read_summary(path)) is not None:
-            progress.notice(f"{path} is finished already: nothing is done.")
+            progress.notice(f"{path} has finished already.")
             return known
-        leaving = f"Stopped; what is finished is in {path}. {SAME}"
+        leaving = f"Stopped; finished work is saved in {path}. {SAME}"
         with StopSignal() as stop, stop.interruptible(leaving), annotate_budget_error(when_spent(leaving)):
             return _run(run, folder, chat, progress)
 
@@ -294,7 +294,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         )
         if calls.journal.replayed:
             progress.notice(
-                f"Continuing: {calls.journal.replayed:,} finished calls and rollouts are taken from the journal."
+                f"Continuing: {calls.journal.replayed:,} finished calls and rollouts come from the journal."
             )
         written = FolderWatch(folder.path)
         task = OptimizeTask(items[TRAIN], items[SELECTION], items.get(TEST, ()), config.env.id)
@@ -347,11 +347,12 @@ def _find_target(
 ) -> tuple[EvalTarget, str | None]:
     """The policy with its config, and the text of the user's config file."""
     if source is None and policy is None:
-        raise ConfigError("Name a config, or who acts with --policy: a run, a checkpoint, a model or openai:MODEL.")
+        raise ConfigError("Name a config, or a policy with --policy: a run, a checkpoint, a model or openai:MODEL.")
     for given in (source, policy):
         if given is not None and not isinstance(given, Mapping) and is_optimization(given):
             raise ConfigError(
-                f"{given} holds an optimization. The command that began it continues it; its document is {given}/best_skill.md."
+                f"{given} holds an optimization. To continue it, repeat the command that started it; its document is "
+                f"{given}/best_skill.md."
             )
     if policy is None and not isinstance(source, Mapping) and is_trained(Path(str(source))):
         source, policy = None, source
@@ -367,8 +368,8 @@ def _find_target(
     if backend_facts(found.config).remote and not (is_remote(policy) or is_command(policy)):
         backend = found.config.rollout.backend
         raise ConfigError(
-            f"The policy {policy} has weights of its own, but by rollout.backend={backend} others act. Name one of them: leave out --policy, or "
-            "--set rollout.backend=hf."
+            f"The policy {policy} has its own weights, but rollout.backend={backend} uses others. Leave out --policy, or add --set "
+            "rollout.backend=hf."
         )
     return found, text
 
@@ -385,7 +386,7 @@ def _policy_of(config: SkillTTRLConfig) -> str:
         return config.rollout.backend
     if "model" not in config.model_fields_set:
         raise ConfigError(
-            "Nobody is named who acts: the config states no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
+            "There is no policy: the config names no model. Give --policy: a run, a checkpoint, a model, openai:MODEL or "
             "command:PROGRAM."
         )
     return config.model.path
@@ -401,7 +402,7 @@ def _stated(source: str | Path | Mapping[str, Any]) -> list[str]:
     data = {key: value for key, value in data.items() if key not in ABOUT_RUNS}
     if foreign := sorted({*data} - {*TASK_SECTIONS}):
         raise ConfigError(
-            f"{where} states {', '.join(foreign)}, but the policy is trained already. A config given with a run may state "
+            f"{where} sets {', '.join(foreign)}, but the policy is already trained. With a run, a config may set only "
             f"{', '.join(TASK_SECTIONS)}."
         )
     flat = flatten(data, lists=False)

@@ -179,8 +179,10 @@ def warn_of_votes(run: Run, state: RLState, step: int, groups: Sequence[Group], 
     if run.config.rl.reward == VOTED:
         if all(vote.skipped for vote in votes):
             run.warn(
-                f"{ALL_SKIPPED} in a step, first in step {step}: vote.strategy={run.config.vote.strategy} trusted none of its {len(votes)} "
-                "votes, so nothing was learned in it. See vote_skipped in metrics.jsonl, and vote.options.",
+                (
+                    f"{ALL_SKIPPED} in step {step}: vote.strategy={run.config.vote.strategy} rejected all {len(votes)} votes, so the step "
+                    "learned nothing. See vote_skipped in metrics.jsonl, and vote.options."
+                ),
                 once=ALL_SKIPPED,
             )
         for warning in state.votes.history.warnings():

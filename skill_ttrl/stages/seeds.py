@@ -43,7 +43,7 @@ def run_seeds(
         SkillTTRLError: see `stages.train.run`; what was done is kept.
     """
     if not seeds or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"Name each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
+        raise ConfigError(f"List each seed once, such as 0,1,2; found {', '.join(map(str, seeds)) or 'none'}.")
     output = Path(output)
     _begin(output, config.name, seeds, resume)
     for seed in seeds:
@@ -67,17 +67,17 @@ def _begin(output: Path, name: str, seeds: Sequence[int], resume: str | None) ->
         before = named_seeds(output)[1]
         if resume is None:
             raise RunFolderError(
-                f"{output} already holds runs of the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or "
-                "choose another --output."
+                f"{output} already holds runs with the seeds {', '.join(map(str, before))}. Continue them with --resume auto, or choose "
+                "another --output."
             )
         if before != list(seeds):
             raise RunFolderError(
-                f"{output} was begun with the seeds {', '.join(map(str, before))}, asked were {', '.join(map(str, seeds))}. Ask for "
-                "the same ones, or choose another --output."
+                f"{output} was started with the seeds {', '.join(map(str, before))}, not {', '.join(map(str, seeds))}. Use the same "
+                "seeds, or choose another --output."
             )
         return
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunFolderError(f"{output} is not empty and no folder of seeds. Choose another --output.")
+        raise RunFolderError(f"{output} is not empty and holds no runs of --seeds. Choose another --output.")
     with wrap_os_errors("make", output):
         output.mkdir(parents=True, exist_ok=True)
         write_atomic(output / SEEDS, json.dumps({"name": name, "seeds": list(seeds)}, indent=2).encode() + b"\n")

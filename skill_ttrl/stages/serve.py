@@ -101,7 +101,7 @@ def serving_of(
     if recipe is not None:
         serving = of_recipe(load_config(recipe, overrides), output, model)
     elif model is None or overrides:
-        raise ConfigError("Say what to serve: a MODEL, or a recipe with --config, for which --set is.")
+        raise ConfigError("Name a MODEL to serve, or a config with --config, which --set needs.")
     else:
         serving = Serving(model)
     return replace(serving, **{name: value for name, value in settings.items() if value is not None})
@@ -149,15 +149,15 @@ def plan(serving: Serving) -> tuple[str, ...]:
     """
     if not is_localhost(serving.host) and not given_key():
         raise ConfigError(
-            f"--host {serving.host} lets other machines in, and whoever gets in can change the weights. Set the environment "
-            f"variable {KEY_VARIABLE}, here and where training runs, or stay with 127.0.0.1."
+            f"--host {serving.host} accepts other machines, and anybody who connects can change the weights. Set the environment "
+            f"variable {KEY_VARIABLE} here and where training runs, or use 127.0.0.1."
         )
     model = find_model(serving.model)
     found = ask_interpreter(serving.python)
     if found.vllm is None:
         raise MissingDependencyError(
-            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/models.md says which set), or name the "
-            "interpreter of an environment that has it: skillttrl serve MODEL --python OTHER/bin/python."
+            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/models.md lists the packages), or name "
+            "another interpreter: skillttrl serve MODEL --python OTHER/bin/python."
         )
     if 0 < found.gpus < serving.tensor_parallel_size:
         raise ConfigError(
@@ -226,18 +226,18 @@ def find_model(path: str) -> str:
     if not folder.exists():
         if path.startswith((".", "/", "~")) or path.count("/") != 1:
             raise ModelError(
-                f"There is no model folder {path}. Give a folder in Hugging Face format, a run, or a model of the hub as OWNER/NAME."
+                f"There is no model folder {path}. Name a folder in Hugging Face format, a run, or a hub model (OWNER/NAME)."
             )
         return path
     run = RunFolder.exists(folder) or (folder / "manifest.json").is_file()
     found = find_trained(folder).weights if run else folder
     if (found / "adapter_config.json").is_file():
         raise ModelError(
-            f"{found} holds adapters without their base model. Serve the base with --max-lora-rank RANK and let the learner hand its "
-            "adapters over (vllm.weight_sync=lora), or fold them in: skillttrl export RUN --merge-lora --output MODEL."
+            f"{found} holds adapters without their base model. Serve the base model with --max-lora-rank RANK and set "
+            "vllm.weight_sync=lora, or merge them first: skillttrl export RUN --merge-lora --output MODEL."
         )
     if not (found / "config.json").is_file():
-        raise ModelError(f"{found} has no config.json: it is no model in Hugging Face format, and no run of ours.")
+        raise ModelError(f"{found} has no config.json, so it is neither a Hugging Face model nor a run.")
     return str(found.resolve())
 
 
@@ -249,7 +249,7 @@ def ask_interpreter(python: str) -> Interpreter:
     """
     path = shutil.which(python)
     if path is None:
-        raise ConfigError(f"There is no interpreter {python!r} that can be run. Give --python the path of one.")
+        raise ConfigError(f"{python!r} is no executable Python interpreter. Give --python the path of one.")
     try:
         done = subprocess.run([path, "-c", QUESTION], capture_output=True, text=True, timeout=ASK_TIMEOUT, check=False)
         found = json.loads(done.stdout.splitlines()[-1])
@@ -257,7 +257,7 @@ def ask_interpreter(python: str) -> Interpreter:
     except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
         why = f"it did not answer within {ASK_TIMEOUT:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else ""
         why = why or " ".join(done.stderr.split())[-400:] or f"exit code {done.returncode}"
-        raise ConfigError(f"{python} cannot be asked what its environment has: {why}") from None
+        raise ConfigError(f"{python} did not report its packages: {why}") from None
 
 
 def _command(serving: Serving, folder: Path) -> tuple[str, ...]:
@@ -277,7 +277,7 @@ def _check_heads(model: str) -> None:
         return  # a hub's model, or one that is described otherwise: vLLM will say
     if problem:
         raise ModelError(
-            f"{problem} Take another model; of the built-in one model.builtin.hidden_size over model.builtin.heads is the width."
+            f"{problem} Use another model; for the built-in one, the width is model.builtin.hidden_size / model.builtin.heads."
         )
 
 
@@ -289,8 +289,8 @@ def _check_free(host: str, port: int) -> None:
             probe.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"Port {port} of {host} cannot be taken: {error.strerror}. Nothing was started. Give another "
-                "with --port, or end what uses it."
+                f"Port {port} of {host} is not available: {error.strerror}. Nothing was started. Choose another "
+                "with --port, or stop the program that uses it."
             ) from None
 
 

@@ -170,7 +170,7 @@ def _open(
     stop = stack.enter_context(StopSignal())
     resumed = restore_checkpoint(folder, config, resume or "auto", progress)
     if folder.config.rl.steps != config.rl.steps:
-        progress.notice(f"The run is lengthened: rl.steps {folder.config.rl.steps} before, {config.rl.steps} now.")
+        progress.notice(f"Extending the run: rl.steps was {folder.config.rl.steps}, is now {config.rl.steps}.")
         folder.take_config(config, source)
     driver = current_driver()
     stack.callback(driver.forget)
@@ -211,7 +211,7 @@ def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepar
     warnings = overruled(config) if "rl" in config.phases else []
     seconds: dict[str, float] = {}
     if checkpoint is None:
-        kept = f"What was collected is kept in {session.folder.path}. " if "collect" in config.phases else ""
+        kept = f"Collected episodes are saved in {session.folder.path}. " if "collect" in config.phases else ""
         with annotate_budget_error(f"{kept}{GO_ON}"):
             seconds = gather(config, bank, session.ledger, session.progress, warnings)
     components, meter = build(

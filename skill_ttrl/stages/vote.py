@@ -158,22 +158,26 @@ def _asked(
     """Options by strategy, each checked on a small made-up vote before anything is read or drawn."""
     names = list(dict.fromkeys(each for name in strategies for each in (STRATEGIES if name == ALL else [name])))
     if not names:
-        raise ConfigError(f"No voting strategy was named.{did_you_mean('', [*STRATEGIES, ALL])}")
+        raise ConfigError(f"Name a voting strategy.{did_you_mean('', [*STRATEGIES, ALL])}")
     for name in options:
         if name not in names:
-            raise ConfigError(f"There are options for {name!r}, which is not among the strategies: {', '.join(names)}.")
+            raise ConfigError(
+                f"There are options for {name!r}, which is not among the chosen strategies: {', '.join(names)}."
+            )
     for name in names:
         check_strategy(name, options.get(name))
     if not 0 <= threshold <= 1:
-        raise ConfigError(f"The threshold of a false consensus lies between 0 and 1, found {threshold}.")
+        raise ConfigError(f"--false-consensus-threshold must be between 0 and 1, found {threshold}.")
     if num_resamples < 1:
-        raise ConfigError(f"The flip rate needs at least one split, found {num_resamples}.")
+        raise ConfigError(f"--num-resamples must be at least 1, found {num_resamples}.")
     return {name: options.get(name, {}) for name in names}
 
 
 def _refuse_draw(source: str | Path, drawing: Drawing) -> None:
     if given := drawing.asked():
-        raise ConfigError(f"{source} holds samples, so nothing is drawn: {', '.join(given)} is for a run or a model.")
+        raise ConfigError(
+            f"{source} holds stored samples, so nothing is sampled: {', '.join(given)} needs a run or a model."
+        )
 
 
 def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[str], progress: Progress) -> _Found:
@@ -198,9 +202,7 @@ def _drawn(
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
     if drawing.both_wordings and count % 2:
-        raise ConfigError(
-            f"Half of the samples answer a paraphrase, but there are {count} of each problem. Make it even."
-        )
+        raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
     chunk, use_bank, both_wordings = drawing.chunk, drawing.use_bank, drawing.both_wordings
@@ -257,7 +259,7 @@ def _refuse_foreign(path: Path) -> None:
         return
     ours = path.is_dir() and (SampleFolder.exists(path) or (path / LAB).is_file() or not any(path.iterdir()))
     if RunFolder.exists(path) or not ours:
-        raise RunFolderError(f"{path} holds something else than votes. Choose another --output.")
+        raise RunFolderError(f"{path} holds something other than votes. Choose another --output.")
 
 
 def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[Held]]) -> None:

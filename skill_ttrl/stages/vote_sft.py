@@ -65,7 +65,7 @@ def sample_and_vote(run: Run) -> None:
         with clock("sample"):
             groups = roll_out(tasks, parts.bank.view(), derive_seed(config.seed, "rollout", step))
         if refuse_failure(groups):
-            run.warn(f"Some rollouts fail in {tasks[0].env_id}: each error is in trajectories.jsonl.")
+            run.warn(f"Some rollouts failed in {tasks[0].env_id}; trajectories.jsonl has each error.")
         with clock("vote"):
             votes = batch_majority_vote(group.answers for group in groups)
         seed = derive_seed(config.seed, "reward", step)
@@ -106,7 +106,7 @@ def learn(run: Run) -> int:
     run.folder.check_unchanged("trajectories.jsonl")
     data = list(agreeing(run.folder.path / "trajectories.jsonl"))
     if not data:
-        run.warn("No sample was chosen, because none gave an answer: there was nothing to imitate.")
+        run.warn("No sample gave an answer, so there was nothing to imitate.")
         return 0
     config = learner_config(run.config, len(data))
     fine_tune(

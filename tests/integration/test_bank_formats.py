@@ -10,9 +10,7 @@ import pytest
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.stages.inspecting.bank_diff import match
 from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
-from skill_ttrl.types import Skill
 from tests.integration.test_skill_commands import refused, skillttrl
 
 FILE = {
@@ -71,60 +69,19 @@ def test_inspect_names_what_is_wrong_with_a_file_and_not_the_file(file: Path, tm
     assert "generall_skills" in done.err and len(done.err) < 1000
 
 
-def test_two_banks_are_compared_wherever_they_are(bank: Path, file: Path, tmp_path: Path) -> None:
-    assert skillttrl("skills", "export", bank, "-o", tmp_path / "folder", "--format", "agentskills").code == 0
-    skillttrl("skills", "edit", bank, "gen_001", "--text", "Look twice.\nThen go.")
-    skillttrl("skills", "remove", bank, "hea_001")
-    skillttrl("skills", "add", bank, "--id", "new", "--title", "Other", "--text", "Use  it.", "--task-type", "heat")
-    with SkillBank(bank) as opened:
-        opened.record_usages([("gen_001", True), ("gen_001", False)], 4)
-    for other in (file, tmp_path / "folder"):
-        found = skillttrl("inspect", "--diff", other, bank, "--json").json
-        assert [(each["kind"], each["id"], each["was"], each["matched_by"]) for each in found["skills"]] == [
-            ("changed", "gen_001", None, "id"),
-            ("changed", "new", "hea_001", "text"),
-        ]
-        assert {"-Look once.", "+Look twice.", "+Then go."} <= set(found["skills"][0]["lines"])
-        assert not any("uses" in line for each in found["skills"] for line in each["lines"])
-        assert {"id": "gen_001", "field": "uses", "a": 0, "b": 2} in found["records"]
-        assert found["b"] == {"path": str(bank), "version": 5, "skills": 2} and found["same"] == 0
-    shown = skillttrl("inspect", "--diff", file, bank).out
-    assert "0 added, 0 removed, 2 changed, 0 the same" in shown and "changed new (in A: hea_001, same text)" in shown
-    assert "Records of skills that both have" in shown and "last_used_step" in shown
-    back = skillttrl("inspect", "--diff", bank, file, "--json").json
-    assert [each["kind"] for each in back["skills"]] == ["changed", "changed"]
-    run = tmp_path / "run"
-    run.mkdir()
-    (run / "run.json").write_text("{}")
-    assert RunFolder.exists(run)
-    refused(skillttrl("inspect", "--diff", run, bank), "There is no skill bank at")
-    bank.rename(run / "bank")
-    assert skillttrl("inspect", "--diff", run, run / "bank", "--json").json["same"] == 2
+@pytest.mark.parametrize("name", ["alfworld", "webshop"])
+def test_published_banks_go_in_and_out_byte_for_byte(skillrl_banks: Path, name: str, tmp_path: Path) -> None:
+    path = skillrl_banks / f"{name}_skills.json"
+    assert skillttrl("skills", "import", tmp_path / "bank", path).code == 0
+    assert skillttrl("skills", "export", tmp_path / "bank", "-o", tmp_path / "x", "--format", "skillrl").code == 0
+    assert (tmp_path / "x").read_bytes() == path.read_bytes()
 
 
-def test_a_comparison_that_cannot_be_made_says_how_it_is_meant(bank: Path, file: Path, tmp_path: Path) -> None:
-    refused(skillttrl("inspect", "--diff", bank, tmp_path / "fill.json"), "nothing at", "Did you mean", "file.json?")
-    refused(skillttrl("inspect", "--diff", 1, 2), "Versions 1 and 2 of which bank?", code=2)
-    refused(skillttrl("inspect", bank, "--diff", bank, file), "leave the bank (inspect: the PATH) out", code=2)
-    refused(skillttrl("inspect"), "Name a path", code=2)
-    refused(skillttrl("inspect", "--search", "x"), "Name a path", code=2)
-    (tmp_path / "twice.json").write_text('[{"id": "a", "text": "t"}, {"id": "a", "text": "u"}]')
-    refused(skillttrl("inspect", "--diff", bank, tmp_path / "twice.json"), "twice.json: The id 'a' is given twice")
+def test_a_file_that_is_not_there_or_of_a_later_version_is_named(bank: Path, tmp_path: Path) -> None:
+    (tmp_path / "file.json").write_text("[]")
+    refused(skillttrl("skills", "import", bank, tmp_path / "fill.json"), "nothing at", "Did you mean", "file.json?")
     (tmp_path / "later.json").write_text('{"schema": 2, "skills": []}')
-    for command in (("inspect", "--diff", bank), ("skills", "import", bank)):
-        refused(
-            skillttrl(*command, tmp_path / "later.json"), "later.json was written under schema 2", "Export it again"
-        )
-    (bank / "bank.json").write_text('{"schema": 99, "settings": {}}')
-    refused(skillttrl("inspect", "--diff", file, bank), "written under schema 99", "skillttrl skills export")
-
-
-def test_skills_are_matched_by_id_then_text_then_title() -> None:
-    a = [Skill("x", "T", "one"), Skill("y", "Same title", "two"), Skill("z", "", "three"), Skill("w", "", "four")]
-    b = [Skill("x", "U", "other"), Skill("p", "V", " one "), Skill("q", "same  TITLE", "five"), Skill("r", "", "six")]
-    pairs, removed, added = match(a, b)
-    assert [(one.id, two.id, how) for one, two, how in pairs] == [("y", "q", "title"), ("x", "x", "id")]
-    assert [skill.id for skill in removed] == ["w", "z"] and [skill.id for skill in added] == ["p", "r"]
+    refused(skillttrl("skills", "import", bank, tmp_path / "later.json"), "written under schema 2", "Export it again")
 
 
 def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: Path) -> None:
@@ -157,8 +114,7 @@ def test_a_file_of_skills_is_written_in_another_format(file: Path) -> None:
 def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps([{"id": "a", "title": "[red]\x1b[2J", "text": "\x9b31m", "odd": "\u202e"}]))
-    (tmp_path / "y.json").write_text("[]")
-    shown = skillttrl("inspect", "--diff", path, tmp_path / "y.json").out
+    shown = skillttrl("inspect", path).out
     assert "[red]" in shown and not {"\x1b", "\x9b", "\u202e"} & set(shown)
 
 

@@ -257,15 +257,15 @@ def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
     assert "SkillTTRL/Math-v0" in [row["id"] for row in skillttrl("envs", "--json").json]
     assert "skillttrl init my_env" in skillttrl("envs").out
-    names = [row["name"] for row in skillttrl("configs", "list", "--json").json]
-    assert "quickstart" in names and "quickstart" in skillttrl("configs", "list").out
-    shown = skillttrl("configs", "show", "quickstart")
+    names = [row["name"] for row in skillttrl("configs", "--json").json]
+    assert "quickstart" in names and "quickstart" in skillttrl("configs").out
+    shown = skillttrl("configs", "quickstart")
     assert shown.code == 0 and "verified:\n  hardware:" in shown.out
-    assert "rollout:" in skillttrl("configs", "show", "quickstart", "--set", "rl.steps=7").out
-    assert skillttrl("configs", "copy", "quickstart", "-o", "mine.yaml").out.strip() == "mine.yaml"
+    assert "rollout:" in skillttrl("configs", "quickstart", "--set", "rl.steps=7").out
+    assert skillttrl("configs", "quickstart", "-o", "mine.yaml").out.strip() == "mine.yaml"
     assert (tmp_path / "mine.yaml").read_text() == shown.out
-    refused(skillttrl("configs", "copy", "quickstart", "-o", "mine.yaml"), 4, "exists already")
-    refused(skillttrl("configs", "show", "quikstart"), 2, "Did you mean 'quickstart'")
+    refused(skillttrl("configs", "quickstart", "-o", "mine.yaml"), 4, "exists already")
+    refused(skillttrl("configs", "quikstart"), 2, "Did you mean 'quickstart'")
 
 
 def test_init_then_train_in_the_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,7 +398,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     (tmp_path / "file").write_text("")
     refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file of that name")
     for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
-        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl runs list")
+        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl inspect")
     refused(skillttrl("inspect", foreign), 4, "none of what inspect knows")
     refused(skillttrl("inspect", tmp_path / "none"), 4, "There is nothing at")
     (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')
@@ -421,7 +421,7 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
     for command in (["ask", run, "?"], ["inspect", file.parent], ["export", run, "-o", tmp_path / "x"]):
         refused(skillttrl(*command), 4, name)
     done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "last-good", *settings)
-    assert done.code == 0 and "passed over" in done.out and "Going on from rl-000001" in done.out, done
+    assert done.code == 0 and "Continuing from rl-000001" in done.out, done
     for whole in ("checkpoints/rl-000002/model.safetensors", "metrics.jsonl", "evaluations.jsonl", "votes.jsonl"):
         assert (run / whole).read_bytes() == (trained / whole).read_bytes()
 
@@ -443,7 +443,7 @@ def test_a_data_file_that_changed_under_a_run_is_refused(tiny_yaml: Path, tmp_pa
     assert skillttrl(*run).code == 0
     assert skillttrl(*run, "--resume", "auto").code == 0
     data.write_text('{"prompt": "Compute 1+2.", "answer": 3}\n')
-    refused(skillttrl(*run, "--resume", "auto"), 3, "is not the file this run was made with")
+    refused(skillttrl(*run, "--resume", "auto"), 3, "has changed since this run started")
 
 
 def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
@@ -503,7 +503,7 @@ def test_a_run_of_another_user_runs_no_code_and_sends_nothing_before_it_is_trust
     ]
     for words in commands:
         refused(skillttrl(*words), 4, "import the Python code evilmod:Evil-v0 (env.id)", "--trust", "docs/security.md")
-    for words in (["inspect", foreign], ["configs", "show", foreign], ["vote", foreign / "trajectories.jsonl"]):
+    for words in (["inspect", foreign], ["configs", foreign], ["vote", foreign / "trajectories.jsonl"]):
         assert skillttrl(*words).code == 0
     assert not Path("imported").exists() and "evilmod" not in sys.modules
     refused(skillttrl("ask", foreign, "Compute 1+1.", "--trust"), 3, "registers no environment")

@@ -80,16 +80,16 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
         with file.open("ab") as stream:
             stream.write(b'{"task":{"id":"train')
     else:
-        assert f"Stopped with {kept.count(bytes([10]))} of {EPISODES} episodes kept in" in said.replace("\n", " ")
+        assert f"{kept.count(bytes([10]))} of {EPISODES} episodes are saved in" in said.replace("\n", " ")
         assert not (tmp_path / ".out.jsonl.lock").exists()
     done = skillttrl(*COMMAND, "--num-workers", after, "-o", file)
     assert done.code == 0, done
     said = done.err.replace("\n", " ")
-    assert f"Going on after {kept.count(bytes([10]))} of {EPISODES} episodes" in said
-    assert ("was cut off" in said) == (signum == signal.SIGKILL)
+    assert f"Continuing after {kept.count(bytes([10]))} of {EPISODES} episodes" in said
+    assert ("was incomplete" in said) == (signum == signal.SIGKILL)
     assert file.read_bytes() == whole
     again = skillttrl(*COMMAND, "-o", file)
-    assert again.code == 0 and "nothing is played" in again.err
+    assert again.code == 0 and "episodes are in" in again.err
 
 
 def test_ctrl_c_reaches_every_process_of_a_terminal_and_only_the_first_answers(tmp_path: Path) -> None:

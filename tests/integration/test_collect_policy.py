@@ -100,7 +100,7 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
         assert done.code == 0, done
         asked = len(server.asked)
         found = skillttrl(*words, "--json")
-        assert len(server.asked) == asked and "nothing is played" in found.err
+        assert len(server.asked) == asked and "episodes are in" in found.err
     played = lines(out)
     assert [each.task.id for each in played] == [f"test/{place}" for place in range(6) for _ in range(2)]
     assert [step.action for step in played[0].steps] == ["wait", "left"]
@@ -167,7 +167,7 @@ def test_what_was_whole_when_a_signal_came_is_kept_and_gone_on_with(tmp_path: Pa
 
     with FaultyServer(answer=opens, faults=()) as server:
         with pytest.raises(
-            Interrupted, match=r"Stopped with 8 of 30 episodes kept in .*; the 4 that were in play are played again"
+            Interrupted, match=r"8 of 30 episodes are saved in .*; the 4 in progress will be played again"
         ):
             collect(Impatient())
         assert len(lines(out)) == 8
@@ -183,7 +183,7 @@ def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path:
         return run_policy("openai:opener", TRAINS, overrides=settings(server, *prices), chunk=4, output=out)
 
     with FaultyServer(answer=opens, faults=()) as server:
-        with pytest.raises(BudgetError, match=r"Stopped with \d+ of 30 episodes kept in"):
+        with pytest.raises(BudgetError, match=r"\d+ of 30 episodes are saved in"):
             collect("40")
         kept = len(lines(out))
         assert 0 < kept < 30 and kept % 4 == 0

@@ -194,8 +194,8 @@ def test_other_memories_learn_step_by_step_and_without_demonstrations(tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"collect": {"agent": "builtin"}}, "asks an expert at every state"),
-        ({"collect": {"agent": "walkthrough"}}, "nor has dagger"),
+        ({"collect": {"agent": "builtin"}}, "phase dagger asks an expert"),
+        ({"collect": {"agent": "walkthrough"}}, "nor with dagger"),
         ({"dagger": {"rounds": 3, "steps": [1, 2]}}, "steps lists 2 rounds, but there are 3"),
         ({"phases": ["dagger", "sft"]}, "in this order"),
     ],

@@ -173,7 +173,7 @@ def test_commands_exist(page: Path) -> None:
         elif source in recipe_names():
             load_config(source, overrides)
         elif source is not None:
-            assert source.endswith(".yaml"), f"{page.name}: neither a recipe nor a file: {line}"
+            assert source.endswith((".yaml", ".json")), f"{page.name}: neither a recipe nor a file: {line}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

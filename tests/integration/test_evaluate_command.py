@@ -189,15 +189,15 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
 
 def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
     refused(skillttrl("evaluate", model), 2, "has no problems of its own", "--data FILE")
-    refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for a plain model")
+    refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for plain models")
     refused(
         skillttrl("evaluate", tmp_path),
         4,
         "neither a run folder nor a checkpoint of one, nor a model",
-        "skillttrl runs list",
+        "skillttrl inspect",
     )
     refused(skillttrl("evaluate", tmp_path / "none"), 4, "(there is nothing)")
-    refused(skillttrl("evaluate", ""), 4, "No source was named")
+    refused(skillttrl("evaluate", ""), 4, "Name a policy")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / IDENTITY).write_text("{}")
     for stored in (problems(tmp_path / "samples.jsonl", "1+1"), tmp_path / "kept"):
@@ -225,7 +225,7 @@ def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_s
     found = skillttrl("evaluate", tmp_path / "run", "--json")
     assert found.code == 0 and found.json["transductive"] is None and "cannot be read any more" in found.err
     problems(test, "20+31")
-    refused(skillttrl("evaluate", tmp_path / "run"), 3, "is not the file this run was made with")
+    refused(skillttrl("evaluate", tmp_path / "run"), 3, "has changed since this run started")
 
 
 @needs_data
@@ -323,7 +323,7 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(run: Path, tmp_path: Pat
     whole = (tmp_path / "kept-whole" / "samples.jsonl").read_bytes()
     assert sizes == sorted(sizes) and 0 < sizes[0] < sizes[-1] < len(whole)  # each went on where the last had been
     assert [status for status, _ in found["signals"]] == [128 + 2]
-    assert "Stopped with" in told and "Go on with the same command." in told and told.count("Going on after") == 5
+    assert "lines of samples are saved" in told and told.count("Continuing after") == 5
     assert "Traceback" not in told
     for name in ("samples.jsonl", "samples.json", "evaluation.json"):
         assert (tmp_path / "kept" / name).read_bytes() == (tmp_path / "kept-whole" / name).read_bytes(), name

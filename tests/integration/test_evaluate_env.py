@@ -271,7 +271,7 @@ def test_options_that_would_change_nothing_are_refused() -> None:
         )
     for more in (("--no-skills",), ("--batch-size", "3"), ("-n", 2)):
         refused(skillttrl("evaluate", "--env", DOORS, *more), 2, "needs a model")
-    refused(skillttrl("evaluate", "--env", DOORS, "--data", "a"), 2, "named with --env-data")
+    refused(skillttrl("evaluate", "--env", DOORS, "--data", "a"), 2, "with --env-data")
     refused(skillttrl("evaluate", "--env", DOORS, "--resume", "maybe"), 2, "--resume is 'auto' or 'never'")
     assert skillttrl("evaluate", "--env", DOORS, "--limit", 0).code == 2
 

@@ -159,7 +159,7 @@ def test_a_run_in_which_no_look_is_ever_due_says_so_and_a_threshold_of_0_is_refu
     doors: Path, tmp_path: Path
 ) -> None:
     summary = train.run(load_config(doors, ["evolve.every=2", "rl.steps=1"]), tmp_path / "run")
-    assert any(text.startswith("No skill evolves in this run: evolve.every (2)") for text in summary.warnings)
+    assert any(text.startswith("No skill evolves in this run because evolve.every (2)") for text in summary.warnings)
     with pytest.raises(ConfigError, match=r"evolve\.threshold.*greater than 0"):
         load_config(doors, ["evolve.threshold=0"])
 
@@ -204,7 +204,7 @@ def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors
         config = load_config(doors, [*settings, "skills.on_failure=skip"])
         summary = train.run(config, tmp_path / "run")
         assert len(asked(server)) >= 2
-        with pytest.raises(EndpointError, match=r"bank is as it was before this look"):
+        with pytest.raises(EndpointError, match=r"bank is unchanged"):
             train.run(load_config(doors, [*settings, "rl.steps=4"]), tmp_path / "stopped")
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
         (only,) = bank

@@ -91,7 +91,7 @@ def test_what_cannot_be_read_is_answered_by_the_environment() -> None:
 
 
 def test_a_backend_that_cannot_limit_the_words_of_a_slot_is_refused() -> None:
-    with pytest.raises(ConfigError, match="place for some words alone"):
+    with pytest.raises(ConfigError, match="slot takes certain words only"):
         play(ScriptedBackend(["result 1"]), 1, constrain=True)
 
 
@@ -176,9 +176,9 @@ def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
 )
 def test_settings_about_the_environments_texts_are_refused(section: str, value: dict[str, Any]) -> None:
     mixed = load_config({**RUN, section: {**RUN[section], **value}})
-    with pytest.raises(ConfigError, match="has a form of actions"):
+    with pytest.raises(ConfigError, match="form of actions"):
         check_form(mixed)
-    with pytest.raises(ConfigError, match="has a form of actions"):
+    with pytest.raises(ConfigError, match="form of actions"):
         build_policy(mixed)
 
 

@@ -94,7 +94,7 @@ def test_what_was_not_recorded_is_said(made: Path, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (["--step", "0", "--stopping"], "give one of them"),
-        (["--loss", "--history"], "give one of them"),
+        (["--loss", "--html", "x.html"], "give one of them"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(

@@ -1,4 +1,4 @@
-"""Episodes as a JSON array, and `--mock`, as SkillRL in Rust has them; `configs convert` from the shell."""
+"""Episodes as a JSON array, and `--mock`, as SkillRL in Rust has them; `configs --convert` from the shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -
     assert [*read_episodes(array)] == [*read_episodes(tmp_path / "trajectories.jsonl")]
     assert read_identity(array)["made_with"]["episodes"] == 4
     again = skillttrl(*COLLECT, "-o", str(array))
-    assert again.code == 0 and "nothing is played" in again.err and json.loads(array.read_text()) == items
+    assert again.code == 0 and "episodes are in" in again.err and json.loads(array.read_text()) == items
 
 
 def test_an_array_that_was_not_begun_here_stays(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_convert_prints_writes_and_names_keys(tmp_path: Path) -> None:
         "data: {train_files: [a.json]}\nskill_bank: {retrieval_mode: keyword}\ntrainer: {log_freq: 1}\n"
     )
     ours, theirs = str(tmp_path / "ours.yaml"), str(tmp_path / "default.yaml")
-    printed = skillttrl("configs", "convert", theirs)
+    printed = skillttrl("configs", theirs, "--convert")
     assert printed.code == 0 and "# No counterpart: trainer.log_freq. Every step is logged.\n" in printed.out
-    done = skillttrl("configs", "convert", theirs, "-o", ours)
+    done = skillttrl("configs", theirs, "--convert", "-o", ours)
     assert done.code == 0 and "No counterpart: trainer.log_freq." in done.out
     assert Path(ours).read_text() == printed.out
-    found = json.loads(skillttrl("configs", "convert", theirs, "--json").out)
+    found = json.loads(skillttrl("configs", theirs, "--convert", "--json").out)
     assert found["output"] is None and found["config"]["skills"]["retrieval"] == "keyword"
     assert [each["key"] for each in found["without_counterpart"]] == ["trainer.log_freq"] and found["different"] == []
-    refused(skillttrl("configs", "convert", theirs, "-o", ours), 4, "exists already")
+    refused(skillttrl("configs", theirs, "--convert", "-o", ours), 4, "exists already")

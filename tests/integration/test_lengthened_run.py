@@ -32,8 +32,8 @@ def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tm
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ("rl.lr_scheduler=cosine", "rl.lr_scheduler=cosine has brought its learning rate down over 2"),
-        ("vote.strategy=restrain", "vote.strategy=restrain asked the policy of its start"),
+        ("rl.lr_scheduler=cosine", "rl.lr_scheduler=cosine has already lowered its learning rate over 2"),
+        ("vote.strategy=restrain", "vote.strategy=restrain asked the initial policy"),
     ],
 )
 def test_where_steps_depend_on_their_number_the_way_is_named(

@@ -146,7 +146,7 @@ def test_a_second_merge_credits_what_is_there_and_no_samples_twice(records: Path
         done = skillttrl("merge", source, "--bank", bank, "--json").json
         assert done["version"] == 2 and not done["updates"] and stats() == (2, 2)
         (said,) = done["notes"]
-        assert "1 of 1 groups of samples were merged into this bank before" in said
+        assert "1 of 1 groups of samples are in this bank already" in said
     assert skillttrl("skills", "rollback", bank, 1).code == 0
     assert skillttrl("merge", records, "--bank", bank, "--json").json["version"] == 3  # still in it
     assert skillttrl("merge", more, "--bank", bank).code == 0 and stats() == (2, 2)  # taken back, so merged anew
@@ -248,7 +248,7 @@ def test_a_torn_last_line_is_left_out_and_said(a_run: Path, tmp_path: Path) -> N
         ([{"question": "q", "responses": ["a"]}], ["no column 'problem'"]),
         ([[1]], ["samples.jsonl:1", "must be an object"]),
         ([{"task": {}, "steps": []}], ["samples.jsonl:1", "trajectories.jsonl", "Nothing was merged"]),
-        ([{"task_id": "t", "matches": []}], ["not beside it"]),
+        ([{"task_id": "t", "matches": []}], ["is missing"]),
         ([], ["no records"]),
     ],
 )

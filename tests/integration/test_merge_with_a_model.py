@@ -117,7 +117,7 @@ def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_pa
     with serving() as server:
         settings = [*SMALL, *asking(server)]
         server._answer = lambda body, draw: scripted(body, draw) if len(server.asked) < 4 else "no JSON"
-        with pytest.raises(EndpointError, match=r"as it was before this step.*--resume auto"):
+        with pytest.raises(EndpointError, match=r"bank is unchanged.*--resume auto"):
             train.run(load_config("quickstart_notes", settings), tmp_path / "run")
         assert len(log_of(tmp_path / "run")) == 1 + 3  # the import, and three steps
         server._answer = scripted

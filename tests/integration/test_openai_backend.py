@@ -127,7 +127,7 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
             7,
             "The budget is spent",
             "endpoints.max_requests=2",
-            "lines of samples drawn",
+            "lines of samples",
             "run the same command again: it continues",
         )
         drawn = (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()

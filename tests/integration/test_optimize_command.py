@@ -170,7 +170,7 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         for error, match, changes in (
             (ConfigError, "Unknown engine 'gepaa'", ["optimize.engine=gepaa"]),
             (ConfigError, "Unknown optimizer", ["optimize.optimizer=opnai"]),
-            (ConfigError, "states no model", ["rollout.backend=hf"]),
+            (ConfigError, "names no model", ["rollout.backend=hf"]),
             (ConfigError, "Did you mean 'ranking'", [f"optimize.prompts={tmp_path}"]),
             (
                 ConfigError,

@@ -108,7 +108,7 @@ REFUSED: list[tuple[list[str], int, str]] = [
     (["--set", "runtime.param_offload=true", "--set", "runtime.parallel=ddp"], 2, "param_offload needs parallel=fsdp"),
     (["--nproc", "0"], 2, "--nproc"),
     (["--nproc", "2", "--set", "runtime.parallel=fsd"], 2, "runtime.parallel"),
-    (["--nproc", "2", "--set", "runtime.device=cuda:0", "--dry-run"], 2, "which names one device"),
+    (["--nproc", "2", "--set", "runtime.device=cuda:0", "--dry-run"], 2, "a single device"),
 ]
 
 

@@ -187,7 +187,7 @@ def test_what_fails_without_ray_fails_in_the_same_words(tmp_path: Path, scale: S
     with pytest.raises(type(alone.value)) as shared:
         run_policy("builtin", TaskSelection(DOORS), config=str(recipe), overrides=[*short, *of_scale(scale)])
     assert str(shared.value) == str(alone.value)
-    with pytest.raises(ConfigError, match="--num-workers=2 is for processes of this machine"):
+    with pytest.raises(ConfigError, match="--num-workers=2 sets processes on this machine"):
         collected(tmp_path / "b.jsonl", agent="random", scale=scale, jobs=2)
 
 

@@ -34,12 +34,12 @@ SENSELESS = [
     (
         "GraphGPO without states",
         ["rl.algorithm=graphgpo", "agent.max_turns=2"],
-        "compares steps from one exact state, and math does not name its state",
+        "compares steps from the same exact state, but math does not report its state",
     ),
     (
-        "a vote of one",
+        "a single vote",
         ["rollout.n_votes_per_prompt=1", "rollout.n_samples_per_prompt=1"],
-        "a vote of one always agrees with itself",
+        "a single vote always agrees with itself",
     ),
     (
         "a group of one that has nothing to be compared with",

@@ -14,7 +14,7 @@ def test_seeds_are_run_resumed_listed_compared_and_inspected(tiny_yaml: Path, tm
     done = skillttrl(*command, "--json")
     assert done.code == 0, done
     assert done.json["seeds"] == done.json["ended"] == [0, 1] and len(done.json["after"]["avg@1"]["values"]) == 2
-    refused(skillttrl(*command, "--resume", "never"), 4, "already holds runs of the seeds 0, 1")
+    refused(skillttrl(*command, "--resume", "never"), 4, "already holds runs with the seeds 0, 1")
     before = (folder / "seed-0" / "summary.json").stat().st_mtime_ns
     assert skillttrl(*command, "--resume", "auto").code == 0
     assert (folder / "seed-0" / "summary.json").stat().st_mtime_ns == before, "what has ended is left as it is"
@@ -26,13 +26,13 @@ def test_seeds_are_run_resumed_listed_compared_and_inspected(tiny_yaml: Path, tm
     refused(skillttrl("train", tiny_yaml, "--seeds", "a", "-o", tmp_path / "x"), 2, "such as 0,1,2")
     refused(skillttrl("train", tiny_yaml, "--seeds", "0", "--seed", "1"), 2, "give one of them")
 
-    listed = skillttrl("runs", "list", tmp_path / "runs", "--json").json
-    assert [(run["seed"], run["ended"]) for run in listed] == [(0, True), (1, True)]
-    assert "seeds/seed-0" in skillttrl("runs", "list", tmp_path / "runs").out
+    listed = skillttrl("inspect", tmp_path / "runs", "--json").json
+    assert [(row[1], row[3]) for row in listed["rows"]] == [(0, "yes"), (1, "yes")]
+    assert "seeds/seed-0" in skillttrl("inspect", tmp_path / "runs").out
     (folder / "seed-1" / "run.json").write_text("{")
     assert "damaged" in skillttrl("inspect", tmp_path / "runs").out
 
-    (found,) = skillttrl("compare", folder / "seed-0", folder / "seed-0", "--json").json
+    (found,) = skillttrl("inspect", folder / "seed-0", folder / "seed-0", "--json").json
     assert found["paired"] and found["figures"]["accuracy"]["difference"] == 0
     assert found["figures"]["accuracy"]["interval"][0] < 0 < found["figures"]["accuracy"]["interval"][1]
     seen = skillttrl("inspect", folder)

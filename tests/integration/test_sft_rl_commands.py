@@ -108,13 +108,8 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     assert began[3] is None and "Begins with" not in done.err
 
 
-def test_the_bank_is_looked_at_and_compared(reinforced: Path, bank: Path) -> None:
-    assert "distill" in skillttrl("inspect", bank, "--history").out
-    done = skillttrl("inspect", "--diff", bank, reinforced / "bank")
-    assert done.code == 0 and done.out, done
-    found = skillttrl("inspect", "--diff", bank, reinforced / "bank", "--json").json
-    kinds = {each["kind"] for each in found["skills"]}
-    assert found["same"] + len(found["skills"]) >= 7 and kinds, found
+def test_the_bank_is_looked_at(reinforced: Path, bank: Path) -> None:
+    assert "distill" in skillttrl("skills", "show", bank, "--history").out
     for each in (reinforced / "demonstrations.jsonl", reinforced / "evolve.jsonl", reinforced):
         if each.exists():
             assert skillttrl("inspect", each).code == 0, each
@@ -152,7 +147,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     config = load_config(tmp_path / "sft" / "config.yaml")
     assert config.demonstrations.label == "success" and config.env.kwargs["data"] == "generated"
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=expert")
-    refused(done, 3, "none says what its agent advised")
+    refused(done, 3, "none records the expert's advice")
 
 
 @pytest.mark.parametrize(
@@ -161,15 +156,15 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
         (["sft"], 2, "Name a config"),
         (["rl"], 2, "Name a config"),
         (["rl", "--policy", "nowhere"], 2, "There is no run at nowhere"),
-        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "There are no episodes in the folder of the bank (runs/empty/trajectories.jsonl)"),
-        (["rl", "--bank", "runs/empty/bank"], 2, "There is no run of skillttrl sft in the folder of the bank (runs/empty/sft)"),
+        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "folder has no episodes (runs/empty/trajectories.jsonl)"),
+        (["rl", "--bank", "runs/empty/bank"], 2, "folder has no run of skillttrl sft (runs/empty/sft)"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
         (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "is no episode"),
         (["sft", "--trajectories", "nowhere.jsonl"], 3, "There is no file of episodes at nowhere.jsonl"),
         (["sft", "recipe.yaml", "--trajectories", "runs"], 3, "is a folder"),
         (["sft", "recipe.yaml"], 2, "needs something to imitate"),
         (["train", "recipe.yaml", "--set", "phases=[distill, sft]"], 2, "needs episodes"),
-        (["train", "recipe.yaml", "--set", "phases=[collect, distill]"], 2, "A run learns something"),
+        (["train", "recipe.yaml", "--set", "phases=[collect, distill]"], 2, "None of the phases trains"),
         (["train", "recipe.yaml", "--set", "phases=[distill, collect, rl]"], 2, "in this order"),
         (["train", "recipe.yaml", "--set", "skills=null"], 2, "needs a skills section"),
         (["train", "recipe.yaml", "--set", "evolve.threshold=1.1"], 2, "evolve.threshold"),
@@ -244,7 +239,7 @@ def test_advice_that_nobody_gave(episodes: Path) -> None:
     refused(
         run_of(silent, "demonstrations.label=expert"),
         3,
-        "none says what its agent advised",
+        "none records the expert's advice",
         "demonstrations.label=success",
     )
     assert run_of(silent, "demonstrations.label=success").code == 0

@@ -20,7 +20,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.stages import train
 from skill_ttrl.stages.doctor.diagnose import diagnose
-from skill_ttrl.stages.inspecting.bank_diff import skills_at
+from skill_ttrl.stages.inspecting.bank_export import skills_at
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.targets.trained import find_trained
 from skill_ttrl.types import Skill
@@ -93,10 +93,10 @@ def test_a_bank_that_is_gone_or_an_older_copy_is_refused(tiny_skills_yaml: Path,
     lengthened = config(tiny_skills_yaml, bank, "rl.steps=2", "rl.lr_scheduler=constant")
     log = (bank / LOG_FILE).read_bytes()
     (bank / LOG_FILE).write_bytes(log.partition(b"\n")[0] + b"\n")
-    with pytest.raises(SkillBankError, match="has version 1, and the run has seen its version 2"):
+    with pytest.raises(SkillBankError, match="is at version 1, but the run has seen version 2"):
         train.run(lengthened, tmp_path / "run", resume="auto")
     shutil.rmtree(bank)
-    with pytest.raises(SkillBankError, match=r"shared skill bank is gone.*goes on from its version 2"):
+    with pytest.raises(SkillBankError, match=r"is missing.*needs its version 2"):
         train.run(lengthened, tmp_path / "run", resume="auto")
 
 
@@ -169,6 +169,6 @@ def test_an_empty_shared_bank_is_told_of_and_skills_of_a_family_can_be_imported(
             said.append(text)
 
     train.run(config(tiny_skills_yaml, tmp_path / "bank", "rl.steps=1"), tmp_path / "run", progress=Told())
-    assert any("has no skills yet. Import some" in text for text in said)
+    assert any("is empty. Import skills" in text for text in said)
     file, version = skills_at("synthetic:operators")
     assert version is None and [each.id for each in file.skills] == [each.id for each in bank_family("operators")]

@@ -93,7 +93,7 @@ def test_a_bank_is_made_and_changed(tmp_path: Path) -> None:
     assert update["version"] == 2 and update["changes"][0]["after"]["text"] == "line 1\r\nzwölf"
     edited = skillttrl("skills", "edit", path, "own", "--title", "V", "--tier", "general", "--json").json
     assert edited["changes"][0]["kind"] == "edit" and edited["reason"] == "edit by hand"
-    assert "removed 1: sk_001" in skillttrl("skills", "remove", path, "sk_001").out
+    assert "removed 1: sk_001" in skillttrl("skills", "edit", path, "sk_001", "--remove").out
     assert "version 5: added 1: sk_001; " not in skillttrl("skills", "rollback", path, "2", "--json").out
     with SkillBank(path, read_only=True) as opened:
         assert [update.reason for update in opened.history()][0::4] == ["because", "rollback to 2"]
@@ -126,37 +126,32 @@ def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
     found = skillttrl("inspect", bank, "--rows", 1, "--json").json
     assert len(found["rows"]) == 1 and [skill["id"] for skill in found["skills"]] == ["mod", "pot"]
     assert found["skills"][0]["text"] == text and found["skills"][0]["stats"]["uses"] == 2
-    hit = skillttrl("inspect", bank, "--search", "boil potatoes", "--mode", "keyword", "--top-k", 1)
+    hit = skillttrl("skills", "show", bank, "--search", "boil potatoes", "--mode", "keyword", "--top-k", 1)
     assert "pot  score " in hit.out and max(map(len, hit.out.splitlines())) <= 80
 
 
-def test_history_search_and_diff(bank: Path) -> None:
-    history = skillttrl("inspect", bank, "--history", "--json").json
+def test_history_and_search(bank: Path) -> None:
+    history = skillttrl("skills", "show", bank, "--history", "--json").json
     assert [row[0] for row in history["rows"]] == [2, 1]
     assert history["rows"][0][1:5] == [3, "use", "use 1", "mod"] and history["rows"][1][3] == "add 2"
-    assert "showing the last 1 of 2" in skillttrl("inspect", bank, "--history", "--rows", 1).out
+    assert "showing the last 1 of 2" in skillttrl("skills", "show", bank, "--history", "--rows", 1).out
     for mode in ((), ("--mode", "keyword"), ("--mode", "hybrid")):
-        found = skillttrl("inspect", bank, "--search", "boil potatoes", *mode, "--top-k", 1, "--json").json
+        found = skillttrl("skills", "show", bank, "--search", "boil potatoes", *mode, "--top-k", 1, "--json").json
         assert [row[1] for row in found["rows"]] == ["pot"] and float(found["rows"][0][0]) > 0
-    assert "nothing was found" in skillttrl("inspect", bank, "--search", "xyzzy", "--mode", "keyword").out
-    skillttrl("skills", "edit", bank, "pot", "--text", "Boil the potatoes.\nDo not salt.")
-    diff = skillttrl("inspect", bank, "--diff", 2, 3, "--json").json
-    assert [(skill["id"], skill["kind"]) for skill in diff["skills"]] == [("pot", "edit")]
-    assert {"-Salt the water.", "+Do not salt.", " Boil the potatoes."} <= set(diff["skills"][0]["lines"])
-    shown = skillttrl("inspect", bank, "--diff", 0, 3)
-    assert "2 skills differ" in shown.out and "+title: Potatoes" in shown.out
-    assert "0 skills differ" in skillttrl("inspect", bank, "--diff", 3, 3).out
+    assert "nothing was found" in skillttrl("skills", "show", bank, "--search", "xyzzy", "--mode", "keyword").out
 
 
 def test_looking_works_while_a_run_writes_and_changing_does_not(bank: Path) -> None:
     with SkillBank.open(bank) as opened:
         opened.add(Skill("new", "N", "now"))
         assert skillttrl("inspect", bank, "--json").json["facts"]["version"] == 3
-        assert skillttrl("inspect", bank, "--search", "now").code == 0
+        assert skillttrl("skills", "show", bank, "--search", "now").code == 0
         assert "new" in skillttrl("skills", "export", bank).out
-        refused(skillttrl("skills", "remove", bank, "new"), "already open", "Close it first")
+        refused(skillttrl("skills", "edit", bank, "new", "--remove"), "already open", "Close it first")
     before = (bank / "log.jsonl").read_bytes()
-    assert skillttrl("skills", "remove", bank, "new").code == 0 and (bank / "log.jsonl").read_bytes().startswith(before)
+    assert skillttrl("skills", "edit", bank, "new", "--remove").code == 0 and (
+        bank / "log.jsonl"
+    ).read_bytes().startswith(before)
 
 
 def test_export_and_import_keep_everything(bank: Path, tmp_path: Path) -> None:
@@ -237,7 +232,10 @@ def test_capacity(bank: Path, tmp_path: Path) -> None:
 
 def test_what_is_not_there(bank: Path, tmp_path: Path) -> None:
     refused(
-        skillttrl("skills", "remove", bank, "mood"), "no skill 'mood'", "Did you mean 'mod'", "skillttrl inspect BANK"
+        skillttrl("skills", "edit", bank, "mood", "--remove"),
+        "no skill 'mood'",
+        "Did you mean 'mod'",
+        "skillttrl inspect BANK",
     )
     refused(skillttrl("skills", "edit", bank, "x" * 500, "--title", "y"), "no skill 'xxx")
     refused(skillttrl("skills", "edit", bank, "mod"), "nothing to edit", "--title")
@@ -250,16 +248,19 @@ def test_what_is_not_there(bank: Path, tmp_path: Path) -> None:
     refused(skillttrl("skills", "add", bank, "--title", "a", "--text", "b", "--tier", "best"), "A tier is one of")
     refused(skillttrl("skills", "add", bank, "--title", "a", "--text", "-", stdin=b"\xff"), "not UTF-8")
     refused(skillttrl("skills", "rollback", bank, 9), "no version 9 of this bank: it has 0 to 2", "--history")
-    refused(skillttrl("inspect", bank, "--diff", 1, 7), "no version 7")
     refused(skillttrl("skills", "export", bank, "--at", 7), "no version 7")
-    refused(skillttrl("inspect", bank, "--search", " "), "The query is empty")
-    refused(skillttrl("inspect", bank, "--search", "x", "--mode", "keywrod"), "Unknown retrieval 'keywrod'", code=2)
-    refused(skillttrl("inspect", bank, "--mode", "keyword"), "they need --search", code=2)
-    refused(skillttrl("inspect", bank, "--search", "x", "--history"), "give one of them", code=2)
-    for command in (("edit", "none", "mod", "--title", "x"), ("remove", "none", "mod"), ("rollback", "none", 1)):
+    refused(skillttrl("skills", "show", bank, "--search", " "), "The query is empty")
+    refused(
+        skillttrl("skills", "show", bank, "--search", "x", "--mode", "keywrod"), "Unknown retrieval 'keywrod'", code=2
+    )
+    refused(skillttrl("skills", "show", bank, "--mode", "keyword"), "needs --search", code=2)
+    refused(skillttrl("skills", "show", bank, "--search", "x", "--history"), "give one of them", code=2)
+    for command in (("edit", "none", "mod", "--title", "x"), ("rollback", "none", 1)):
         refused(skillttrl("skills", command[0], tmp_path / "none", *command[2:]), "There is no skill bank at")
-    for option in (("--history",), ("--diff", 0, 1), ("--search", "x")):
-        refused(skillttrl("inspect", tmp_path, *option), "There is no skill bank at", "a folder without bank.json")
+    for option in (("--history",), ("--search", "x")):
+        refused(
+            skillttrl("skills", "show", tmp_path, *option), "There is no skill bank at", "a folder without bank.json"
+        )
     refused(
         skillttrl("skills", "add", tmp_path, "--title", "a", "--text", "b"), "is no skill bank and holds other things"
     )
@@ -274,11 +275,11 @@ def test_damaged_and_foreign_banks(bank: Path) -> None:
     assert found["facts"]["version"] == 2 and "the last line is torn" in found["notes"][0]
     assert skillttrl("skills", "add", bank, "--title", "a", "--text", "b", "--id", "c").code == 0
     log.write_bytes(whole[20:])
-    for command in (("inspect", bank), ("skills", "remove", bank, "mod"), ("skills", "export", bank)):
+    for command in (("inspect", bank), ("skills", "edit", bank, "mod", "--remove"), ("skills", "export", bank)):
         refused(skillttrl(*command), "log.jsonl, line 1 is damaged", "Nothing was changed")
     log.write_bytes(whole)
     (bank / "bank.json").write_text('{"schema": 99, "settings": {}}')
-    for command in (("inspect", bank), ("skills", "remove", bank, "mod"), ("skills", "export", bank)):
+    for command in (("inspect", bank), ("skills", "edit", bank, "mod", "--remove"), ("skills", "export", bank)):
         refused(skillttrl(*command), "written under schema 99", "reads 1")
 
 
@@ -294,7 +295,7 @@ def test_a_folder_that_cannot_be_written() -> None:
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_without_permission(bank: Path) -> None:
     (bank / "log.jsonl").chmod(0o400)
-    refused(skillttrl("skills", "remove", bank, "mod"), "Cannot open", "Permission denied")
+    refused(skillttrl("skills", "edit", bank, "mod", "--remove"), "Cannot open", "Permission denied")
 
 
 def test_hostile_text_is_shown_as_text(bank: Path) -> None:
@@ -306,17 +307,17 @@ def test_hostile_text_is_shown_as_text(bank: Path) -> None:
     with SkillBank(bank, read_only=True) as opened:
         kept = opened.snapshot().skills["evil"]
         assert kept.text == text and kept.title == text and "our-tags" in kept.flags
-    for option in ((), ("--history",), ("--diff", 2, 3), ("--search", "ignore previous")):
-        shown = skillttrl("inspect", bank, *option)
+    for option in ((), ("--history",), ("--full",), ("evil",), ("--search", "ignore previous")):
+        shown = skillttrl("skills", "show", bank, *option)
         assert shown.code == 0 and not {"\x1b", "\x9b", "\u202e"} & set(shown.out), option
-    assert "[red]x[/red]" in skillttrl("inspect", bank, "--diff", 2, 3).out
+    assert "[red]x[/red]" in skillttrl("skills", "show", bank, "evil").out
     assert "our-tags" in json.dumps(skillttrl("inspect", bank, "--json").json["rows"])
 
 
 def test_a_megabyte(bank: Path, tmp_path: Path) -> None:
     done = skillttrl("skills", "add", bank, "--title", "big", "--text", "-", "--id", "big", stdin=b"word \n" * 200_000)
-    assert done.code == 0 and "big" in skillttrl("inspect", bank, "--diff", 2, 3).out
-    assert skillttrl("inspect", bank, "--search", "word").code == 0
+    assert done.code == 0 and "big" in skillttrl("skills", "show", bank).out
+    assert skillttrl("skills", "show", bank, "--search", "word").code == 0
     assert skillttrl("skills", "export", bank, "-o", tmp_path / "big.md").code == 0
     assert (tmp_path / "big.md").stat().st_size > 1_200_000
 
@@ -328,41 +329,29 @@ def test_a_run_shows_its_bank(tiny_yaml: Path, tmp_path: Path) -> None:
     with SkillBank(run / "bank") as opened:
         opened.add(Skill("a", "A", "alpha"))
     assert "1 skills, version 1" in skillttrl("inspect", run, "--json").json["facts"]["skill bank"]
-    assert skillttrl("inspect", run, "--search", "alpha", "--json").json["rows"][0][1] == "a"
+    assert skillttrl("skills", "show", run, "--search", "alpha", "--json").json["rows"][0][1] == "a"
     assert '"id": "a"' in skillttrl("skills", "export", run).out
     (run / "bank" / "bank.json").write_text("{")
     assert "is damaged" in skillttrl("inspect", run, "--json").json["facts"]["skill bank"]
 
 
-def test_skills_and_runs_are_shown_as_inspect_shows_them(bank: Path) -> None:
-    same = {
-        ("list", bank): (bank,),
-        ("search", bank, "boil potatoes"): (bank, "--search", "boil potatoes"),
-        ("history", bank): (bank, "--history"),
-        ("diff", bank, 0, 1): (bank, "--diff", 0, 1),
-        ("diff", bank, bank): ("--diff", bank, bank),
-    }
-    for words, former in same.items():
-        assert skillttrl("skills", *words, "--json").json == skillttrl("inspect", *former, "--json").json
-        assert skillttrl("skills", *words).code == 0
-    skills = skillttrl("skills", "list", bank, "--json").json["skills"]
+def test_one_skill_is_shown_and_views_exclude_each_other(bank: Path) -> None:
+    skills = skillttrl("skills", "show", bank, "--json").json["skills"]
     name = skills[0]["id"]
     assert skillttrl("skills", "show", bank, name, "--json").json == skills[0]
-    assert (
-        name in skillttrl("skills", "show", bank, name).out
-        and "successes/uses" in skillttrl("skills", "list", bank).out
-    )
+    assert name in skillttrl("skills", "show", bank, name).out
+    assert "successes/uses" in skillttrl("skills", "show", bank).out
     refused(skillttrl("skills", "show", bank, "nobody"), "There is no skill 'nobody'")
-    refused(skillttrl("skills", "diff", bank), "Name a bank and two versions", code=2)
-    refused(skillttrl("runs", "show", bank), "There is no run at")
+    refused(skillttrl("skills", "show", bank, name, "--history"), "exclude each other", code=2)
+    refused(skillttrl("skills", "edit", bank, name, "--remove", "--title", "x"), "--title has no effect", code=2)
 
 
 def test_hits_of_the_fallback_are_marked(tmp_path: Path) -> None:
     with SkillBank(tmp_path / "b", fallback="most_useful", retrieval_mode="keyword") as bank:
         bank.add_from_dict({"id": "a", "title": "Boil", "text": "Boil potatoes."}, "", "user")
-    for words in (("skills", "search", tmp_path / "b", "xyzzy"), ("inspect", tmp_path / "b", "--search", "xyzzy")):
-        found = skillttrl(*words, "--json").json
-        assert found["rows"][0][0] == "fallback" and any("fallback" in note for note in found["notes"])
-        assert "a  fallback, task" in skillttrl(*words).out
-    sure = skillttrl("skills", "search", tmp_path / "b", "potatoes", "--json").json
+    words = ("skills", "show", tmp_path / "b", "--search")
+    found = skillttrl(*words, "xyzzy", "--json").json
+    assert found["rows"][0][0] == "fallback" and any("fallback" in note for note in found["notes"])
+    assert "a  fallback, task" in skillttrl(*words, "xyzzy").out
+    sure = skillttrl(*words, "potatoes", "--json").json
     assert sure["rows"][0][0] != "fallback" and not any("fallback" in note for note in sure["notes"])

@@ -109,7 +109,7 @@ def test_a_run_whose_bank_is_gone_says_so_and_makes_no_other(
     gone = folder / "bank" / lost
     shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
     left = sorted(path.name for path in folder.rglob("*"))
-    with pytest.raises(SkillBankError, match=r"skill bank is gone.*goes on from its version 3"):
+    with pytest.raises(SkillBankError, match=r"is missing.*needs its version 3"):
         train.run(load_config(tiny_skills_yaml), folder, resume="auto")
     assert sorted(path.name for path in folder.rglob("*")) == left
 
@@ -123,14 +123,16 @@ def test_changes_by_hand_are_copied_before_a_run_goes_back_and_it_is_said(
         mine = bank.add_from_dict({"id": "mine", "text": "Check it twice."}, reason="add by hand")
     said = Heard()
     train.run(load_config(tiny_skills_yaml), folder, resume="auto", progress=said)
-    (warning,) = [text for text in said.texts if "changed by others" in text]
-    assert "version 4 (add by hand)" in warning and f"kept at {folder / 'bank-version-4'}" in warning
+    (warning,) = [text for text in said.texts if "other than the run changed" in text]
+    assert "version 4 (add by hand)" in warning and f"is at {folder / 'bank-version-4'}" in warning
     with SkillBank.open(folder / "bank-version-4", read_only=True) as kept, SkillBank.open(folder / "bank") as own:
         assert kept.get("mine") == mine and own.get("mine") is None and own.version == 3
         assert all(update.writer == "run" for update in own.history())
     again = Heard()
     train.run(load_config(tiny_skills_yaml), folder, resume="auto", progress=again)
-    assert not [text for text in again.texts if "changed by others" in text]  # what the run itself did needs no copy
+    assert not [
+        text for text in again.texts if "other than the run changed" in text
+    ]  # what the run itself did needs no copy
 
 
 def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: Path) -> None:
@@ -138,7 +140,7 @@ def test_the_samples_of_a_run_are_in_its_bank_already(trained: Path, tmp_path: P
     records = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert all(row["skills_rejected"] >= 0 for row in records if row["phase"] == "rl")
     found = merge.run(tmp_path / "run", tmp_path / "run" / "bank")
-    assert not found.updates and "groups of samples were merged into this bank before" in found.notes[0]
+    assert not found.updates and "groups of samples are in this bank already" in found.notes[0]
 
 
 @pytest.mark.parametrize(("overrides", "looks"), [((), True), (("skills.enabled=false",), False)])

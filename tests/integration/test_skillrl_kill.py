@@ -222,7 +222,7 @@ def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, 
     found = attempts(recipe, tmp_path / "run", *stops)
     said = log_of(tmp_path / "run")
     assert found == [130, 143, 143, 130, 0], said
-    assert "Stopped with 9 of 24 episodes kept" in said and "Go on with the same command and --resume auto." in said
+    assert "9 of 24 episodes are saved" in said and "Resume: the same command with --resume auto." in said
     assert "Stopped before anything was trained" in said and said.count("everything is saved in") == 2
     assert_same(tmp_path / "run", whole)
 

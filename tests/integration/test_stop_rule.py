@@ -40,7 +40,7 @@ def rows(run: Path, name: str) -> list[dict[str, Any]]:
 def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
     heard = Listener()
     summary = train.run(load_config(tiny_yaml, [*settings, *RULE]), tmp_path / "ended", progress=heard)
-    told = "The stopping rule majority_ratio ended the reinforcement after 3 of 6 steps."
+    told = "The stopping rule majority_ratio ended RL after 3 of 6 steps."
     assert summary.steps == {"rl": 3} and summary.stopped == told and told in heard.notices
     assert told in (tmp_path / "ended" / "summary.md").read_text()
     assert [path.name for path in (tmp_path / "ended" / "checkpoints").iterdir()] == ["rl-000003"]

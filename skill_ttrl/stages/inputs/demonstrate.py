@@ -144,14 +144,17 @@ def chosen_steps(
     if not found:
         won = sum(trajectory.is_success for trajectory in trajectories)
         raise DataError(
-            f"There is nothing to imitate: of {len(trajectories)} episodes {won} were won"
-            + (" and none says what its agent advised" if config.label == "expert" else "")
-            + (f", and agent.observations writes none of their {not_written} steps" if not_written else "")
-            + ". Collect with a better agent, or more episodes. "
+            f"There is nothing to imitate: of {len(trajectories)} episodes {won} succeeded"
+            + (" , and none records the expert's advice" if config.label == "expert" else "")
+            + (f", and agent.observations cannot write any of their {not_written} steps" if not_written else "")
+            + ". Collect more episodes, or use a better agent. "
             + (
-                "Advice is in episodes that were collected with --epsilon; demonstrations.label=success imitates what was done in won ones."
+                (
+                    "Episodes collected with --epsilon record advice; demonstrations.label=success imitates the actions of successful "
+                    "episodes."
+                )
                 if config.label == "expert"
-                else "demonstrations.label=expert takes lost episodes too, where they were collected with --epsilon."
+                else "demonstrations.label=expert also uses failed episodes that were collected with --epsilon."
             )
         )
     most = config.examples or len(found)

@@ -63,14 +63,16 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
             _check_served(key, value, str(config.env.kwargs.get("url")))
         if not isinstance(target, BaseModel) or name not in type(target).model_fields:
             known = [f"agent.{each}" for each in type(config.agent).model_fields]
-            raise EnvError(f"{config.env.id} has a default for {key!r}, which no config has.{did_you_mean(key, known)}")
+            raise EnvError(
+                f"{config.env.id} sets a default for {key!r}, which is no setting.{did_you_mean(key, known)}"
+            )
         if is_stated or (own_prompt and section == "agent" and name in OF_A_PROMPT):
             continue
         try:
             setattr(target, name, value)
         except ValidationError as error:
             said = " ".join(explain_problem(error.errors()[0], type(target), shows_value=False))
-            raise EnvError(f"{config.env.id} has the default {key}={value!r}: {said}") from None
+            raise EnvError(f"{config.env.id} sets the invalid default {key}={value!r}: {said}") from None
     is_given = any(each.startswith("agent.max_turns=") for each in playing or ())
     if playing is not None and found.agent.max_turns == 1 and not is_given:
         found.agent.max_turns = int(defaults.get("agent.max_turns", MAX_TURNS))
@@ -92,9 +94,11 @@ def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> N
     """Say that the environment lists what can be done (`lists`) and the prompts will not show it, where nobody chose that."""
     if lists and config.agent.context_mode not in ("window", "episode"):
         progress.notice(
-            f"{config.env.id} lists the actions that are possible, but prompts do not show them: agent.context_mode="
-            f"{config.agent.context_mode}, agent.template={config.agent.template}. With agent.context_mode=window and agent.template=episode "
-            "(or the environment's own) they do.",
+            (
+                f"{config.env.id} lists possible actions, but prompts do not show them: agent.context_mode={config.agent.context_mode}, "
+                f"agent.template={config.agent.template}. Set agent.context_mode=window and agent.template=episode (or the "
+                "environment's own)."
+            ),
             warning=True,
         )
 
@@ -134,7 +138,7 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
         raise ConfigError(
             f"{source} was written for {own.env.id}, and its {' and '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} of that "
             f"environment: in {config.env.id} they teach nothing. Give others with --set {foreign[0]}=..., leave the phase out "
-            "(--set 'phases=[rl]'), or take a recipe of this environment: skillttrl configs list."
+            "(--set 'phases=[rl]'), or take a recipe of this environment: skillttrl configs."
         )
     if "collect" in config.phases and config.collect.agent in scripted_agent_names():
         make_scripted_agent(config.collect.agent, resolve_env(config.env.id))

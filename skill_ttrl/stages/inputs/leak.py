@@ -32,8 +32,8 @@ from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.types import Task, Trajectory, derive_seed
 
 WAYS = (
-    "Held-out tasks must be others than those that are learned from: take other data (without data.eval a run is measured on its "
-    "training tasks, as TTRL does), or set data.leak=report, and the run goes on and says so."
+    "Evaluation tasks must not be learned from. Use other data (without data.eval a run evaluates on its training tasks, "
+    "as TTRL does), or set data.leak=report to continue with a warning."
 )
 SHOWN = 60
 """Most characters of a prompt that a refusal shows."""
@@ -181,8 +181,8 @@ class ForeignSplits:
             for split, count in self._counts.items()
         )
         return (
-            f"{what} holds episodes of tasks that are not for training: {counts}. It is learned from training tasks only "
-            f"({', '.join(sorted(self._splits))}; env.train_split names another)."
+            f"{what} holds episodes of tasks that are not for training: {counts}. Training uses {', '.join(sorted(self._splits))} "
+            "only; env.train_split names another split."
         )
 
 
@@ -223,7 +223,7 @@ def settle(config: SkillTTRLConfig, found: str | None) -> list[str]:
         return []
     if config.data.leak == "refuse":
         raise DataError(f"{found} {WAYS}")
-    return [f"Leak: {found} The figures are not of unseen tasks (data.leak=report)."]
+    return [f"Leak: {found} The results are not on unseen tasks (data.leak=report)."]
 
 
 def demonstration_leaks(
@@ -243,7 +243,7 @@ def demonstration_leaks(
     """
     found = leaked(config, measured, seen, what)
     if found is not None and transductive:
-        return [f"{found} They are training tasks, but not without labels: their answers are learned."]
+        return [f"{found} They are training tasks, but their answers are learned, so this is not label-free."]
     return settle(config, found)
 
 

@@ -69,10 +69,10 @@ def read_samples(path: Path, notes: list[str]) -> list[Samples]:
     """
     if path.is_dir():
         if not RunFolder.exists(path):
-            raise DataError(f"{path} is no run folder (it has no run.json). Give a run, or one of its .jsonl files.")
+            raise DataError(f"{path} is no run folder (it has no run.json). Name a run, or one of its .jsonl files.")
         if not (path / TRAJECTORIES).is_file():
             raise DataError(
-                f"{path} has no {TRAJECTORIES}: no step has ended yet, or the run has run.save_trajectories: false."
+                f"{path} has no {TRAJECTORIES}: no step has finished yet, or the run has run.save_trajectories: false."
             )
         path = path / TRAJECTORIES
     keys = first_keys(path)
@@ -81,7 +81,7 @@ def read_samples(path: Path, notes: list[str]) -> list[Samples]:
     if keys >= {"task_id", "matches"}:
         beside = path.with_name(TRAJECTORIES)
         if not beside.is_file():
-            raise DataError(f"{path} holds votes, but the samples that were voted on are not beside it: no {beside}.")
+            raise DataError(f"{path} holds votes, but the file with their samples is missing: {beside}.")
         return _from_trajectories(beside, path, notes)
     return _from_records(path)
 
@@ -116,7 +116,7 @@ def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list
         steps = tuple(replace(step, completion=None, prompt_ids=()) for step in trajectory.steps)
         rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
     if not rollouts:
-        raise DataError(f"{path} holds no samples. At least one is needed.")
+        raise DataError(f"{path} holds no samples.")
     held = _votes(votes, notes) if votes else None
     found = []
     for (phase, step), tasks in rollouts.items():
@@ -150,8 +150,8 @@ def _voted(vote: VoteResult | None, group: Group, where: str) -> tuple[bool, ...
     if vote is None or len(vote.matches) != len(group.trajectories):
         found = "no vote" if vote is None else f"a vote over {len(vote.matches)} samples"
         raise DataError(
-            f"{where}: found {found} on the task {group.task.id!r}, of which {TRAJECTORIES} has {len(group.trajectories)} "
-            "samples. Nothing was merged. The two files must be of one run."
+            f"{where}: found {found} on the task {group.task.id!r}, of which {TRAJECTORIES} has {len(group.trajectories)} samples. "
+            "Nothing was merged. The two files must come from one run."
         )
     return vote.matches
 

@@ -94,8 +94,8 @@ def _reward_revision(rl: RLConfig) -> str | None:
     found = f"{FOLDER_DIGEST}{folder_digest(Path(path))}"
     if asked is not None and asked != found:
         raise ModelError(
-            f"The reward model in {path} is not the one this run was made with: its files are {found}, the config pins {asked}. "
-            "Put the folder back, or start a new run."
+            f"The reward model in {path} has changed since this run started: its files are {found}, the config pins {asked}. "
+            "Restore the folder, or start a new run."
         )
     return found
 
@@ -125,8 +125,8 @@ def _embedder_revision(skills: SkillsConfig) -> str | None:
         return hub_commit(skills.embedder_model, skills.embedder_revision)
     except OSError as error:
         raise ModelError(
-            f"Cannot find the embedder {skills.embedder_model!r}: {str(error).partition(chr(10))[0]} "
-            "Give a folder as skills.embedder_model, or set skills.embedder=hash, which needs no download."
+            f"Cannot find the embedder {skills.embedder_model!r}: {str(error).partition(chr(10))[0]} Name a folder in "
+            "skills.embedder_model, or set skills.embedder=hash, which needs no download."
         ) from None
 
 
@@ -144,8 +144,8 @@ def data_revision(source: SourceConfig) -> str | None:
     if is_hash and found != asked:
         what = ", ".join([source.path, *source.more])
         raise DataError(
-            f"{what} is not the file this run was made with: its content is {found}, the config pins {asked}. "
-            "Put the file back, or start a new run."
+            f"{what} has changed since this run started: its content is {found}, the config pins {asked}. Restore the file, or "
+            "start a new run."
         )
     return found or asked
 

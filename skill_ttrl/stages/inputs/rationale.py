@@ -19,7 +19,7 @@ BATCH = 64
 SHOWN_CHARS = 24_000
 MOST_CHARS = 1200
 """Longest thought in characters; a longer one is cut."""
-KEPT = "The answers that came are saved with the run and are not asked for again."
+KEPT = "The answers received so far are saved with the run and will be reused."
 """Said of thoughts that were paid for, where the others failed."""
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
@@ -48,7 +48,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
     failed = 0
     for begin in range(0, len(shown), BATCH):
         batch = shown[begin : begin + BATCH]
-        ways = "with skills.on_failure=skip a demonstration without a thought has none"
+        ways = "skills.on_failure=skip leaves the thought out of such a demonstration"
         with annotate_error(EndpointError, f"Nothing was trained; {ways}. {KEPT}"):
             answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
         for each, answer in zip(batch, answers, strict=True):
@@ -61,7 +61,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
     progress.finish(PHASE)
     if failed:
         progress.notice(
-            f"For {failed} of {len(shown)} demonstrations the teacher gave no thought: they have none.", warning=True
+            f"The teacher gave no thought for {failed} of {len(shown)} demonstrations; they have none.", warning=True
         )
     return found
 

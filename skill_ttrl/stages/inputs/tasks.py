@@ -19,7 +19,7 @@ from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.types import Task
 
 Notice = Callable[[str], None]
-_SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
+_SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
 
 def source_tasks(
@@ -167,7 +167,7 @@ def leaks(config: SkillTTRLConfig, train: Sequence[Task], evaluated: Sequence[Ta
     try:
         seen = seen_by_run(load_config(began / "config.yaml"), own_training_tasks)
     except (DataError, EnvError, TrustError) as error:
-        return [*found, f"What the run of {config.model.path} was trained on cannot be read any more ({error})."]
+        return [*found, f"The training data of {config.model.path} can no longer be read ({error})."]
     return [*found, *settle(config, leaked(config, evaluated, seen, f"what {began} was trained on (model.path)"))]
 
 

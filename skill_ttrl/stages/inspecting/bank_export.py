@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.formats.files import dump_skills, format_of_target, write_skills
+from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.skills.folder import is_bank
+from skill_ttrl.skills.formats.files import dump_skills, format_of_target, read_file, write_skills
+from skill_ttrl.skills.formats.records import SkillFile
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.inspecting.bank_diff import skills_at
 from skill_ttrl.stages.inspecting.inspect_bank import look
 
 
@@ -25,6 +29,26 @@ class Exported:
     output: str
     notes: Sequence[str] = ()
     """Notes on what was left out."""
+
+
+def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, int | None]:
+    """The skills at a path and the bank's version: a bank's folder, a run that has one, a file, or `synthetic:operators` (None: no version).
+
+    Raises:
+        SkillBankError: nothing is there, or it holds no skills; the message suggests similar names.
+    """
+    if str(path).startswith("synthetic:"):
+        return SkillFile(bank_family(str(path).removeprefix("synthetic:"))), None
+    path = Path(path)
+    if not path.exists():
+        raise SkillBankError(
+            f"There is nothing at {path}.{_alike(path)} Name a bank's folder, a run, or a file of skills."
+        )
+    if format is None and (is_bank(path) or RunFolder.exists(path)):
+        with look(path) as bank:
+            now = bank.snapshot()
+        return SkillFile(list(now), now.origin), now.version
+    return read_file(path, format), None
 
 
 def export_text(source: str | Path, format: str | None = None, version: int | None = None) -> tuple[str, Sequence[str]]:
@@ -67,3 +91,13 @@ def _read(source: Path, version: int | None) -> tuple[Snapshot, int | None, Sequ
     with look(source) as bank:
         snapshot = bank.snapshot() if version is None else bank.at(version)
         return snapshot, snapshot.version, bank.notices
+
+
+def _alike(path: Path) -> str:
+    """A sentence with the names in the same folder that are most like the one asked for; empty when there are none."""
+    try:
+        names = [entry.name for entry in path.parent.iterdir()]
+    except OSError:  # the folder is not there either, or shows nothing: then nothing is like it
+        return ""
+    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
+    return f" Did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""

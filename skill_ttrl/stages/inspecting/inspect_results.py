@@ -96,22 +96,23 @@ def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> list[tuple[Any, ..
 
 
 def runs_inspection(path: Path) -> Inspection:
-    """A folder of runs, as `skillttrl runs list` has them."""
+    """The runs in a folder and one level below it."""
+    found = list_runs(path)
     rows = [
         (
             each.path.removeprefix(f"{path}/"),
             each.seed,
             "+".join(each.phases),
+            "damaged" if each.fault else "yes" if each.ended else "no",
             short(each.before),
             short(each.after),
-            each.fault,
         )
-        for each in list_runs(path)
+        for each in found
     ]
-    notes = [f"compare two: skillttrl compare {path}/A {path}/B"]
-    return Inspection(
-        "runs", str(path), {"runs": len(rows)}, ("run", "seed", "phases", "before", "after", "damaged"), rows, notes
-    )
+    notes = [f"{each.path}: {each.fault}" for each in found if each.fault]
+    notes += [f"Compare two: skillttrl inspect {path}/A {path}/B"]
+    columns = ("run", "seed", "phases", "ended", "before", "after")
+    return Inspection("runs", str(path), {"runs": len(rows)}, columns, rows, notes)
 
 
 def seeds_inspection(found: Seeds) -> Inspection:

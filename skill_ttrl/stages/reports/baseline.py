@@ -73,15 +73,14 @@ def baseline_lines(path: str | Path) -> list[str]:
     if found is None:
         if config.phases[-1] != REINFORCED or config.rl.reward != "majority":
             return []
-        return [
-            "Not measured: what this is worth compared with imitating the same votes (SFT on the majority answers at equal "
-            f"samples). Make it: {baseline_command(path, config)}"
-        ]
+        return [f"Baseline not run: SFT on the same majority answers. Run it with: {baseline_command(path, config)}"]
     names = {BASELINE: "SFT on the majority answers at equal samples", REINFORCED: "reinforcement"}
     other, k = found.summary, found.summary.samples
     lines = [
-        f"Beside it: maj@{k} of the base {_share(other.majority_before)}; {names[found.learned]} ({found.path}): avg@{k} "
-        f"after {_share(other.accuracy_after)}."
+        (
+            f"Baseline: maj@{k} of the base {_share(other.majority_before)}; {names[found.learned]} ({found.path}): avg@{k} after "
+            f"{_share(other.accuracy_after)}."
+        )
     ]
     if found.difference is not None:
         difference, low, high = found.difference

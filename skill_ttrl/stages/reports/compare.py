@@ -1,4 +1,4 @@
-"""`skillttrl compare`: the difference between policies, task by task where they were measured on the same tasks.
+"""`skillttrl inspect`: the difference between policies, task by task where they were measured on the same tasks.
 
 What is compared: runs (their last evaluation), folders of runs under several seeds (each task's mean over them), and folders that
 `skillttrl evaluate --output` has written.
@@ -80,7 +80,7 @@ def compare(paths: Sequence[str | Path], *, confidence: float = 0.95) -> list[Co
         DataError: nothing was measured of both.
     """
     if len(paths) < 2:
-        raise ConfigError("Name at least two: skillttrl compare A B [C ...].")
+        raise ConfigError("Name at least two: skillttrl inspect A B [C ...].")
     first, *others = [measured(path) for path in paths]
     return [compare_two(first, other, confidence=confidence) for other in others]
 

@@ -1,4 +1,4 @@
-"""`skillttrl runs list`: the runs in a folder, each with what it reached."""
+"""`skillttrl inspect`: the runs in a folder, each with what it reached."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def change_lines(summary: Summary) -> list[str]:
     if worse:
         main = next(iter(changes))
         what = (
-            f"the training made the policy worse on these problems: {', '.join(worse)} fell"
+            f"training made the policy worse on these problems: {', '.join(worse)} fell"
             if main in worse
             else f"{', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}"
         )
@@ -148,10 +148,10 @@ def vote_line(summary: Summary) -> str | None:
     text = f"Votes, mean over {steps} (last step): majority ratio {summary.mean_majority_ratio:.3f} ({summary.majority_ratio:.3f})"
     if summary.mean_label_accuracy is not None and summary.label_accuracy is not None:
         share = f"{summary.mean_label_accuracy:.3f} ({summary.label_accuracy:.3f})"
-        use = "true answers are the reward here" if summary.reward == "label" else "measured, never used"
-        text += f", true in {share} of the cases ({use})"
+        use = "this is the reward" if summary.reward == "label" else "diagnostic only"
+        text += f"; majority correct: {share} ({use})"
     if summary.flip_rate is not None:
-        text += f"; winners that changed from visit to visit: {summary.flip_rate:.3f}"
+        text += f"; majority changed on revisit: {summary.flip_rate:.3f}"
     return f"{text}."
 
 

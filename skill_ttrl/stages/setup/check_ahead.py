@@ -25,8 +25,9 @@ def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
     if not runs_ahead(config) or settings.type != "none" or settings.reject is not None or not settings.rescore:
         return None
     return (
-        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction.type=none: the log-probs of older weights are taken for those of "
-        "the learner, nothing weighs what they differ by, and no effective sample size is logged. rl.rollout_correction.type=auto corrects."
+        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction.type=none treats the log-probs of older weights "
+        "as the learner's: nothing corrects the difference, and no effective sample size is logged. Set "
+        "rl.rollout_correction.type=auto."
     )
 
 
@@ -35,26 +36,29 @@ def _problems(config: SkillTTRLConfig) -> Iterator[str]:
     facts, backend, skills = backend_facts(config), config.rollout.backend, config.skills
     if facts.engine:
         yield (
-            "vllm.mode=colocate runs the engine in the learner's process, where they take turns. Take servers (vllm.mode=server, "
-            f"docs/models.md) or rollout.backend=hf, or {TURNS}."
+            "vllm.mode=colocate shares the learner's process, so sampling and learning cannot overlap. Use servers "
+            f"(vllm.mode=server, docs/models.md) or rollout.backend=hf, or {TURNS}."
         )
     if facts.is_learner:
         yield (
-            f"rollout.backend={backend} samples with the learner's own model (is_learner), which changes while rollouts run ahead. Take hf, which "
-            f"then has a copy, or vLLM servers, or {TURNS}."
+            f"rollout.backend={backend} samples with the learner's own weights, which change while rollouts run ahead. Use hf, "
+            f"which keeps a copy, or vLLM servers, or {TURNS}."
         )
     if backend == "vllm" and config.vllm.enable_sleep_mode:
-        yield f"vllm.enable_sleep_mode lets servers sleep while the learner computes. Set it to false, or {TURNS}."
+        yield f"vllm.enable_sleep_mode stops servers while the learner computes. Set it to false, or {TURNS}."
     if backend != "hf" and config.rollout.kv_cache_on_update == "keep":
-        yield f"rollout.kv_cache_on_update=keep is for hf; rollout.backend={backend} decides that itself. Set it to drop."
+        yield f"rollout.kv_cache_on_update=keep works only with hf, not with rollout.backend={backend}. Set it to drop."
     if (ranks := planned_ranks(config)) > 1:
-        yield f"rollouts run ahead of one process, and {ranks} ranks are to learn. Set runtime.nproc=1, or {TURNS}."
+        yield f"rollouts can run ahead of one process only, not of {ranks} ranks. Set runtime.nproc=1, or {TURNS}."
     if config.rl.dynamic_sampling is not None:
         yield (
-            "with rl.dynamic_sampling the tasks of a step depend on the rewards of the steps before it. Set it to null (prompts of one reward "
-            f"then count as any other), or {TURNS}."
+            "rl.dynamic_sampling chooses the tasks of a step by the rewards of earlier steps, which are not known yet. Set it to "
+            f"null, or {TURNS}."
         )
     if skills is not None and skills.gate is not None:
-        yield f"skills.gate tests a bank with the sampler that is busy with later steps. Set it to null, or {TURNS}."
+        yield f"skills.gate needs the sampler, which is busy with later steps. Set it to null, or {TURNS}."
     if skills is not None and skills.versions_per_group > 1:
-        yield f"skills.versions_per_group={skills.versions_per_group} looks versions up as rollouts start. Set it to 1, or {TURNS}."
+        yield (
+            f"skills.versions_per_group={skills.versions_per_group} reads bank versions when rollouts start. Set it to 1, or "
+            f"{TURNS}."
+        )

@@ -16,27 +16,26 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
         return
     if not backend.supports_structured_outputs:
         raise ConfigError(
-            f"agent.structured_actions needs a backend that can keep a completion to given texts; rollout.backend="
-            f"{config.rollout.backend} cannot. Use hf or vllm, or --set agent.structured_actions=false."
+            "agent.structured_actions needs a backend that can restrict a completion to given texts; "
+            f"rollout.backend={config.rollout.backend} cannot. Use hf or vllm, or --set agent.structured_actions=false."
         )
     facts = backend_facts(config)
     if trains and not (facts.is_learner or facts.is_copy):
         raise ConfigError(
-            f"agent.structured_actions with rollout.backend={config.rollout.backend} is for measuring: this backend does not name the tokens "
-            "that each one was drawn from, so the learner cannot score them as they were drawn. Train with rollout.backend=hf, which does, "
-            "or with agent.structured_actions=false."
+            f"agent.structured_actions with rollout.backend={config.rollout.backend} works for evaluation only: the backend does "
+            "not report which tokens were allowed, so the learner cannot score them. Train with rollout.backend=hf, or with "
+            "agent.structured_actions=false."
         )
 
 
 def _check_whole(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
     if not getattr(backend, "weighs_choices", False):
         raise ConfigError(
-            f"agent.structured_by=actions needs a backend that weighs whole actions; rollout.backend={config.rollout.backend} "
+            f"agent.structured_by=actions needs a backend that scores whole actions; rollout.backend={config.rollout.backend} "
             "cannot. Use hf, or --set agent.structured_by=tokens."
         )
     if trains and "rl" in config.phases:
         raise ConfigError(
-            "agent.structured_by=actions is for measuring and for play that no RL learns from: the learner scores tokens among those that "
-            "may follow, not whole actions among each other. Train with agent.structured_by=tokens, and evaluate with "
-            "--set agent.structured_by=actions."
+            "agent.structured_by=actions works without RL only: the learner scores tokens, not whole actions. Train with "
+            "agent.structured_by=tokens, and evaluate with --set agent.structured_by=actions."
         )

@@ -23,6 +23,6 @@ def check_form(config: SkillTTRLConfig) -> None:
     found = [name for name, asked in others.items() if asked]
     if found:
         raise ConfigError(
-            f"agent.observations={agent.observations} has a form of actions, which the policy writes in place of the environment's; "
-            f"{' and '.join(found)} would mix the two. Leave {'it' if len(found) == 1 else 'them'} out."
+            f"agent.observations={agent.observations} has its own form of actions, which {' and '.join(found)} would change. Leave "
+            f"{'it' if len(found) == 1 else 'them'} out."
         )

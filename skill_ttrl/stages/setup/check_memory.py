@@ -13,8 +13,8 @@ def check_memory(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where episodes are to be sequences of tokens and the backend knows texts alone."""
     if config.agent.context_mode == "episode" and backend_facts(config).remote:
         raise ConfigError(
-            f"agent.context_mode=episode continues an episode token by token, and rollout.backend={config.rollout.backend} takes texts. Use hf or "
-            "vllm, or set agent.context_mode=conversation."
+            f"agent.context_mode=episode needs a backend that takes tokens; rollout.backend={config.rollout.backend} takes texts. "
+            "Use hf or vllm, or set agent.context_mode=conversation."
         )
 
 
@@ -25,6 +25,6 @@ def check_grows(config: SkillTTRLConfig, backend: Backend) -> None:
     check_memory(config)
     if not hasattr(backend, "encode_next") or backend.encode_next(Message("user", "next")) is None:
         raise ConfigError(
-            f"agent.context_mode=episode continues an episode token by token, and rollout.backend={config.rollout.backend} has no encode_next that "
-            "gives tokens (skill_ttrl.llm.backend.Backend). Add it, or set agent.context_mode=conversation."
+            "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
+            f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
         )

@@ -30,8 +30,8 @@ def check_scale(config: SkillTTRLConfig) -> None:
         return
     if "collect" not in config.phases and not rolls_out_on_workers(config):
         raise ConfigError(
-            f"scale.engine={config.scale.engine} shares out the phases collect, {', '.join(ROLLING)}, and the commands collect, evaluate and "
-            f"vote; phases is {config.phases}, which runs on this machine. Leave it out. For several GPUs here: --nproc."
+            f"scale.engine={config.scale.engine} distributes the phases collect, {', '.join(ROLLING)}, and the commands collect, "
+            f"evaluate and vote, but phases is {config.phases}. Leave it out. For several GPUs here: --nproc."
         )
     # False where nobody is asked, None where a policy is.
     asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
@@ -45,8 +45,8 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
     rollout = config.rollout
     if rollout.backend != "hf":
         raise ConfigError(
-            f"scale.training=rollouts has workers that sample with hf; rollout.backend is {rollout.backend}. Set "
-            "scale.training=environments: then this process samples, and workers hold the environments. vLLM has servers of its own "
+            f"scale.training=rollouts samples with hf on the workers, but rollout.backend is {rollout.backend}. Set "
+            "scale.training=environments, so that this process samples and workers hold the environments. vLLM has its own servers "
             "(vllm.servers)."
         )
     count = config.rl.prompts_per_step
@@ -54,10 +54,9 @@ def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
         1 < count <= rollout.prompts_per_batch and {"rl", "vote_sft"} & {*config.phases}
     ):
         raise ConfigError(
-            f"scale.engine={config.scale.engine} gives each worker a batch of prompts, and with rollout.prompts_per_batch="
-            f"{rollout.prompts_per_batch or 'null'} all {count} of a step are one batch, for one worker. Set it lower, for example to "
-            f"{max(1, count // 8)}: it decides which samples a seed gives, so a run keeps it wherever it runs. Or share "
-            "out the environments alone: scale.training=environments."
+            f"scale.engine={config.scale.engine} gives each worker one batch of prompts, but with "
+            f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
+            f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives), or set scale.training=environments."
         )
 
 
@@ -67,6 +66,6 @@ def check_shared_policy(config: SkillTTRLConfig) -> None:
     if remote or (config.skills is not None and config.skills.embedder == OPENAI):
         what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
         raise ConfigError(
-            f"scale.engine={config.scale.engine} shares out policies that workers load. {what} asks a model elsewhere, whose cost is recorded "
-            "and bounded by one process: leave out scale.engine."
+            f"scale.engine={config.scale.engine} distributes policies that workers load. {what} calls a remote model, whose cost "
+            "one process must count: leave out scale.engine."
         )

@@ -24,8 +24,8 @@ def check_dagger(config: SkillTTRLConfig) -> None:
     expert = find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
     if expert is None:
         raise ConfigError(
-            f"The phase dagger asks an expert at every state, and collect.agent={config.collect.agent} is a policy. Name a scripted agent, such "
-            "as expert."
+            f"The phase dagger asks an expert in every state, but collect.agent={config.collect.agent} is a policy. Name a scripted "
+            "agent, such as expert."
         )
     check_adviser(expert)
 
@@ -34,6 +34,6 @@ def check_dagger_backend(config: SkillTTRLConfig, backend: Backend) -> None:
     """Raise `ConfigError` where the policy is to be constrained in the phase dagger, and its backend cannot."""
     if config.dagger.structured_actions and not backend.supports_structured_outputs:
         raise ConfigError(
-            f"dagger.structured_actions needs a backend that can keep a completion to given texts; rollout.backend={config.rollout.backend} "
-            "cannot. Leave it out."
+            "dagger.structured_actions needs a backend that can restrict a completion to given texts; "
+            f"rollout.backend={config.rollout.backend} cannot. Leave it out."
         )

@@ -80,8 +80,8 @@ def load_checked(
             return config
         names = ", ".join(f"rl.{key}" for key in keys)
         notice(
-            f"rl.algorithm={config.rl.algorithm['type']} is another algorithm than the config's: where that states what its own algorithm has, "
-            f"the new one's values count: {names}. To choose otherwise, --set them."
+            f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, and its defaults replace those that the "
+            f"config sets for the old one: {names}. To choose otherwise, --set them."
         )
         return load_config(source, overrides, without=keys)
     except InvalidConfigError as error:
@@ -91,7 +91,7 @@ def load_checked(
 def check_ready(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` for a recipe that needs a part which is not there yet."""
     if config.requires:
-        raise ConfigError(f"The recipe {config.name!r} cannot run yet: it waits for {config.requires}.")
+        raise ConfigError(f"The config {config.name!r} cannot run: it requires {config.requires}.")
 
 
 def check_names(config: SkillTTRLConfig) -> None:
@@ -117,7 +117,8 @@ def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
     found = [phase for phase in config.phases if phase not in DATA_PHASES]
     if not found:
         raise ConfigError(
-            f"A run learns something: phases is {config.phases}. To collect and distill alone: skillttrl collect, skillttrl distill."
+            f"None of the phases trains: phases is {config.phases}. To only collect or distill: skillttrl collect, skillttrl "
+            "distill."
         )
     return found
 
@@ -152,12 +153,12 @@ def check_episodes(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where skills are to be distilled from episodes that nothing names, or thoughts asked for that have no place."""
     if config.agent.context_mode == "episode" and config.imitates and config.demonstrations.rationale == "openai":
         raise ConfigError(
-            "demonstrations.rationale=openai asks a teacher about single steps, and with agent.context_mode=episode whole episodes are imitated. "
-            "Set demonstrations.rationale to none, skill or aim, or agent.context_mode=conversation."
+            "demonstrations.rationale=openai needs single steps, but agent.context_mode=episode imitates whole episodes. Set "
+            "demonstrations.rationale to none, skill or aim, or agent.context_mode=conversation."
         )
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories is None:
         raise ConfigError(
-            "The phase distill needs episodes: put the phase collect before it, or name a file of them in demonstrations.trajectories."
+            "The phase distill needs episodes: add the phase collect before it, or name a file in demonstrations.trajectories."
         )
 
 
@@ -201,8 +202,8 @@ def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:
     longest = longest_series(tasks)
     if longest > config.agent.max_turns:
         raise ConfigError(
-            f"There are series of {longest} problems, but agent.max_turns is {config.agent.max_turns}: the last one would "
-            f"never be shown. Set agent.max_turns={longest}."
+            f"A series has up to {longest} problems, but agent.max_turns is {config.agent.max_turns}, so the last would never be "
+            f"shown. Set agent.max_turns={longest}."
         )
 
 
@@ -214,9 +215,9 @@ def check_states(config: SkillTTRLConfig, env: gymnasium.Env[Any, Any], task: Ta
         return
     if not names_states(env, task):
         raise ConfigError(
-            f"rl.algorithm={config.rl.algorithm['type']} compares steps from one exact state, and {config.env.id} does not name "
-            'its state (info["state"], see skill_ttrl.envs.state_digest). Use alfworld, webshop or an environment that does, or '
-            "rl.algorithm=gigpo, which compares observations."
+            f"rl.algorithm={config.rl.algorithm['type']} compares steps from the same exact state, but {config.env.id} does not "
+            'report its state (info["state"], see skill_ttrl.envs.state_digest). Use alfworld, webshop or another environment that '
+            "does, or rl.algorithm=gigpo, which compares observations."
         )
 
 
@@ -224,8 +225,8 @@ def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
     """Raise `ConfigError` where a step takes more tasks than there are to train on."""
     if config.rl.prompts_per_step > len(tasks):
         raise ConfigError(
-            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are {len(tasks)} tasks to train on. "
-            "Lower it, or give more tasks."
+            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are only {len(tasks)} training tasks. Lower it, or add "
+            "tasks."
         )
 
 

@@ -45,8 +45,8 @@ def with_epochs(config: SkillTTRLConfig) -> SkillTTRLConfig:
         return config
     if source is not None and source.path.startswith("hf:"):
         raise ConfigError(
-            f"rl.total_epochs={rl.total_epochs} needs the number of training tasks, found the hub's data set {source.path}, which a plan does not "
-            "fetch. Set rl.steps to epochs x problems / rl.prompts_per_step, and rl.total_epochs=null."
+            f"rl.total_epochs={rl.total_epochs} needs the number of training tasks, which is not known before the hub data set "
+            f"{source.path} is loaded. Set rl.steps to epochs x problems / rl.prompts_per_step, and rl.total_epochs=null."
         )
     tasks = len(training_tasks(config, resolve_env(config.env.id), source))
     steps = rl.total_epochs * max(1, tasks // rl.prompts_per_step)
@@ -84,7 +84,7 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     for key, value in brought.items():
         if key not in known:
             raise ConfigError(
-                f"The algorithm {name!r} has a default for rl.{key}, which no config has.{did_you_mean(key, known)}"
+                f"The algorithm {name!r} sets a default for rl.{key}, which is no setting.{did_you_mean(key, known)}"
             )
         own = getattr(rl, key)
         if key in stated:
@@ -98,7 +98,7 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
             setattr(rl, key, value)
         except ValidationError as error:
             said = " ".join(explain_problem(error.errors()[0], type(rl), shows_value=False))
-            raise ConfigError(f"The algorithm {name!r} has the default rl.{key}={value!r}: {said}") from None
+            raise ConfigError(f"The algorithm {name!r} sets the invalid default rl.{key}={value!r}: {said}") from None
     return config.model_copy(update={"rl": rl})
 
 
@@ -122,8 +122,10 @@ def overruled(config: SkillTTRLConfig) -> list[str]:
     if not brought:
         return []
     return [
-        f"rl.algorithm={name} brings {_listed(brought)}; the config states {_listed(stated)}, which stay. To have what it brings, leave "
-        "these keys out or --set them."
+        (
+            f"rl.algorithm={name} comes with {_listed(brought)}, but the config sets {_listed(stated)}, which wins. To use the "
+            "algorithm's values, leave these keys out or --set them."
+        )
     ]
 
 

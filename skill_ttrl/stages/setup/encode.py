@@ -151,7 +151,7 @@ def imitated_files(config: SkillTTRLConfig) -> Files:
     if config.demonstrations.trajectories is None:
         raise ConfigError(
             "The phase sft needs something to imitate (and dagger too): put the phase collect before it, name a file of episodes in "
-            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs show quickstart`)."
+            "demonstrations.trajectories, or demonstrations in sft.data.path (see `skillttrl configs quickstart`)."
         )
     return config.demonstrations.trajectories
 
@@ -180,9 +180,7 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
 
 
 def _changed(path: Path) -> RunFolderError:
-    return RunFolderError(
-        f"{path} does not hold the demonstrations that this run began with: it was changed. Put it back, or start a new run."
-    )
+    return RunFolderError(f"{path} has changed since this run started. Restore it, or start a new run.")
 
 
 def _is_message(found: object) -> bool:
@@ -210,13 +208,19 @@ def _encode_chats(
 def said_of(found: Coverage) -> str:
     """Describe the coverage of demonstrations in a line or two."""
     verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
-    never = f" Never done: {', '.join(found.never_done)}." if found.never_done else ""
+    never = f" Never shown: {', '.join(found.never_done)}." if found.never_done else ""
     if found.not_written:
-        never += f" {found.not_written:,} steps are left out: agent.observations cannot write what was done there, or before in their episode."
-    bare = f" {found.no_skill_fraction:.0%} of the prompts have no skills, the others {found.distinct_skill_blocks} different sets."
+        never += (
+            f" {found.not_written:,} steps are left out because agent.observations cannot write their action, or an earlier one of "
+            "the episode."
+        )
+    bare = (
+        f" {found.no_skill_fraction:.0%} of the prompts have no skills; the others have {found.distinct_skill_blocks} different "
+        "sets."
+    )
     return (
-        f"{found.examples:,} steps of {found.episodes:,} episodes are imitated, {found.won:,} of them won: {verbs}.{never}"
-        + (f"{bare} Most shown: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
+        f"Imitating {found.examples:,} steps of {found.episodes:,} episodes, {found.won:,} of them won: {verbs}.{never}"
+        + (f"{bare} Shown most often: {most_shown(found.skills_shown, found.examples)}." if found.skills_shown else "")
     )
 
 

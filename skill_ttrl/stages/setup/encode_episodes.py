@@ -168,6 +168,6 @@ def _grow(tokenizer: Any, steps: Sequence[Step], learnt: Sequence[Sequence[int] 
         if place + 1 < len(steps):
             begun, later = len(step.prompt_ids) + len(done), steps[place + 1].prompt_ids
             if later[:begun] != (*step.prompt_ids, *done):
-                raise ValueError(f"The prompt of step {place + 1} does not begin with all that came before it.")
+                raise ValueError(f"The prompt of step {place + 1} does not continue the previous prompt.")
             grown.see(later[begun:])
     return grown.example(prompt)

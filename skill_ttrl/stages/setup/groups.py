@@ -19,13 +19,13 @@ def check_groups(config: SkillTTRLConfig) -> None:
         return
     if rollout.n_votes_per_prompt == 1 and VOTED in (rl.reward, *rl.extra_rewards):
         raise ConfigError(
-            f"The reward {VOTED} needs votes, and rollout.n_votes_per_prompt is 1: a vote of one always agrees with itself, so nothing "
-            "could be learned. Raise it (TTRL: 64), or set another rl.reward."
+            f"The reward {VOTED} needs several votes, but rollout.n_votes_per_prompt is 1, and a single vote always agrees with "
+            "itself. Raise it (TTRL: 64), or set another rl.reward."
         )
     if "rl" in config.phases and rollout.n_samples_per_prompt == 1 and not _learns_from_one(config):
         raise ConfigError(
-            f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, and rollout.n_samples_per_prompt is 1: every advantage "
-            "would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
+            f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so every "
+            "advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
         )
 
 

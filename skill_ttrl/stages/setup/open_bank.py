@@ -65,8 +65,8 @@ def open_run_bank(
     first = starting_file(config) if version is None else SkillFile([])
     if version is not None and not is_bank(path):
         raise SkillBankError(
-            f"The run's skill bank is gone: there is none at {path}, and the run goes on from its version {version}. "
-            "Put the folder back, or start a new run."
+            f"The run's skill bank at {path} is missing; the run needs its version {version}. Restore the folder, or start a new "
+            "run."
         )
     notices = keep_edits(path, version or 0)
     if version is None:
@@ -93,23 +93,23 @@ def _open_shared(
     path = bank_path(config, folder.path)
     if version and not is_bank(path):
         raise SkillBankError(
-            f"The shared skill bank is gone: there is none at {path} (skills.bank), and the run goes on from its version {version}. "
-            "Put the folder back, or start a new run."
+            f"The shared skill bank at {path} (skills.bank) is missing; the run needs its version {version}. Restore the folder, or "
+            "start a new run."
         )
     run_id = read_run_json(folder.path).get("id", "")
     bank = SkillBank.from_config(config, path, writer=f"{folder.path.resolve().name}:{run_id}")
     try:
         if bank.version < (version or 0):
             raise SkillBankError(
-                f"The shared skill bank at {path} has version {bank.version}, and the run has seen its version {version}: it is another "
-                "bank, or an older copy of it. Put the bank back, or start a new run."
+                f"The shared skill bank at {path} is at version {bank.version}, but the run has seen version {version}: this is another "
+                "bank or an older copy. Restore the bank, or start a new run."
             )
         _ = bank.retriever
         notices = list(bank.notices)
         if not len(bank):
             notices.append(
-                f"The shared skill bank {path} has no skills yet. Import some (skillttrl skills import), or let a run add some: distill, evolve, "
-                "skills.extract_from_solutions, or a policy that writes them."
+                f"The shared skill bank {path} is empty. Import skills (skillttrl skills import), or let a run add some: distill, "
+                "evolve, skills.extract_from_solutions, or a policy that writes them."
             )
         return RunBank(config, bank, models or LLMEndpoints(), Exposure(exposure), notices)
     except BaseException:
@@ -148,9 +148,11 @@ def keep_edits(path: Path, version: int) -> list[str]:
     write_folder(copy, {name: (path / name).read_bytes() for name in (BANK_FILE, LOG_FILE)})
     said = ", ".join(f"{update.version} ({escape_terminal(update.reason)})" for update in edits[:5])
     return [
-        f"The run's skill bank was changed by others than the run: version {said}{' …' * (len(edits) > 5)}. The run goes on "
-        f"from its own version {version}, without that. The bank with these changes is kept at {copy}. To train with it, "
-        f"start a new run with skills.bank={copy}."
+        (
+            f"Something other than the run changed its skill bank: version {said}{' …' * (len(edits) > 5)}. The run continues from "
+            f"its own version {version}, without these changes; a copy with them is at {copy}. To train with it, start a new run "
+            f"with skills.bank={copy}."
+        )
     ]
 
 
@@ -202,7 +204,7 @@ def starting_file(config: SkillsConfig) -> SkillFile:
     is_document = config.bank.startswith(DOCUMENT)
     path = Path(config.bank.removeprefix(DOCUMENT))
     if not path.exists():
-        raise SkillBankError(f"skills.bank: there is nothing at {path}. Give a bank's folder or an exported file.")
+        raise SkillBankError(f"skills.bank: there is nothing at {path}. Name a bank's folder or an exported file.")
     if is_document:
         return read_file(path, "document")
     if path.is_dir() and not holds_skills(path):
@@ -217,5 +219,5 @@ def bank_version(state: Mapping[str, Any]) -> int | None:
     """The bank's version in a checkpoint's state."""
     found = state.get("bank_version")
     if found is not None and not isinstance(found, int):
-        raise RunFolderError(f"The checkpoint's bank_version is {found!r}, not a number. The checkpoint is damaged.")
+        raise RunFolderError(f"The checkpoint is damaged: its bank_version is {found!r}, not a number.")
     return found

@@ -62,18 +62,18 @@ def _as_long_as(folder: RunFolder, config: SkillTTRLConfig) -> SkillTTRLConfig:
     if asked <= done or "rl" not in config.phases:
         return config
     way = (
-        f"Train on from what it learned: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
+        f"To continue from its result: skillttrl rl {folder.path / 'config.yaml'} --policy {folder.path} --set "
         f"rl.steps={asked - done}"
     )
     if config.rl.lr_scheduler != "constant":
         raise RunFolderError(
-            f"{folder.path} was made for {done} steps and cannot go on to {asked}: rl.lr_scheduler={config.rl.lr_scheduler} has brought "
-            f"its learning rate down over {done}. {way}"
+            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: "
+            f"rl.lr_scheduler={config.rl.lr_scheduler} has already lowered its learning rate over {done}. {way}"
         )
     if "base_majority_ratio" in requires(config.vote.strategy, config.vote.options):
         raise RunFolderError(
-            f"{folder.path} was made for {done} steps and cannot go on to {asked}: vote.strategy={config.vote.strategy} asked the "
-            f"policy of its start about the prompts of {done} steps. {way}"
+            f"{folder.path} was planned for {done} steps and cannot be extended to {asked}: vote.strategy={config.vote.strategy} "
+            f"asked the initial policy about the prompts of {done} steps only. {way}"
         )
     return config.model_copy(update={"rl": config.rl.model_copy(update={"steps": done})})
 
@@ -90,7 +90,7 @@ def _as_it_is_now(
         return pin_revisions(take_revisions(config, folder.config))
     pinned = pin_revisions(config)
     folder.take_config(pinned, source)
-    progress.notice(f"Nothing was trained here yet, so the config is taken as it is now: {summarize_names(changed)}.")
+    progress.notice(f"Nothing was trained here yet, so the new config is used: {summarize_names(changed)}.")
     return pinned
 
 
@@ -98,8 +98,8 @@ def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, resume: Resum
     """Put the folder back to the checkpoint to resume from; without one, to its start."""
     checkpoint, skipped = newest(folder, resume)
     for text in skipped:
-        progress.notice(f"{text} It was passed over.", warning=True)
+        progress.notice(f"{text} It was skipped.", warning=True)
     state = restore_to_checkpoint(folder, checkpoint)
     if checkpoint is not None:
-        progress.notice(f"Going on from {checkpoint.path.name}.")
+        progress.notice(f"Continuing from {checkpoint.path.name}.")
     return ResumePoint(config, checkpoint, state)

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from skill_ttrl.llm.models.load import LoadedModel
 
 Notice = Callable[[str], None]
-_SPLITS = "A run trains on the split that env.train_split names, and is measured on that of env.eval_split."
+_SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
 
 @dataclass(frozen=True)

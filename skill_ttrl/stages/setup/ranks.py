@@ -34,14 +34,14 @@ def check_ranks(config: SkillTTRLConfig) -> None:
         return
     if ":" in device or device == "mps":
         raise ConfigError(
-            f"runtime.device is {device!r}, which names one device, but there are {ranks} ranks. Set it to cuda, cpu or auto: each "
-            "rank takes the GPU of its number."
+            f"runtime.device is {device!r}, a single device, but there are {ranks} ranks. Set it to cuda, cpu or auto: each rank "
+            "uses the GPU of its number."
         )
     backend = config.rollout.backend
     if how == "fsdp" and backend not in ("hf", "vllm"):
         raise ConfigError(
             f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
-            "Set runtime.parallel=ddp, or take hf or vllm."
+            "Set runtime.parallel=ddp, or use hf or vllm."
         )
 
 
@@ -49,7 +49,7 @@ def check_started(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where a run is to have several ranks and this process is alone: in Python nothing starts the others."""
     if (asked := config.runtime.nproc or 1) > 1 and not launched():
         raise ConfigError(
-            f"runtime.nproc asks for {asked} ranks, and this process is alone. Start the run with skillttrl train, or with torchrun; or set "
+            f"runtime.nproc is {asked}, but this process runs alone. Start the run with skillttrl train or torchrun, or set "
             "runtime.nproc=1."
         )
 
@@ -81,8 +81,8 @@ def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
     here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
     fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
     raise TooManyRanksError(
-        f"There are to be {ranks} ranks (runtime.nproc), which take a GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; "
-        "or take a smaller recipe (skillttrl configs list). A small model's ranks can share the CPU: --set runtime.device=cpu."
+        f"{ranks} ranks (runtime.nproc) need one GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; or "
+        "choose a smaller config (skillttrl configs). Ranks of a small model can share the CPU: --set runtime.device=cpu."
     )
 
 
@@ -93,8 +93,8 @@ def check_processes(ranks: int) -> None:
     needed, available = ranks * PROCESS_BYTES, free_memory()
     if needed > available:
         raise TooManyRanksError(
-            f"There are to be {ranks} ranks on the CPU (runtime.nproc). Without any model they take {needed / 1e9:.1f} GB of memory, and "
-            f"{available / 1e9:.1f} GB are free. Start fewer: --nproc {_fitting(available)}."
+            f"{ranks} ranks on the CPU (runtime.nproc) need {needed / 1000000000.0:.1f} GB of memory even without a model; "
+            f"{available / 1000000000.0:.1f} GB are free. Start fewer: --nproc {_fitting(available)}."
         )
 
 

@@ -83,8 +83,8 @@ def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Acceler
     _, found = _load(objects, config.model_copy(update={"model": named}), accelerator, None)
     if found.tokenizer.get_vocab() != objects["policy"].tokenizer.get_vocab():
         raise ModelError(
-            f"rl.critic.model={critic.model} has another vocabulary than the policy, whose tokens it would read. Name a model of the "
-            "same family, rl.critic.model=policy for a copy of the policy, or null for a head on it."
+            f"rl.critic.model={critic.model} has another vocabulary than the policy. Use a model of the same family, "
+            "rl.critic.model=policy for a copy of the policy, or null for a head on it."
         )
     return found
 

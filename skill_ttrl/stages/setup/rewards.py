@@ -63,8 +63,8 @@ def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Rew
     missing = [task.id for task in tasks if task.id not in meter.references]
     if missing:
         raise ConfigError(
-            f"{asked} needs a true answer for every training task; {len(missing)} of {len(tasks)} "
-            f"have none, first {missing[0]!r}. Use rl.reward=majority, or leave those tasks out."
+            f"{asked} needs a true answer for every training task; {len(missing)} of {len(tasks)} have none, first {missing[0]!r}. "
+            "Use rl.reward=majority, or remove those tasks."
         )
     return build_reward(name, meter.references)
 
@@ -76,8 +76,8 @@ def check_graded(task: Task, envs: EnvPool, asked: str, instead: str) -> None:
         env.reset(seed=task.seed, options=reset_options(task))
         graded = env.step("")[4].get("graded")
     except FAILURES as raised:
-        raise EnvError(f"{task.env_id} failed at task {task.id!r}: {failure(raised)}") from raised
+        raise EnvError(f"{task.env_id} failed on task {task.id!r}: {failure(raised)}") from raised
     if graded is False:
         raise ConfigError(
-            f"{asked}, but {task.env_id} cannot grade without true answers, which these tasks do not carry. {instead}"
+            f"{asked}, but {task.env_id} cannot grade without true answers, which these tasks lack. {instead}"
         )

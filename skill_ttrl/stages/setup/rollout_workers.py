@@ -177,7 +177,7 @@ class RolloutSetup:
         base = Path(self.config.model.path)
         if self.config.model.lora is not None and base.is_absolute() and not base.exists():
             raise ModelError(
-                f"There is no {base}. Workers read the base model of adapters there: use a folder that all nodes share."
+                f"{base} does not exist. Workers read the adapters' base model there: use a folder that all nodes share."
             )
 
     def _load(self) -> RolloutWorker:

@@ -102,8 +102,8 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     selection, source = training_selection(config), config.collect.agent
     if config.collect.epsilon:
         raise ConfigError(
-            f"collect.epsilon is for a scripted agent, but collect.agent={source} is a policy: it samples. Leave it at 0, and raise "
-            "rollout.temperature to see more of the tasks."
+            f"collect.epsilon works with scripted agents, but collect.agent={source} is a policy. Set it to 0; raise "
+            "rollout.temperature for more variety."
         )
     own = None if is_trained(source) else config.model_dump(mode="json")
     found = resolve_target(source, config=own)

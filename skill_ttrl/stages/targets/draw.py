@@ -92,13 +92,13 @@ def draw_samples(
     played = _kept_controls(folder, subject.config, tasks) if controls else Controls()
     if folder is not None and folder.complete and played is not None:
         rows = _read(folder)
-        progress.notice(f"All samples are in {folder.path} already: nothing is drawn.")
+        progress.notice(f"All samples are in {folder.path} already.")
         return DrawnSamples(tuple(rows), known, why, played)
     size = chunk if chunk is not None or folder is not None else 0
     most = plan_samples(tasks, draws, size, subject.config.rollout.max_batch_size)
     how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
     if len(most) == 1 and subject.config.scale.engine != LOCAL:
-        progress.notice("All problems are one chunk, which one worker samples. With --batch-size N there are more.")
+        progress.notice("All problems form one batch, which one worker samples. --batch-size N divides them.")
     with open_sampler(subject, tasks, progress, **how) as sampler:
         plan = plan_samples(sampler.fitting, draws, size, subject.config.rollout.max_batch_size)
         unknown = UnknownWords(sampler.tokenizer)
@@ -126,7 +126,9 @@ def _kept_controls(
     try:
         found = from_json(Controls, file.read_bytes())
     except ValidationError as error:
-        raise RunFolderError(f"{file} holds no controls: {first_problem(error)}. Remove the file.") from None
+        raise RunFolderError(
+            f"The controls in {file} cannot be read: {first_problem(error)}. Remove the file."
+        ) from None
     return found if list(found.asked) == config.eval.controls else None
 
 
@@ -166,7 +168,7 @@ def run_sampling_plan(
     if folder is not None:
         folder.note(lines=len(expected), facts=facts)
     if rows:
-        progress.notice(f"Going on after {len(rows)} of {len(expected)} lines of samples.")
+        progress.notice(f"Continuing after {len(rows)} of {len(expected)} lines of samples.")
     progress.start("sample", len(expected), "draw", len(rows))
     waiting: list[TaskSamples] = []
     unanswered: list[Group] = []
@@ -276,5 +278,5 @@ def _name_of(source: str, draw: str, task: Task) -> str:
 
 def _leaving(folder: SampleFolder | None, done: int, total: int) -> str:
     if folder is None:
-        return "Stopped, and nothing is kept. With --output DIR samples are kept as they are drawn."
-    return f"Stopped with {done} of {total} lines of samples drawn; they are kept in {folder.path}. {SAME}"
+        return "Stopped; nothing is saved. With --output DIR samples are saved as they are drawn."
+    return f"Stopped; {done} of {total} lines of samples are saved in {folder.path}. {SAME}"

@@ -42,7 +42,7 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
         raise RunFolderError(f"{output} exists already. Choose another --output.")
     adapters = (trained.weights / "adapter_config.json").is_file()
     if merged and not adapters:
-        raise ConfigError(f"{trained.weights} has no adapters to merge: its weights are whole. Leave out --merge-lora.")
+        raise ConfigError(f"{trained.weights} has no adapters to merge. Leave out --merge-lora.")
     building = output.with_name(f".{output.name}.partial")
     with wrap_os_errors("write", output):
         shutil.rmtree(building, ignore_errors=True)

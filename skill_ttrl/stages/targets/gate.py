@@ -50,8 +50,8 @@ def open_gate(
     skills = target.config.skills
     if skills is None:
         raise ConfigError(
-            f"{policy} knows no skills: its config has no skills section, so that no prompt would show the bank. Name a policy "
-            "that has one, or add it, e.g. --set skills.embedder=hash."
+            f"{policy} uses no skills (its config has no skills section), so it cannot test the bank. Name another policy, or add "
+            "the section, e.g. --gate-set skills.embedder=hash."
         )
     given = skills.gate or GateConfig()
     gate = given if tasks is None else given.model_copy(update={"tasks": tasks})
@@ -59,7 +59,7 @@ def open_gate(
         chosen = _tasks(target, gate)
         worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
         stack.callback(worker.close)
-        instead = "Name tasks with their true answers: --set skills.gate.data.path=FILE."
+        instead = "Name tasks with true answers: --gate-set skills.gate.data.path=FILE."
         check_graded(tasks_of["gate"][0], worker.envs, "The change is to pass a gate", instead)
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
         opened, seed = RunBank(skills, bank), derive_seed(target.config.seed, "gate")

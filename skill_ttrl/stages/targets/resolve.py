@@ -108,8 +108,7 @@ class EvalTarget:
         data = self.config.data
         if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
             raise ConfigError(
-                f"{self.name} is a plain model and has no problems of its own. Give --data FILE, or --config CONFIG to "
-                "evaluate it on the config's."
+                f"{self.name} is a plain model without problems of its own. Give --data FILE, or --config CONFIG to use the config's."
             )
         if data.eval is not None:
             return EvalDataset("", pinned_source(data.eval), "test")
@@ -123,11 +122,11 @@ class EvalTarget:
         It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
         if self.trained is None or self.remote:
-            return None, "what a plain model was trained on is not known here"
+            return None, "the training data of a plain model are not known"
         try:
             return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
         except (DataError, EnvError, TrustError) as error:
-            return None, f"what the run was trained on cannot be read any more ({error})"
+            return None, f"the run's training data can no longer be read ({error})"
 
     def fingerprint(self) -> str:
         """Return a text that identifies the weights: the same for the same weights and no others. For a remote model it is only its name.
@@ -173,7 +172,7 @@ def resolve_target(
         ModelError: there is no such model on the hub.
     """
     if not str(source).strip():
-        raise RunFolderError("No source was named. Give a run folder, a checkpoint, a model's folder or owner/name.")
+        raise RunFolderError("Name a policy: a run folder, a checkpoint, a model's folder or owner/name.")
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if is_remote(source):
         return _remote(str(source), now, config, tuple(overrides), use_bank)
@@ -182,7 +181,7 @@ def resolve_target(
     if is_trained(path):
         if config is not None:
             raise ConfigError(
-                f"{path} has the config of its run; --config is for a plain model. Change keys with --set."
+                f"{path} has the config of its run; --config is for plain models. Change settings with --set."
             )
         trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
@@ -218,7 +217,9 @@ def find_asked(
         found = resolve_target(source, overrides, config=config, use_bank=use_bank)
         return replace(found, config=with_env_defaults(found.config))
     if config is not None:
-        raise ConfigError(f"{source} has the config of its run; --config is for a plain model. Change keys with --set.")
+        raise ConfigError(
+            f"{source} has the config of its run; --config is for plain models. Change settings with --set."
+        )
     return find_trained(source, overrides)
 
 
@@ -241,8 +242,8 @@ def _remote(
     asked.requires = None
     if asked.endpoints.policy is None:
         raise ConfigError(
-            f"{source} is the model behind endpoints.policy, and the config names none. Give {REMOTE}:MODEL, with "
-            "--set endpoints.policy.base_url=... where it is not OpenAI's own, or a --config that has the section."
+            f"{source} stands for the model of endpoints.policy, which the config lacks. Write {REMOTE}:MODEL (with --set "
+            "endpoints.policy.base_url=... unless it is OpenAI's), or give a --config with that section."
         )
     return EvalTarget(
         asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
@@ -263,8 +264,8 @@ def _command(
     asked.requires = None
     if asked.command is None:
         raise ConfigError(
-            f"{source} is the program of command.argv, and the config names none. Give '{COMMAND}:PROGRAM ARGUMENTS', or a --config that "
-            "has the section."
+            f"{source} stands for the program of command.argv, which the config lacks. Write '{COMMAND}:PROGRAM ARGUMENTS', or give "
+            "a --config with that section."
         )
     name = shlex.join(asked.command.argv)
     return EvalTarget(name, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
@@ -290,13 +291,13 @@ def is_hub_name(path: Path) -> bool:
 def _nothing_at(path: Path) -> RunFolderError:
     if path.exists() and is_stored(path):
         return RunFolderError(
-            f"{path} is neither a run nor a model. If it holds samples, `skillttrl vote` votes on them; if it holds problems, "
-            "name the policy to evaluate on them, and give them with --data."
+            f"{path} is neither a run nor a model. For samples use `skillttrl vote`; for problems name a policy and pass them with "
+            "--data."
         )
     there = "" if path.exists() else " (there is nothing)"
     return RunFolderError(
-        f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. Runs are made "
-        "by `skillttrl train`; list yours with: skillttrl runs list. A hub model is written owner/name."
+        f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. `skillttrl train` "
+        "makes runs; list yours with: skillttrl inspect runs. A hub model is written OWNER/NAME."
     )
 
 

@@ -44,6 +44,6 @@ def open_rollouts(
         tasks: dict[str, Task] = {}
         for task in (task for part in fitting.values() for task in part):
             if tasks.setdefault(task.id, task) != task:
-                raise DataError(f"Two different tasks have the id {task.id!r}. Ids are unique over all splits.")
+                raise DataError(f"Two tasks have the id {task.id!r}. Ids must be unique over all splits.")
         rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
         yield rollouts, {name: items_of(part) for name, part in fitting.items()}

@@ -232,7 +232,7 @@ class PolicySetup:
         for path in self.needs:
             if not path.exists():
                 raise RunFolderError(
-                    f"There is no {path}. Workers read the policy and its bank where this command does: use a folder that all nodes share."
+                    f"{path} does not exist. Workers read the policy and its bank from the same path: use a folder that all nodes share."
                 )
         make_envs(config, [task for tasks in self.problems.values() for task in tasks]).close()
 
@@ -254,6 +254,6 @@ def _paraphraser(worker: RolloutWorker, problems: Problems) -> Callable[[Sequenc
     """
     if silent := unstated([task for tasks in problems.values() for task in tasks]):
         raise ConfigError(
-            f"A paraphrase was asked, but {len(silent)} tasks do not state their question, first {silent[0]!r}."
+            f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
         )
     return make_paraphraser(worker)

@@ -114,7 +114,7 @@ def _from_trajectories(path: Path) -> SampleSet:
         _refuse_unsound(sample, where)
         rollouts[place][trajectory.task.id].append((trajectory.task, sample))
     if not rollouts:
-        raise DataError(f"{path} holds no samples. At least one is needed.")
+        raise DataError(f"{path} holds no samples.")
     references = _references(path.parent, notes)
     visits = []
     for tasks in rollouts.values():
@@ -139,7 +139,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
             source = source.model_copy(update={"revision": data_revision(source)})
         tasks = training_tasks(config, resolve_env(config.env.id), source)
     except (ConfigError, DataError, EnvError, TrustError) as error:
-        notes.append(f"The run's training problems cannot be read, so there are no true answers: {error}")
+        notes.append(f"True answers are missing because the run's training problems cannot be read: {error}")
         return {}
     return {task.id: task.ground_truth for task in tasks if task.ground_truth is not None}
 

@@ -71,8 +71,8 @@ class PolicySource(Protocol):
 
 
 FIRST_TURN = (
-    "In {env} episodes have several turns. This is the first one, with the question as what is seen; no possible actions were "
-    "listed and nothing was played. Watch a whole episode: skillttrl envs play {env} --policy RUN."
+    "Episodes in {env} have several turns. This is the first turn, with your question as the observation and without listed "
+    "actions. To watch a whole episode: skillttrl envs play {env} --policy RUN."
 )
 
 
@@ -134,15 +134,15 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> TrainedPoli
     if RunFolder.exists(path):
         checkpoint, _ = newest(RunFolder.open(path, lock=False))
         if checkpoint is None:
-            raise RunFolderError(f"{path} has no checkpoint yet: nothing was trained in it so far.")
+            raise RunFolderError(f"{path} has no checkpoint yet.")
         return TrainedPolicy(load_config(path / "config.yaml", overrides), checkpoint.path, path)
     run = path.resolve().parent.parent
     if path.is_dir() and (path / "manifest.json").is_file() and RunFolder.exists(run):
         verify(path)
         return TrainedPolicy(load_config(run / "config.yaml", overrides), path, run)
     raise RunFolderError(
-        f"{path} is neither a run folder nor a checkpoint of one. Runs are made by `skillttrl train`; "
-        "list yours with: skillttrl runs list."
+        f"{path} is neither a run folder nor a checkpoint of one. `skillttrl train` makes runs; list yours with: skillttrl "
+        "inspect runs."
     )
 
 
@@ -174,7 +174,7 @@ def ask(
         EnvError: the environment failed.
     """
     if not question.strip():
-        raise ConfigError("The question is empty. Ask something.")
+        raise ConfigError("The question is empty.")
     if replace_surrogates(question) != question:
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     if temperature is None:

@@ -121,9 +121,7 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
         gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]
         bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
     except (AttributeError, TypeError, ValueError) as error:  # a ValidationError is a ValueError
-        raise CheckpointError(
-            f"What the checkpoint holds of the gate cannot be read ({error}). It is damaged."
-        ) from None
+        raise CheckpointError(f"The checkpoint is damaged: its gate state cannot be read ({error}).") from None
     return gate
 
 
@@ -192,9 +190,7 @@ def _recheck(run: Run, gate: BankGate, bank: RunBank, step: int, seed: int) -> d
         bank.bank.rollback(version, reason=f"gate: rollback to {version}")
         bank.start_draft()
         if pending:
-            run.warn(
-                f"{len(pending)} updates that the gate had not decided on were dropped with a rollback of the bank."
-            )
+            run.warn(f"The rollback also dropped {len(pending)} updates that the gate had not decided on.")
     _record(run, step, "recheck", (now.version, earlier.version), changes, outcome)
     return {"gate/rolled_back": float(outcome.decision.accept), "gate/recheck_difference": outcome.decision.difference}
 
@@ -209,8 +205,7 @@ def _record(
     run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
     done = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
     run.progress.notice(
-        f"gate: after step {step + 1} {len(changes)} changes of the bank {done} on {found.n} of {outcome.tasks} tasks: "
-        f"{found.reason}."
+        f"gate, after step {step + 1}: {done} {len(changes)} bank changes on {found.n} of {outcome.tasks} tasks: {found.reason}."
     )
 
 

@@ -108,7 +108,7 @@ class RolloutWorker:
         """The skills of a document, searched as those of the present bank."""
         if self.config.skills is None:
             raise ConfigError(
-                "agent.document_as=bank needs a skills section: it says how the bank is searched and shown."
+                "agent.document_as=bank needs a skills section, which says how the bank is searched and shown."
             )
         snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
         if self.agent.bank is not None:
@@ -245,9 +245,8 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
     whole, bare = (_shortest_prompt(each, backend) for each in (agent, agent.with_document("")))
     if whole > max_prompt_tokens:
         raise DocumentError(
-            f"The skill document has {whole - bare} tokens. It may have {max(0, max_prompt_tokens - bare)}: prompts have at most "
-            f"{max_prompt_tokens} tokens (data.max_prompt_tokens), and {bare} are taken by the shortest prompt without it. Shorten "
-            "the document, or raise data.max_prompt_tokens."
+            f"The skill document has {whole - bare} tokens, and only {max(0, max_prompt_tokens - bare)} fit: data.max_prompt_tokens "
+            f"is {max_prompt_tokens}, and the shortest prompt takes {bare}. Shorten the document, or raise data.max_prompt_tokens."
         )
 
 

@@ -23,7 +23,7 @@ from skill_ttrl.types import Group
 EVOLVE_LOG = "evolve.jsonl"
 """In a run's folder: what each look found, and what came of it."""
 TROUBLE = "A teacher that evolves skills gave no usable answer"
-UNPAID = "The budget for language models is spent: no skill evolves any more."
+UNPAID = "The budget for language models is spent, so skills no longer evolve."
 UNUSABLE = "Some of what the teacher drafted from failures was left out"
 """Begin the warnings of these; each is given once."""
 UNTYPED = "any"
@@ -43,8 +43,8 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, tr
         return None
     if transductive:
         raise ConfigError(
-            "evolve learns from success on the training tasks, and this run is measured on the very same tasks. "
-            "Give it tasks of its own to be measured on (data.eval), or leave out the evolve section."
+            "evolve learns from success on the training tasks, and this run evaluates on the same tasks. Give it separate "
+            "evaluation tasks (data.eval), or leave out the evolve section."
         )
     teacher = make_teacher(config.teacher, models=bank.models)
     saved = state.get("evolve", {})
@@ -60,7 +60,7 @@ def make_evolver(components: TrainingComponents, state: Mapping[str, Any], *, tr
         )
         return Evolver(config, teacher, tracker, [str(each) for each in saved.get("retired", [])])
     except (AttributeError, TypeError, ValueError) as error:
-        raise CheckpointError(f"What the checkpoint holds of evolve cannot be read ({error}). It is damaged.") from None
+        raise CheckpointError(f"The checkpoint is damaged: its evolve state cannot be read ({error}).") from None
 
 
 def warn_if_never(run: Run) -> None:
@@ -68,8 +68,8 @@ def warn_if_never(run: Run) -> None:
     config, steps = run.config.evolve, run.config.rl.steps
     if config is not None and config.every > steps:
         run.warn(
-            f"No skill evolves in this run: evolve.every ({config.every}) is more than rl.steps ({steps}), so that no look at "
-            "success is ever due. Lower evolve.every, raise rl.steps, or leave out the evolve section."
+            f"No skill evolves in this run because evolve.every ({config.every}) exceeds rl.steps ({steps}). Lower evolve.every, "
+            "raise rl.steps, or leave out the evolve section."
         )
 
 
@@ -110,8 +110,10 @@ def evolve(
         run.warn(f"{UNPAID} {error}", once=UNPAID)
     except EndpointError as error:
         raise EndpointError(
-            f"{error} The bank is as it was before this look. The same command with --resume auto goes on from the newest "
-            "checkpoint; with skills.on_failure=skip, or heuristic, a new run gets over it.",
+            (
+                f"{error} The bank is unchanged since the previous evolution. The same command with --resume auto continues from the "
+                "newest checkpoint; a new run with skills.on_failure=skip or heuristic continues without the model."
+            ),
             error.kind,
         ) from None
     if found.changes:
@@ -157,9 +159,9 @@ def _tell(run: Run, step: int, selection: FailureSelection, found: Admitted, res
         worst = selection.below[0]
         more = f" and {len(selection.below) - 1} more" if len(selection.below) > 1 else ""
         run.progress.notice(
-            f"evolve: after step {step + 1} success is {selection.success[worst]:.2f} at {worst or UNTYPED}{more}, below "
-            f"{run.config.evolve.threshold if run.config.evolve else 0:g}; of {len(selection.failures)} failures came "
-            f"{found.count('add')} new skills and {found.count('replace')} better texts, {found.count('evict')} were retired."
+            f"evolve, after step {step + 1}: success is {selection.success[worst]:.2f} at {worst or UNTYPED}{more}, below "
+            f"{run.config.evolve.threshold if run.config.evolve else 0:g}; {len(selection.failures)} failures gave "
+            f"{found.count('add')} new and {found.count('replace')} improved skills, {found.count('evict')} were evicted."
         )
     if result.failed:
         run.warn(f"{TROUBLE} ({result.failed} of {result.requests} requests): see {EVOLVE_LOG}.", once=TROUBLE)

@@ -46,7 +46,7 @@ def warn_of_undecided_answers(warn: WarningLog, where: str, groups: Sequence[Gro
     """Warn once of many undecided answers: votes for them are split although they may be equal."""
     found = given_up(answer for group in groups for answer in group.answers)
     if found.many:
-        text = f"{GIVEN_UP} ({where}): {found} The figure is undecided_answers; see docs/answers.md."
+        text = f"{GIVEN_UP} ({where}): {found} Metric: undecided_answers; see docs/answers.md."
         warn(text, once=GIVEN_UP)
 
 
@@ -117,9 +117,7 @@ class Run:
             done[label] = found
             self.progress.finish(f"evaluate {label}")
             if found.failed:
-                self.warn(
-                    f"In the evaluation {label!r} {found.failed:.1%} of the rollouts failed; they count as wrong."
-                )
+                self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
         return done[label]
 
     def _keep(self, label: str, rows: Sequence[TaskSamples]) -> None:

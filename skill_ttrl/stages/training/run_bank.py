@@ -33,7 +33,7 @@ REPORTED = {
     "evolved": "evolved",
 }
 """Counts of a merge that are figures of its step."""
-UNPAID = "The budget for language models is spent: the winners of this step change nothing in the bank."
+UNPAID = "The budget for language models is spent, so this step's winners do not change the bank."
 """Begins the warning of it."""
 Warn = Callable[..., None]
 """Says a text; `once`: how an earlier one must begin for this one not to be said (`Run.warn`)."""
@@ -180,8 +180,10 @@ class RunBank:
             warn(f"{UNPAID} {error}", once=UNPAID)
         except EndpointError as error:
             raise EndpointError(
-                f"{error} The bank is as it was before this step. The same command with --resume auto goes on from the newest "
-                "checkpoint; with skills.on_failure=skip, or heuristic, a new run gets over it.",
+                (
+                    f"{error} The bank is unchanged since the previous step. The same command with --resume auto continues from the newest "
+                    "checkpoint; a new run with skills.on_failure=skip or heuristic continues without the model."
+                ),
                 error.kind,
             ) from None
         if changes:
@@ -190,7 +192,7 @@ class RunBank:
             self.apply(changes, reason="merge", evidence=evidence, round=step, samples=samples)
         trouble = report.trouble()
         if report.error and trouble:
-            warn(f"{trouble} The figures are skills_merge_failed and skills_merge_fallback.", once=TROUBLE)
+            warn(f"{trouble} Metrics: skills_merge_failed, skills_merge_fallback.", once=TROUBLE)
         figures = {f"skills_{name}": float(getattr(report, counted)) for name, counted in REPORTED.items()}
         figures["skills_rejected"] = float(len(report.skipped))
         if OPENAI in (self.config.merger, self.config.extractor):
@@ -213,8 +215,8 @@ class RunBank:
             return ""
         theirs = ", ".join(sorted({escape_terminal(each.task_type) for each in lost}))
         return (
-            f"{len(lost)} of {len(self.bank)} skills in the bank are for types of task that this run has none of ({theirs}): no prompt "
-            f"shows them. Its own types: {', '.join(sorted(kinds))}. skills.type_names says what the bank calls them."
+            f"{len(lost)} of {len(self.bank)} skills in the bank are for task types that this run does not have ({theirs}), so no "
+            f"prompt shows them. Its types: {', '.join(sorted(kinds))}. skills.type_names maps the bank's names."
         )
 
     def _named_type(self, kind: str) -> str:

@@ -21,7 +21,7 @@ from skill_ttrl.types import Group, Task, VoteResult, derive_seed, equal_rewards
 from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import OVERLONG
 
-TOO_FEW = "Dynamic sampling found too few groups whose rewards differ"
+TOO_FEW = "Dynamic sampling found too few groups with different rewards"
 """Begins the warning of it, which a run gives once."""
 
 
@@ -96,9 +96,9 @@ def _say_too_few(run: Run, step: int, rounds: int, found: StepSamples) -> None:
     )
     if rl.dynamic_sampling and rl.dynamic_sampling.when_exhausted == "raise":
         raise TrainingError(
-            f"{text} The steps before it are saved. Take other tasks, or rl.dynamic_sampling.when_exhausted=continue."
+            f"{text} The steps before it are saved. Use other tasks, or rl.dynamic_sampling.when_exhausted=continue."
         )
-    run.warn(f"{text} The step learns from those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
+    run.warn(f"{text} The step trains on those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
 
 
 def sample_round(
@@ -208,5 +208,5 @@ def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
     """
     if refuse_failure(groups):
         run.warn(
-            f"Some rollouts fail in {groups[0].task.env_id}: the figure is failed_rollouts, each error is in trajectories.jsonl."
+            f"Some rollouts failed in {groups[0].task.env_id}: metric failed_rollouts; trajectories.jsonl has each error."
         )

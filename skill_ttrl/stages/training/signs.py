@@ -56,8 +56,8 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
         found["No step changed the weights"] = f"in {steps_of(len(rows))}: {_why_idle(rows)}"
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
-            f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the asked form. See "
-            "steps[].parse_error in trajectories.jsonl; more cold start helps, or another agent.action_parser."
+            f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
+            "steps[].parse_error in trajectories.jsonl; a longer cold start helps, or another agent.action_parser."
         )
     return {start: f"{start} {rest}" for start, rest in found.items()}
 
@@ -70,9 +70,9 @@ def late_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     found = early_signs(rows, answers=answers)
     if len(agreement) > 1 and right and ended - begun >= RISE and mean(right[-third:]) < NEVER_TRUE:
         found["Agreement rose"] = (
-            f"Agreement rose from {begun:.2f} to {ended:.2f} while {mean(right[-third:]):.1%} of the latest votes were true "
-            "(measured, never used): the policy learns to agree on wrong answers. It does not know these problems: try a longer "
-            "cold start or easier problems; see docs/voting.md."
+            f"Agreement rose from {begun:.2f} to {ended:.2f}, but only {mean(right[-third:]):.1%} of the latest votes were correct "
+            "(diagnostic only): the policy learns to agree on wrong answers. Use a longer cold start or easier problems; see "
+            "docs/voting.md."
         )
     return found
 
@@ -90,10 +90,10 @@ def _learned(row: Mapping[str, Any]) -> bool:
 def _why_uniform(rows: Rows) -> str:
     cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0])
     if mean(_figures(rows, "reward")) > 0.5:
-        return "The policy does as well as this reward can tell; harder tasks would show differences."
+        return "The policy already gets all of this reward; harder tasks would show differences."
     if cut_off >= CUT_OFF:
-        return f"{cut_off:.0%} of the completions were cut off before their end: raise rollout.max_new_tokens."
-    return "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or begin with easier tasks."
+        return f"{cut_off:.0%} of the completions were truncated: raise rollout.max_new_tokens."
+    return "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
 
 
 def _idle(row: Mapping[str, Any]) -> bool:
@@ -104,11 +104,11 @@ def _idle(row: Mapping[str, Any]) -> bool:
 def _why_idle(rows: Rows) -> str:
     if mean(_figures(rows, "filtered_overlong") or [0.0]) == 1.0:
         return (
-            "every response was cut off, and rl.overlong.filter leaves such out of the loss. Raise rollout.max_new_tokens, or set "
-            "rl.overlong.filter=false."
+            "every response was truncated, and rl.overlong.filter removes those from the loss. Raise rollout.max_new_tokens, or "
+            "set rl.overlong.filter=false."
         )
     return (
-        "rewards differed, and every advantage was 0 all the same. Look at the options of rl.algorithm, and at advantages in "
+        "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in "
         "trajectories.jsonl: skillttrl inspect RUN --loss."
     )
 
@@ -152,8 +152,8 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
         if change[1] >= 0:
             return None
         return (
-            f"The skill bank makes the votes agree on wrong answers: {more}, but {votes['majority']:.2f} of the winners are right with it "
-            f"and {votes['majority_no_skills']:.2f} without it (measured, never used). Look for the skill that is wrong: skillttrl inspect "
+            f"The skill bank makes the votes agree on wrong answers: {more}, but {votes['majority']:.2f} of the winners are correct "
+            f"with it and {votes['majority_no_skills']:.2f} without it (diagnostic only). Find the wrong skill: skillttrl inspect "
             "RUN/bank."
         )
     if (
@@ -162,6 +162,7 @@ def bank_warning(votes: dict[str, float], change: Interval | None) -> str | None
     ):
         return None
     return (
-        f"The skill bank decides the votes: {votes['other_winners']:.0%} of the problems have another winner with it than without it, and "
-        f"{more}. Nothing here tells which winners are right: give data.eval some true answers, or look at a few."
+        f"The skill bank decides the votes: {votes['other_winners']:.0%} of the problems have another winner with it than "
+        f"without it, and {more}. No labels tell which winners are correct: give data.eval some true answers, or check a few by "
+        "hand."
     )

@@ -40,7 +40,7 @@ def stopped_by(rows: Rows, config: RLConfig, finished: int) -> str | None:
     stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
     if stop is None or stop == config.steps:  # it ended by itself
         return None
-    return f"The stopping rule {config.stop_rule} ended the reinforcement after {stop} of {config.steps} steps."
+    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps."
 
 
 def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:
@@ -59,7 +59,7 @@ def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | N
         return None
     found = "All updates" if every else f"The last {in_a_row} updates (run.max_skipped_updates={limit})"
     return TrainingError(
-        f"{found} of the phase {phase} were left out, because loss or gradient was not finite: nothing is learned. Look at the "
+        f"{found} of the phase {phase} were skipped because loss or gradient was not finite, so nothing is learned. Check the "
         f"loss, the learning rate and runtime.precision (docs/learner.md). Everything so far is saved in {run.folder.path}."
     )
 
@@ -87,8 +87,10 @@ def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | Non
                 f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
             )
         run.warn(
-            f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {state.phase}: {what}. The figure is "
-            "skipped_updates.",
+            (
+                f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {state.phase}: {what}. Metric: "
+                "skipped_updates."
+            ),
             once=LEFT_OUT,
         )
     return skipped_too_often(run, state.phase, ended=False)

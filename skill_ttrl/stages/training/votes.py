@@ -30,7 +30,7 @@ def check_vote(config: SkillTTRLConfig) -> str:
     if "views" in wanted:
         if config.rollout.n_votes_per_prompt % 2:
             raise ConfigError(
-                f"vote.strategy={section.strategy} asks each question in two wordings, half of the votes each, but "
+                f"vote.strategy={section.strategy} asks each question in two wordings with half of the votes each, but "
                 f"rollout.n_votes_per_prompt is {config.rollout.n_votes_per_prompt}. Make it even."
             )
         check_paraphrase(config)
@@ -63,8 +63,8 @@ class VoteManager:
         if "views" in self._requires:
             if silent := unstated(tasks):
                 raise ConfigError(
-                    f"vote.strategy={config.vote.strategy} asks each question in two wordings, but {len(silent)} of "
-                    f"{len(tasks)} tasks do not state theirs, first {silent[0]!r}. Use another strategy."
+                    f"vote.strategy={config.vote.strategy} rephrases each question, but {len(silent)} of {len(tasks)} tasks have no "
+                    f"question text, first {silent[0]!r}. Use another strategy."
                 )
             half = rollout_fn(config.rollout.n_votes_per_prompt // 2)
             self.rollout = with_paraphrases(half, make_paraphraser(worker))

@@ -77,9 +77,9 @@ def test_one_that_is_too_long_says_how_long_it_may_be(tmp_path: Path, more: dict
     worker = RolloutWorker(
         made, ScriptedBackend(["x"]), make_agent(made, ScriptedBackend(["x"])), EnvPool(lambda: make_env("math"))
     )
-    with pytest.raises(DocumentError, match=r"has 701 tokens\. It may have (\d+): .* 600 tokens") as raised:
+    with pytest.raises(DocumentError, match=r"has 701 tokens, and only (\d+) fit: .* 600") as raised:
         worker.with_document("x" * 700)
-    room = int(str(raised.value).split("It may have ")[1].split(":")[0])
+    room = int(str(raised.value).split("only ")[1].split(" fit")[0])
     fitting = worker.with_document("x" * (room - 1))
     prompt = fitting.agent.prompt(AgentInput("?", task="?"))
     assert worker.backend.count(prompt.messages) == 600 and prompt.fits in (None, True)

@@ -178,11 +178,11 @@ def test_what_is_no_form_is_refused(wrong: str) -> None:
 def test_what_a_form_gives_is_looked_at() -> None:
     text, made, broken = named("NO_TEXT"), named("NO_ACTIONS"), named("BROKEN")
     assert text and made and made.actions and broken and broken.actions
-    with pytest.raises(ConfigError, match="gave int where the text"):
+    with pytest.raises(ConfigError, match="returned int instead of a text"):
         text.observe(SCENE)
-    with pytest.raises(ConfigError, match="gave dict where FormActions"):
+    with pytest.raises(ConfigError, match="returned dict instead of FormActions"):
         made.actions(SCENE)
-    for name, said in (("TWO_SLOTS", "'ask <it>' reads as a place"), ("NOT_LAST", "at its end")):
+    for name, said in (("TWO_SLOTS", "'ask <it>' looks like a slot"), ("NOT_LAST", "at its end")):
         form = named(name)
         with pytest.raises(ConfigError, match=said):
             assert form and form.actions and form.actions(SCENE)

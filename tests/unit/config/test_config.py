@@ -257,7 +257,7 @@ def test_an_override_is_read_by_the_same_rules(text: str) -> None:
 def test_missing_file_and_unknown_recipe_say_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"No config file at .*nothing\.yaml"):
         load_config(tmp_path / "nothing.yaml")
-    with pytest.raises(ConfigError, match=r"Unknown recipe 'quickstrat'.*skillttrl configs list"):
+    with pytest.raises(ConfigError, match=r"Unknown recipe 'quickstrat'.*skillttrl configs"):
         load_config("quickstrat")
 
 

@@ -92,7 +92,7 @@ def test_the_config_passes_the_checks_and_a_dry_run_names_what_is_not_here(
     config = load_checked(NAME, changes)
     found = plan(config)
     gpus, *others = [each for each in found.obstacles if not each.startswith("The model Qwen/Qwen2.5-Math-1.5B is no")]
-    assert found.exit_code == 5 and "8 ranks (runtime.nproc), which take a GPU each" in gpus
+    assert found.exit_code == 5 and "8 ranks (runtime.nproc) need one GPU each" in gpus
     if changes:
         assert others == []
     else:

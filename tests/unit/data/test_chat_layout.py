@@ -125,7 +125,7 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
     pinned = source.model_copy(update={"revision": data_revision(source)})
     assert data_revision(pinned) == pinned.revision and str(pinned.revision).startswith("sha256:")
     write(second, row(0, "c?", "4"))
-    with pytest.raises(DataError, match="is not the file this run was made with"):
+    with pytest.raises(DataError, match="has changed since this run started"):
         data_revision(pinned)
 
 

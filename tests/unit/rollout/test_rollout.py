@@ -270,7 +270,7 @@ class Failing(Recording):
 
 @pytest.mark.parametrize("schedule", ["sync", "async"])
 def test_a_backend_of_ones_own_that_raises_is_named_with_its_tasks(schedule: Schedule) -> None:
-    words = r"The backend .*test_rollout:Failing failed at task 'g[12]'.*: RuntimeError: out of tea"
+    words = r"The backend .*test_rollout:Failing failed on task 'g[12]'.*: RuntimeError: out of tea"
     with pytest.raises(ExtensionError, match=words):
         play(Guess, [guess(1), guess(2)], 2, Failing(["1"]), schedule=schedule)
 

@@ -67,7 +67,7 @@ def test_records_in_memory_are_kept_beside_the_run_and_pinned(tiny_yaml: Path, t
     trainer = SkillTTRLTrainer(load_config(tiny_yaml, ["sft.steps=4"]), tmp_path / "run")
     trainer.train(records)
     assert len((tmp_path / "run-data" / "train.jsonl").read_text().splitlines()) == 6
-    with pytest.raises(DataError, match="is not the file this run was made with"):
+    with pytest.raises(DataError, match="has changed since this run started"):
         trainer.train(records[:5], resume="auto")
 
 
@@ -134,5 +134,5 @@ def test_an_evaluation_refuses_a_file_that_is_not_the_runs(tiny_yaml: Path, tmp_
     train.run(load_config(tiny_yaml, settings), tmp_path / "run")
     assert evaluate.run(tmp_path / "run").problems == 1
     problems.write_text('{"prompt": "Compute 50+22.", "answer": "72"}\n')
-    with pytest.raises(DataError, match="is not the file this run was made with"):
+    with pytest.raises(DataError, match="has changed since this run started"):
         evaluate.run(tmp_path / "run")

@@ -68,7 +68,7 @@ def test_a_step_counts_them_and_a_run_warns_once() -> None:
         == warn.texts
         == [
             "Answers that could not be read (step 1): 2 of 3 different answers were given up (undecided 2): each equals its own "
-            "text only. The figure is undecided_answers; see docs/answers.md."
+            "text only. Metric: undecided_answers; see docs/answers.md."
         ]
     )
     resumed = WarningLog(heard, list(warn.texts))

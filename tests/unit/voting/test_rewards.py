@@ -96,7 +96,7 @@ def test_a_reward_of_ones_own_that_gives_no_numbers(own: str, function: str) -> 
 
 @pytest.mark.parametrize(("function", "said"), [("raises", "ZeroDivisionError: division"), ("leaves", "SystemExit: 0")])
 def test_a_reward_of_ones_own_that_raises_is_named_with_its_task(own: str, function: str, said: str) -> None:
-    with pytest.raises(ExtensionError, match=rf"{own}:{function}' failed at task 't': {said}") as raised:
+    with pytest.raises(ExtensionError, match=rf"{own}:{function}' failed on task 't': {said}") as raised:
         rewards(f"{own}:{function}", group(["1", "2"]))
     assert type(raised.value.__cause__).__name__ == said.partition(":")[0], "--debug shows where"
 

@@ -346,7 +346,7 @@ def test_a_player_of_another_environment_is_named_with_those_it_plays() -> None:
         "first",
         "constant",
     }
-    with pytest.raises(EnvError, match=f"no rule for SkillTTRL/Math-v0; there is one for {WEBSHOP_ENV_ID}"):
+    with pytest.raises(EnvError, match=f"SkillTTRL/Math-v0 has no rule; .* {WEBSHOP_ENV_ID}"):
         make_scripted_agent("rule", "SkillTTRL/Math-v0")
     with pytest.raises(ConfigError, match="Did you mean 'rule'"):
         make_scripted_agent("rul", WEBSHOP_ENV_ID)

@@ -221,4 +221,4 @@ def test_a_spent_budget_is_raised_and_only_what_is_kept_continues() -> None:
     assert when_spent(f"3 lines are kept. {SAME}") == (
         f"3 lines are kept. {raised}, then run the same command again: it continues."
     )
-    assert when_spent("Stopped, and nothing is kept.") == f"Stopped, and nothing is kept. {raised}."
+    assert when_spent("nothing is saved") == f"nothing is saved {raised}."

@@ -39,7 +39,7 @@ def context(*settings: str, device: str = "cpu", trains: bool = True, weights: P
 
 def test_without_vllm_the_set_that_holds_it_is_named_and_no_model_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch)
-    with pytest.raises(MissingDependencyError, match="doctor lockfile gpu"):
+    with pytest.raises(MissingDependencyError, match="doctor --lockfile gpu"):
         make_backend(context())
 
 

@@ -274,14 +274,14 @@ def test_more_episodes_than_there_are_tasks_are_not_cut_down_without_a_word(tmp_
     heard = Heard()
     found = run(DOORS, agent="random", episodes=100, output=tmp_path / "out.jsonl", progress=heard)
     assert found.played < 100 and any(
-        f"{found.played} episodes are played, not 100" in text for text, _ in heard.notices
+        f"{found.played} episodes are played instead of 100" in text for text, _ in heard.notices
     )
 
 
 def test_a_file_does_not_grow_by_more_episodes_and_it_is_said_why(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     run(DOORS, agent="random", episodes=4, output=file)
-    with pytest.raises(RunFolderError, match=r"episodes 4 there, 8 here.* is of other tasks, for they are spread"):
+    with pytest.raises(RunFolderError, match=r"episodes 4 there, 8 here.* means other tasks"):
         run(DOORS, agent="random", episodes=8, output=file)
     with pytest.raises(RunFolderError, match="agent") as refused:
         run(DOORS, agent="tests.doors:Opener", episodes=4, output=file)
@@ -328,8 +328,8 @@ def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Pa
         "randon": r"Did you mean 'random'\? Known: brief, careful, constant, expert, first, random, rule, walkthrough\.",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
-        "tests.unit.stages.collecting.test_collect:twice": "called without arguments: TypeError: ",
-        "tests.doors:Lost": "called without arguments: RuntimeError: no map",
+        "tests.unit.stages.collecting.test_collect:twice": "called without arguments): TypeError: ",
+        "tests.doors:Lost": "called without arguments): RuntimeError: no map",
     }.items():
         with pytest.raises(ConfigError, match=words):
             run(DOORS, agent=agent, output=tmp_path / "out.jsonl")

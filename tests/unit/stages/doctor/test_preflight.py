@@ -158,4 +158,4 @@ def test_every_refusal_is_printed_with_the_estimate(tiny_yaml: Path) -> None:
     )
     shown = " ".join(done.output.split())
     assert done.exit_code == 2 and "rl: 2 steps of 7 tasks" in shown
-    assert all(f"Not yet: {part}" in shown for part in ("The recipe", "rl.prompts_per_step is 7"))
+    assert all(f"Not yet: {part}" in shown for part in ("The config", "rl.prompts_per_step is 7"))

@@ -174,7 +174,7 @@ def test_an_order_that_depends_on_a_bank_is_not_guessed() -> None:
         "agent": {"context_mode": "window", "template": "episode", "action_order": "words"},
         "skills": {"bank": "synthetic:operators"},
     }
-    with pytest.raises(ConfigError, match="skills of the bank decide"):
+    with pytest.raises(ConfigError, match="bank's skills decide"):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
 
 

@@ -24,7 +24,7 @@ def run_with(path: Path, *steps: Mapping[str, float]) -> Path:
 
 
 def shown(path: Path, capsys: pytest.CaptureFixture[str], *, as_json: bool = False) -> str:
-    inspect(path, as_json=as_json)
+    inspect([path], as_json=as_json)
     return capsys.readouterr().out
 
 

@@ -108,9 +108,9 @@ def test_seeds_that_cannot_be(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="each seed once"):
         run_seeds(config, tmp_path, [0, 0])
     (tmp_path / SEEDS).write_text(json.dumps({"name": "t", "seeds": [0, 1]}))
-    with pytest.raises(RunFolderError, match="already holds runs of the seeds 0, 1"):
+    with pytest.raises(RunFolderError, match="already holds runs with the seeds 0, 1"):
         run_seeds(config, tmp_path, [0, 1])
-    with pytest.raises(RunFolderError, match="begun with the seeds 0, 1, asked were 0, 2"):
+    with pytest.raises(RunFolderError, match="started with the seeds 0, 1, not 0, 2"):
         run_seeds(config, tmp_path, [0, 2], resume="auto")
     assert read_seeds(tmp_path).ended == ()
     (tmp_path / SEEDS).write_text('{"name": "t", "seeds": ["x"]}')

@@ -74,10 +74,9 @@ def test_a_choice_outlasts_another_algorithm_and_is_named_with_both_values() -> 
     found = with_algorithm_defaults(load_checked(full(kl_coef=0.05), changes, said.append))
     assert (found.rl.kl_coef, found.rl.overlong) == (0.05, None) and found.rl.dynamic_sampling is not None
     assert "rl.loss, rl.dynamic_sampling." in said[0]
-    assert overruled(found) == [
-        "rl.algorithm=dapo brings rl.loss.clip_ratio=0.2, rl.overlong={}, rl.kl_coef=0.0; the config states rl.loss.clip_ratio=0.1, "
-        "rl.overlong=null, rl.kl_coef=0.05, which stay. To have what it brings, leave these keys out or --set them."
-    ]
+    (text,) = overruled(found)
+    assert "rl.loss.clip_ratio=0.2, rl.overlong={}, rl.kl_coef=0.0, " in text
+    assert "rl.loss.clip_ratio=0.1, rl.overlong=null, rl.kl_coef=0.05, " in text
     assert not overruled(load_config({}))
 
 

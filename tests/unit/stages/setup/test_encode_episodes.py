@@ -150,5 +150,5 @@ def test_what_a_policy_played_keeps_its_tokens_and_learns_the_advice(tiny_model:
     steps = encode_advised(tokenizer, Agent(PromptFormatter("plain")), [whole], tagged=False)
     assert [tuple(each.response_ids) for each in steps] == [(*right, end), (*left, end)]
     wrong = replace(whole, steps=(played[0], replace(played[1], prompt_ids=asked)))
-    with pytest.raises(ValueError, match="does not begin with all that came before"):
+    with pytest.raises(ValueError, match="does not continue the previous prompt"):
         encode_advised(tokenizer, AGENT, [wrong], tagged=False)

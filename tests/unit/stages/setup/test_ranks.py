@@ -31,8 +31,8 @@ def config(**changes: Any) -> SkillTTRLConfig:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"runtime": {"nproc": 2, "device": "cuda:1"}}, "names one device"),
-        ({"runtime": {"nproc": 2, "device": "mps"}}, "names one device"),
+        ({"runtime": {"nproc": 2, "device": "cuda:1"}}, "a single device"),
+        ({"runtime": {"nproc": 2, "device": "mps"}}, "a single device"),
         (
             {"runtime": {"nproc": 2, "device": "cpu", "parallel": "fsdp"}, "rollout": {"backend": "my.own:Backend"}},
             "runtime.parallel=ddp",
@@ -59,7 +59,7 @@ def test_what_they_can_do_passes() -> None:
 @pytest.mark.parametrize(
     ("gpus", "asked", "words"),
     [
-        (0, False, "8 ranks .* a GPU each, and torch finds no CUDA device .* --nproc 1 --set runtime.parallel=auto"),
+        (0, False, "8 ranks .* one GPU each, and torch finds no CUDA device .* --nproc 1 --set runtime.parallel=auto"),
         (1, True, "torch finds one GPU .* --nproc 1 --set runtime.parallel=auto"),
         (3, True, "torch finds 3 GPUs .* --nproc 3;"),
     ],
@@ -79,11 +79,13 @@ def test_ranks_that_are_asked_for_share_the_cpu_as_far_as_its_memory_goes(monkey
     monkeypatch.setattr("skill_ttrl.stages.setup.ranks.free_memory", lambda: 8 * PROCESS_BYTES)
     check_gpus(config(runtime={"nproc": 8}), asked=True)
     check_gpus(config(runtime={"nproc": 8, "device": "cpu"}))
-    with pytest.raises(ModelError, match=r"9 ranks on the CPU .* they take 4.0 GB of memory, and 3.6 GB are free"):
+    with pytest.raises(
+        ModelError, match=r"9 ranks on the CPU .* need 4.0 GB of memory even without a model; 3.6 GB are free"
+    ):
         check_gpus(config(runtime={"nproc": 9}), asked=True)
 
 
 def test_ranks_that_nothing_starts_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"runtime.nproc asks for 2 ranks, and this process is alone"):
+    with pytest.raises(ConfigError, match=r"runtime.nproc is 2, but this process runs alone"):
         check_started(config())
     check_started(config(runtime={"nproc": 1}))

@@ -25,7 +25,7 @@ def test_a_program_is_a_policy_by_its_command_line() -> None:
     assert found.config.command is not None and found.config.command.argv == ["my-agent", "--print", "a b"]
     assert found.config.command.timeout == 3 and found.fingerprint() == "command:my-agent --print 'a b'"
     assert resolve_target("command", config={"command": {"argv": ["x"]}}).name == "x"
-    with pytest.raises(ConfigError, match="the config names none"):
+    with pytest.raises(ConfigError, match="the config lacks"):
         resolve_target("command")
     with pytest.raises(ConfigError, match="cannot be split into a program and its arguments"):
         resolve_target("command:a 'b")

@@ -61,7 +61,7 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
     with SkillBank(index="memory") as bank:
         bank.import_skills([*skills, Skill("l", "t", "c", task_type="look"), Skill("any", "t", "d")])
         said = RunBank(SkillsConfig(), bank).unshown(tasks)
-        assert said.startswith("1 of 4 skills in the bank are for types of task that this run has none of (heat)")
+        assert said.startswith("1 of 4 skills in the bank are for task types that this run does not have (heat)")
         assert "look, pick_heat_then_place" in said and "skills.type_names" in said
         named = SkillsConfig(type_names={"pick_heat_then_place": "heat"})
         assert RunBank(named, bank).unshown(tasks) == ""
