@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.optimize.calls import Calls, ChatFn
+from skill_ttrl.optimize.calls import Calls, ChatFn, Journal
 from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.optimize.epoch import Silent
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.watch import Silent
 from skill_ttrl.prompts.templates import Templates
 from tests.rule_follower import ScriptedTarget, make_items
 from tests.rule_optimizer import ScriptedOptimizer

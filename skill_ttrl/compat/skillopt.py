@@ -23,10 +23,9 @@ from skill_ttrl.compat.skillopt_config import SkillOptConfig
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
-from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.calls import JOURNAL, Calls, Journal
 from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.folder import FolderWatch, write_json
-from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.optimizers import prompt_texts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.scores import compute_score, content_hash, skill_hash

@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from skill_ttrl.optimize.documents.edits import (
+    from skill_ttrl.optimize.documents import (
         apply_edit,
         apply_edit_with_report,
         apply_patch,
@@ -54,7 +54,7 @@ __all__ = [
 _HOME = {
     name: module
     for module, names in {
-        "documents.edits": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
+        "documents": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
         "gating.gate": "evaluate_gate select_gate_score",
         "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",

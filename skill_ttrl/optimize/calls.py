@@ -1,24 +1,77 @@
 """The two things that an optimization asks of the world, each done once: completions of a language model, and rollouts.
 
 Both go through the journal. A request has a name made of its content and of how often the same was asked before, so a replayed loop
-finds what was finished, in whatever order it had come back.
+finds what was finished, in whatever order it had come back. The loop is a deterministic function of its inputs, its seed and the journal's
+file: a resumed run replays it from its start, what the journal holds costs nothing, and it ends as a run that was never stopped.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
-from skill_ttrl.errors import ConfigError, EndpointError
-from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.errors import ConfigError, EndpointError, RunFolderError
 from skill_ttrl.optimize.scores import content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.storage.append_log import append_whole, cut_torn_line
+from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import derive_seed
+
+JOURNAL = "journal.jsonl"
+
+
+class Journal:
+    """Results by key, saved line by line in a file.
+
+    Args:
+        path: the file, continued where it exists; None: results stay in memory.
+
+    Raises:
+        RunFolderError: the file cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._results: dict[str, Any] = {}
+        self._lock = threading.Lock()
+        if path is not None and path.exists():
+            cut_torn_line(path)
+            for number, row in enumerate(read_jsonl(path), 1):
+                if row.keys() != {"key", "result"}:
+                    raise RunFolderError(f"{path}:{number} is no line of a journal. The file was changed.")
+                self._results[str(row["key"])] = row["result"]
+        self.replayed = len(self._results)
+        """Results that were there when it was opened."""
+
+    def __len__(self) -> int:
+        return len(self._results)
+
+    def get(self, key: str) -> Mapping[str, Any] | None:
+        """The result of a finished piece of work; None where it is not finished."""
+        found: Mapping[str, Any] | None = self._results.get(key)
+        return found
+
+    def put(self, key: str, result: Mapping[str, Any], *, durable: bool = True) -> None:
+        """Keep a result, on the disk when this returns where it is `durable`. Safe to call from several threads.
+
+        Raises:
+            RunFolderError: the file cannot be written.
+        """
+        with self._lock:
+            if self.path is not None:
+                append_whole(
+                    self.path, f"{json.dumps({'key': key, 'result': dict(result)})}\n".encode(), durable=durable
+                )
+            self._results[key] = result
+
 
 Item = Mapping[str, Any]
 """One task as plain JSON, with at least an `id`."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.calls import Calls, Item
 from skill_ttrl.optimize.gating.selection import Evaluation
-from skill_ttrl.optimize.lessons.comparison import Pair, compare, count_changes
-from skill_ttrl.optimize.lessons.memory import Memory
-from skill_ttrl.optimize.lessons.slow_update import with_guidance
+from skill_ttrl.optimize.lessons import Memory, Pair, compare, count_changes, with_guidance
+from skill_ttrl.optimize.record import OptimizeState, StepRecord
 from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 
@@ -131,3 +130,27 @@ def look_back(
             record.candidate = with_guidance(record.after, record.guidance)
     if features.meta_skill and record.epoch < config.epochs:
         record.meta_skill = writer.write_memory(*documents, memory.meta_skill, record.pairs, record.fallbacks)
+
+
+class Watch(Protocol):
+    """A listener to the loop; where it overrides nothing it does nothing."""
+
+    def begin(self, state: OptimizeState, steps: int) -> None:
+        """The first document is evaluated, and `steps` steps follow."""
+        return
+
+    def enter(self, step: int, stage: str) -> None:
+        """A stage of a step begins."""
+        return
+
+    def step(self, record: StepRecord, state: OptimizeState) -> None:
+        """A step is finished. May raise to leave."""
+        return
+
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        """Two epochs were compared, at the end of the later one."""
+        return
+
+
+class Silent(Watch):
+    """Listens and does nothing."""

@@ -15,16 +15,14 @@ from dataclasses import replace
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.epoch import STAGE, EpochRecord, Features, look_back
-from skill_ttrl.optimize.gating.acceptance import cannot_pass, decide
-from skill_ttrl.optimize.gating.selection import Selection
-from skill_ttrl.optimize.lessons.comparison import sample_order
+from skill_ttrl.optimize.epoch import STAGE, EpochRecord, Features, Silent, Watch, look_back
+from skill_ttrl.optimize.gating.selection import Selection, cannot_pass, decide
+from skill_ttrl.optimize.lessons import sample_order
 from skill_ttrl.optimize.optimizer import Optimizer
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask
 from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.step import Loop, judge, optimize_step, too_long
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.optimize.watch import Silent, Watch
 
 
 def optimize(

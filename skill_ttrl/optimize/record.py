@@ -9,8 +9,8 @@ from typing import Any
 
 from skill_ttrl.optimize.calls import Item
 from skill_ttrl.optimize.gating.selection import Evaluation
-from skill_ttrl.optimize.lessons.memory import Memory
-from skill_ttrl.optimize.reflection.autonomous import BudgetDecision
+from skill_ttrl.optimize.lessons import Memory
+from skill_ttrl.optimize.reflection.writer import BudgetDecision
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
 

@@ -11,21 +11,16 @@ from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.documents.regions import reads_the_same
-from skill_ttrl.optimize.documents.rewrite import updated_document
-from skill_ttrl.optimize.documents.skill_aware import add_notes, notes_of, set_notes
-from skill_ttrl.optimize.documents.update_modes import MODES
-from skill_ttrl.optimize.epoch import EpochRecord, Features
-from skill_ttrl.optimize.gating.acceptance import cannot_pass, decide
-from skill_ttrl.optimize.gating.selection import Evaluation, Selection
-from skill_ttrl.optimize.lessons.buffer import StepNote, describe_rejected, failure_patterns
+from skill_ttrl.optimize.documents import MODES, add_notes, notes_of, reads_the_same, set_notes, updated_document
+from skill_ttrl.optimize.epoch import EpochRecord, Features, Watch
+from skill_ttrl.optimize.gating.selection import Evaluation, Selection, cannot_pass, decide
+from skill_ttrl.optimize.lessons import StepNote, describe_rejected, failure_patterns
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.schedule import edit_budget_at
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import Patch
-from skill_ttrl.optimize.watch import Watch
 
 BYTES_PER_TOKEN = 4
 

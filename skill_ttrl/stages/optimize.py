@@ -21,11 +21,10 @@ from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import ChatFn, check_chat
+from skill_ttrl.optimize.calls import JOURNAL, ChatFn, Journal, check_chat
 from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.engines import ENGINES, step_sizes
 from skill_ttrl.optimize.folder import FolderWatch
-from skill_ttrl.optimize.journal import JOURNAL, Journal
 from skill_ttrl.optimize.loop import check
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.epoch import Watch
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
-from skill_ttrl.optimize.watch import Watch
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 

@@ -21,16 +21,15 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
-from skill_ttrl.optimize.documents.regions import reads_the_same
-from skill_ttrl.optimize.gating.acceptance import decide
+from skill_ttrl.optimize.documents import reads_the_same
+from skill_ttrl.optimize.epoch import Silent, Watch
 from skill_ttrl.optimize.gating.gate import select_gate_score
-from skill_ttrl.optimize.gating.selection import Selection
+from skill_ttrl.optimize.gating.selection import Selection, decide
 from skill_ttrl.optimize.loop import check, test_rollouts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.step import advance, too_long
 from skill_ttrl.optimize.transcript import clip
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.optimize.watch import Silent, Watch
 from skill_ttrl.sanitize import escape
 
 if TYPE_CHECKING:

@@ -1,21 +1,36 @@
-"""Scores of documents on the selection items, each document evaluated once, and no further than the decision needs.
+"""Scores of documents on the selection items, and the decision on a candidate: strict, as the paper's, or by a paired test.
 
-Scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, first on the items that
+Each document is evaluated once, and no further than the decision needs: scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, first on the items that
 the present document does worst on, and abandoned once no result of the remaining items could make it pass: the decision is that of a
 whole evaluation. A candidate that mends nothing is so known by the failures alone.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.gating.density import density
 from skill_ttrl.optimize.gating.gate import select_gate_score
 from skill_ttrl.optimize.scores import compute_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
+
+LEADING_WORDS = frozenset(
+    {"always", "avoid", "before", "ensure", "exactly", "first", "must", "never", "only", "required", "shall", "verify"}
+)
+"""Words that begin or bind an instruction."""
+
+_WORD = re.compile(r"[^\W\d_]+")
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+
+
+def density(document: str) -> float:
+    """Share of the document's words that are leading words, from 0 to 1; 0 of an empty document."""
+    words = [word.casefold() for word in _WORD.findall(_COMMENT.sub(" ", document))]
+    return sum(word in LEADING_WORDS for word in words) / len(words) if words else 0.0
+
 
 CannotPass = Callable[[Sequence[float], int], bool]
 """(scores so far, items left) → True if the document cannot pass any more."""
@@ -94,3 +109,56 @@ class Selection:
 
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)
+
+
+_CLOSE = 2e-9
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The gate's decision on a candidate."""
+
+    accepted: bool
+    reason: str
+    """Why, in words."""
+    p_value: float | None = None
+    """One-sided, of the paired test; None under `strict`."""
+
+
+def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | None:
+    """The rule that ends an evaluation early; None where all items are needed."""
+    if not gate.enabled or not gate.early_stop:
+        return None
+    margin = -gate.min_effect if gate.rule == "not_worse" else gate.min_effect
+    threshold = _mean(current.scores) + current.bonus + margin if current.scores else 0.0
+    if gate.rule == "better" and gate.min_effect:
+        threshold -= _CLOSE  # a gain of just the least effect may pass
+
+    def hopeless(scores: Sequence[float], left: int) -> bool:
+        # Each remaining item gives 1 at most, and the bonus its weight at most. A paired test asks for more than this.
+        return (sum(scores) + left) / (len(scores) + left) + gate.semantic_density <= threshold
+
+    return hopeless
+
+
+def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation) -> Decision:
+    """Accept `candidate` in the place of `current`, or not."""
+    if not gate.enabled:
+        return Decision(True, "the gate is off")
+    if not candidate.whole:
+        return Decision(
+            False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
+        )
+    if gate.rule != "strict":
+        from skill_ttrl.optimize.gating import paired  # numpy, which the strict rule needs not load
+
+        rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha, gate.rounds)
+        found = paired.decide(current.scores, candidate.scores, rule)
+        return Decision(found.accept, found.reason, found.p_value)
+    before, after = _mean(current.scores) + current.bonus, _mean(candidate.scores) + candidate.bonus
+    accepted = after > before + gate.min_effect
+    return Decision(accepted, f"{after:.4f} {'>' if accepted else '<='} {before + gate.min_effect:.4f}")
+
+
+def _mean(scores: Sequence[float]) -> float:
+    return sum(scores) / len(scores) if scores else 0.0

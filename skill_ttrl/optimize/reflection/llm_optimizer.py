@@ -14,17 +14,55 @@ from typing import Any, Literal
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents.skill_aware import notes_in
-from skill_ttrl.optimize.documents.update_modes import MODES
+from skill_ttrl.optimize.documents import MODES, notes_in
 from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.reflection.joint_analysts import grouped, show_minibatches, split_answer
 from skill_ttrl.optimize.reflection.writer import LLMWriter
 from skill_ttrl.optimize.replies import extract_json
-from skill_ttrl.optimize.transcript import describe_edit
+from skill_ttrl.optimize.transcript import describe_edit, show_rollouts
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
+Minibatch = Sequence[RolloutResult]
+
+
 Source = Literal["failure", "success"]
+
+
+def grouped(minibatches: Sequence[tuple[Source, Minibatch]], per_request: int) -> list[tuple[Source, list[Minibatch]]]:
+    """Neighbours of one outcome, at most `per_request` of them, in order."""
+    groups: list[tuple[Source, list[Minibatch]]] = []
+    for outcome, rollouts in minibatches:
+        if groups and groups[-1][0] == outcome and len(groups[-1][1]) < per_request:
+            groups[-1][1].append(rollouts)
+        else:
+            groups.append((outcome, [rollouts]))
+    return groups
+
+
+def show_minibatches(several: Sequence[Minibatch]) -> str:
+    """The rollouts of one minibatch, or those of several under a heading each."""
+    if len(several) == 1:
+        return show_rollouts(several[0])
+    return "\n\n".join(
+        f"### Minibatch {number} ({len(rollouts)} rollouts)\n{show_rollouts(rollouts)}"
+        for number, rollouts in enumerate(several, 1)
+    )
+
+
+def split_answer(answer: str | None, count: int) -> list[str | None]:
+    """The answer for each of `count` minibatches; None where there is none. One patch alone is the first minibatch's."""
+    if count == 1:
+        return [answer]
+    found = extract_json(answer or "") or {}
+    listed = found.get("patches", [found])
+    parts = (
+        [json.dumps(each) if isinstance(each, Mapping) and each else None for each in listed]
+        if isinstance(listed, list)
+        else []
+    )
+    return [*parts, *[None] * count][:count]
+
+
 RANKING_TOKENS = 2048
 
 

@@ -16,7 +16,7 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.chat import EndpointChat
-from skill_ttrl.optimize.documents.regions import apply_patch_outside
+from skill_ttrl.optimize.documents import apply_patch_outside
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.schedule import edit_budget_at

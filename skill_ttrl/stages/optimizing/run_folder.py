@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.optimize.journal import JOURNAL
+from skill_ttrl.optimize.calls import JOURNAL
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import check_made_with, read_identity
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
-from skill_ttrl.optimize.journal import JOURNAL
+from skill_ttrl.optimize.calls import JOURNAL
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 HISTORY = "history.json"

@@ -16,9 +16,8 @@ from skill_ttrl.compat.env_rollouts import ClientChat
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.openai.ledger import CountedRequest, Ledger, Spend, track_usage
-from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.calls import Calls, Journal
 from skill_ttrl.optimize.chat import EndpointChat
-from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
 from skill_ttrl.prompts.templates import Templates

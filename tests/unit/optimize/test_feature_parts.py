@@ -12,33 +12,44 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.documents.regions import APPENDIX, SLOW_UPDATE, block, split, with_block
-from skill_ttrl.optimize.documents.rewrite import read_document, updated_document
-from skill_ttrl.optimize.documents.skill_aware import (
+from skill_ttrl.optimize.documents import (
+    APPENDIX,
+    MODES,
+    SLOW_UPDATE,
+    Candidate,
+    Suggestion,
     add_notes,
+    block,
     distinct,
     notes_of,
     read_consolidated,
+    read_document,
     read_notes,
     set_notes,
+    split,
+    updated_document,
+    with_block,
 )
-from skill_ttrl.optimize.documents.update_modes import MODES, Candidate, Suggestion
 from skill_ttrl.optimize.epoch import Features
-from skill_ttrl.optimize.gating.density import density
-from skill_ttrl.optimize.lessons.buffer import StepNote, describe_rejected, failure_patterns, show_notes
-from skill_ttrl.optimize.lessons.comparison import (
+from skill_ttrl.optimize.gating.selection import density
+from skill_ttrl.optimize.lessons import (
     Item,
+    Memory,
     Pair,
     PairPolicy,
+    StepNote,
     compare,
     count_changes,
+    describe_rejected,
+    failure_patterns,
+    read_guidance,
+    read_memory,
     sample_order,
+    show_notes,
     show_pairs,
+    with_guidance,
 )
-from skill_ttrl.optimize.lessons.memory import Memory
-from skill_ttrl.optimize.lessons.meta_skill import read_memory
-from skill_ttrl.optimize.lessons.slow_update import read_guidance, with_guidance
-from skill_ttrl.optimize.reflection.autonomous import read_budget, whole_number
+from skill_ttrl.optimize.reflection.writer import read_budget, whole_number
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
 
 simple = (

@@ -12,18 +12,15 @@ import pytest
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.calls import Calls, Item, Reply
-from skill_ttrl.optimize.documents.regions import SLOW_UPDATE, block, split
-from skill_ttrl.optimize.documents.skill_aware import notes_of
-from skill_ttrl.optimize.epoch import EpochRecord
+from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
+from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
+from skill_ttrl.optimize.epoch import EpochRecord, Silent
 from skill_ttrl.optimize.folder import FolderWatch
-from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
 from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
-from skill_ttrl.optimize.watch import Silent
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")

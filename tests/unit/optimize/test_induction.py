@@ -14,7 +14,7 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.data.operators import RULES, OperatorGrammar, Operators, question, read_rules
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.documents.edits import apply_patch
+from skill_ttrl.optimize.documents import apply_patch
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.optimizers import OPTIMIZERS

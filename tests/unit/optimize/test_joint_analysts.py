@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.optimize.calls import Reply
-from skill_ttrl.optimize.reflection.joint_analysts import grouped, show_minibatches, split_answer
+from skill_ttrl.optimize.reflection.llm_optimizer import grouped, show_minibatches, split_answer
 from skill_ttrl.optimize.types import RolloutResult
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun

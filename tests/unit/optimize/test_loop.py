@@ -14,9 +14,8 @@ import pytest
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, DataError, EndpointError
-from skill_ttrl.optimize.calls import Calls, Item, Reply
+from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
 from skill_ttrl.optimize.folder import FolderWatch
-from skill_ttrl.optimize.journal import Journal
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
 from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.optimize.journal import JOURNAL
+from skill_ttrl.optimize.calls import JOURNAL
 from skill_ttrl.optimize.record import Optimized
 from tests.rule_follower import ScriptedTarget, expected_score, is_optimal
 from tests.rule_optimizer import ScriptedOptimizer

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.optimize.documents.edits import apply_patch_with_report
-from skill_ttrl.optimize.documents.regions import (
+from skill_ttrl.optimize.documents import (
     APPENDIX,
     KINDS,
     SLOW_UPDATE,
     apply_patch_outside,
+    apply_patch_with_report,
     block,
     normalize,
     reads_the_same,

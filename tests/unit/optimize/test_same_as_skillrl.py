@@ -14,7 +14,7 @@ from skillrl.core import editor, gate, scheduler, utils
 
 from skill_ttrl import optimize as ours
 from skill_ttrl.errors import DataError
-from skill_ttrl.optimize.documents.edits import EditReport
+from skill_ttrl.optimize.documents import EditReport
 
 OPS = ("append", "insert_after", "replace", "delete", "Append", "", "move")
 PIECES = st.sampled_from(["rule", "rule 1", "\n", "\n\n", " ", "- ", "#", "é", "\r\n", "\t", "", "{x}", "\\1", "\x00"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from skill_ttrl.optimize.documents.update_modes import MODES
-from skill_ttrl.optimize.lessons.comparison import Pair, show_pairs
+from skill_ttrl.optimize.documents import MODES
+from skill_ttrl.optimize.lessons import Pair, show_pairs
 from skill_ttrl.optimize.transcript import show_rollout, unescape_tags
 from skill_ttrl.optimize.types import RolloutResult
 

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import DataError, EnvError
-from skill_ttrl.optimize.calls import Item
-from skill_ttrl.optimize.journal import Journal
+from skill_ttrl.optimize.calls import Item, Journal
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress

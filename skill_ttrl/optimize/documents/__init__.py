@@ -1,1 +1,0 @@
-"""The document as text: edits, protected blocks, rewrites and the appendix."""

@@ -1,0 +1,307 @@
+"""What an optimization remembers: notes on the steps of an epoch, and what the comparison of two epochs taught.
+
+Notes say which failures were seen and which proposals were rejected, so that they are not proposed again; they are dropped at the end of
+an epoch. There the same tasks are rolled out under both documents: the slow update writes guidance into the document from that, and the
+meta-skill memory for the optimizer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+from skill_ttrl.optimize.documents import SLOW_UPDATE, block, strip_markers, with_block
+from skill_ttrl.optimize.replies import extract_json
+from skill_ttrl.optimize.transcript import clip, show_rollout
+from skill_ttrl.optimize.types import Edit, RawPatch, RolloutResult
+from skill_ttrl.sanitize import escape, escape_terminal, replace_surrogates
+from skill_ttrl.types import derive_seed
+
+BUFFER_HEADING = "Earlier steps of this epoch"
+PATTERNS = 8
+"""Most failure patterns of a step, the most frequent first."""
+IDS = 6
+"""Most tasks named for a pattern."""
+PATTERN_CHARS = 160
+EDIT_CHARS = 400
+"""Longest text of a rejected proposal."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepNote:
+    """A step as the prompts of later steps describe it."""
+
+    step: int
+    action: str
+    """See `StepRecord.action`."""
+    rollouts: int
+    failed: int
+    patterns: tuple[str, ...] = ()
+    """Failures of a kind, one line each."""
+    rejected: tuple[str, ...] = ()
+    """Proposals that the gate rejected, one line each."""
+    scores: tuple[float, float] | None = None
+    """Of the document before it and of the rejected candidate."""
+
+
+def failure_patterns(rollouts: Sequence[RolloutResult], raw_patches: Sequence[RawPatch] = ()) -> tuple[str, ...]:
+    """One line for each kind of failure: by the reason before its first colon, and as the analysts named them."""
+    groups: dict[str, list[str]] = {}
+    for result in rollouts:
+        if not result.hard:
+            reason = result.fail_reason.split(":")[0].strip() or "no reason given"
+            groups.setdefault(reason, []).append(str(result.id))
+    frequent = sorted(groups.items(), key=lambda group: -len(group[1]))[:PATTERNS]
+    seen = [f"{_line(reason, PATTERN_CHARS)} ({len(ids)}x: {_named(ids)})" for reason, ids in frequent]
+    named = [entry for raw in raw_patches for entry in raw.failure_summary]
+    texts = [f"{entry.get('failure_type', '')}: {entry.get('description', '')}".strip(": ") for entry in named]
+    return (*seen, *(f"analyst: {_line(text, PATTERN_CHARS)}" for text in dict.fromkeys(filter(None, texts))))[
+        : 2 * PATTERNS
+    ]
+
+
+def show_notes(notes: Sequence[StepNote]) -> str:
+    """The notes as a section of a prompt; empty where there are none."""
+    if not notes:
+        return ""
+    guide = "Do not propose again what was rejected; attend to the failures that are still there."
+    return "\n".join([guide, *(line for note in notes for line in _shown(note))])
+
+
+def describe_rejected(edits: Sequence[Edit]) -> tuple[str, ...]:
+    """One line for each proposal."""
+    return tuple(_line(_described(edit), EDIT_CHARS) for edit in edits)
+
+
+def _shown(note: StepNote) -> list[str]:
+    lines = [f"- Step {note.step}: {note.action}, {note.failed} of {note.rollouts} rollouts failed"]
+    lines += [f"  - {pattern}" for pattern in note.patterns]
+    if note.rejected:
+        scores = "" if note.scores is None else " (score {:.4f}, before {:.4f})".format(*reversed(note.scores))
+        lines += [
+            f"  - rejected edits{scores}:",
+            *(f"    {place}. {edit}" for place, edit in enumerate(note.rejected, 1)),
+        ]
+    return lines
+
+
+def _described(edit: Edit) -> str:
+    texts = (f"target={json.dumps(edit.target, ensure_ascii=False)}", json.dumps(edit.content, ensure_ascii=False))
+    return " ".join([edit.op, *(text for text, given in zip(texts, (edit.target, edit.content), strict=True) if given)])
+
+
+def _named(ids: Sequence[str]) -> str:
+    more = f" and {len(ids) - IDS} more" if len(ids) > IDS else ""
+    return ", ".join(_line(each, 40) for each in ids[:IDS]) + more
+
+
+def _line(text: str, most: int) -> str:
+    """A text of others as one line that spells no tag of ours."""
+    return clip(escape(escape_terminal(" ".join(text.split()))), most)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Facts that later steps read. All of it follows from the journal, so none of it is stored."""
+
+    meta_skill: str = ""
+    """Lessons on editing this document; empty in the first two epochs."""
+    notes: tuple[StepNote, ...] = ()
+    """Of the steps of this epoch."""
+    epoch_document: str | None = None
+    """The document at the end of the last epoch; None in the first one."""
+
+    def context(self) -> dict[str, str]:
+        """Sections of the optimizer's prompts, by heading."""
+        return {
+            META_SKILL_HEADING: show_memory(self.meta_skill),
+            BUFFER_HEADING: show_notes(self.notes),
+        }
+
+    def with_note(self, note: StepNote) -> Memory:
+        """The same with a further step."""
+        return replace(self, notes=(*self.notes, note))
+
+    def after_epoch(self, document: str, lessons: str | None) -> Memory:
+        """The memory with which the next epoch begins; None keeps the lessons that are there."""
+        return Memory(self.meta_skill if lessons is None else lessons, (), document)
+
+
+Change = Literal["improved", "regressed", "persistent_fail", "stable_success"]
+Item = Mapping[str, Any]
+PairPolicy = Literal["mixed", "changed", "unchanged"]
+
+POLICIES: Mapping[PairPolicy, frozenset[Change]] = {
+    "mixed": frozenset(get_args(Change)),
+    "changed": frozenset({"improved", "regressed"}),
+    "unchanged": frozenset({"persistent_fail", "stable_success"}),
+}
+"""Pairs that a policy shows."""
+SHOWN_CHARS = 120_000
+"""Of all rollouts of a comparison together."""
+TASK_CHARS = 200
+
+_HEADINGS: Mapping[Change, str] = {
+    "regressed": "Regressed: right before, wrong now",
+    "persistent_fail": "Still failing: wrong under both",
+    "improved": "Improved: wrong before, right now",
+    "stable_success": "Stable: right under both",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """One item under two documents."""
+
+    before: RolloutResult
+    after: RolloutResult
+
+    @property
+    def change(self) -> Change:
+        """How the success of the item changed."""
+        if self.before.hard:
+            return "stable_success" if self.after.hard else "regressed"
+        return "improved" if self.after.hard else "persistent_fail"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The pair as JSON, without conversations."""
+        sides = {"prev": self.before, "curr": self.after}
+        shown = {
+            name: {
+                "hard": side.hard,
+                "soft": side.soft,
+                "predicted_answer": side.predicted_answer,
+                "fail_reason": side.fail_reason,
+            }
+            for name, side in sides.items()
+        }
+        return {"id": self.after.id, "task": _task(self), "category": self.change, **shown}
+
+
+def sample_order(items: Sequence[Item], seed: int, epoch: int) -> list[Item]:
+    """All items in the order in which a comparison at the end of an epoch takes them."""
+    order = list(items)
+    random.Random(derive_seed(seed, "comparison", str(epoch))).shuffle(order)
+    return order
+
+
+def compare(
+    roll_out: Callable[[str, Sequence[Item]], Sequence[RolloutResult]],
+    documents: tuple[str, str],
+    items: Sequence[Item],
+    count: int,
+    policy: PairPolicy = "mixed",
+) -> list[Pair]:
+    """Roll out two documents on the first `count` items, and on further ones until `changed` has `count` pairs.
+
+    Args:
+        roll_out: (document, items) → one result each.
+        documents: the one before and the one now. Where they are the same text it is rolled out once.
+        items: in the order in which they are taken.
+        count: items of a comparison; under `changed`, pairs that are looked for.
+        policy: pairs that are returned.
+    """
+    before, after = documents
+    found: list[Pair] = []
+    done = 0
+    while done < len(items) and len(found) < count:
+        chunk = items[done : done + count - len(found)]
+        done += len(chunk)
+        first = roll_out(before, chunk)
+        second = first if before == after else roll_out(after, chunk)
+        found += [pair for pair in map(Pair, first, second) if pair.change in POLICIES[policy]]
+        if policy != "changed" or before == after:
+            break
+    return found
+
+
+def count_changes(pairs: Sequence[Pair]) -> dict[Change, int]:
+    """Pairs by how they changed, all four named."""
+    found = Counter(pair.change for pair in pairs)
+    return {change: found[change] for change in get_args(Change)}
+
+
+def show_pairs(pairs: Sequence[Pair]) -> str:
+    """The comparison as a section of a prompt: counts, then the rollouts of all pairs but those that went right twice."""
+    counts = count_changes(pairs)
+    detailed = sum(pair.change != "stable_success" for pair in pairs)
+    most = SHOWN_CHARS // max(2 * detailed, 1)
+    parts = [", ".join(f"{_HEADINGS[change].split(':')[0].lower()} {counts[change]}" for change in _HEADINGS)]
+    for change, heading in _HEADINGS.items():
+        group = [pair for pair in pairs if pair.change == change]
+        if group:
+            parts += [f"### {heading}", *(_shown_pair(pair, most) for pair in group)]
+    return "\n\n".join(parts)
+
+
+def _shown_pair(pair: Pair, most: int) -> str:
+    if pair.change == "stable_success":
+        return f"- {_task(pair)}"
+    if pair.before == pair.after:
+        return f"Before and now:\n{show_rollout(pair.after, 2 * most)}"
+    return f"Before:\n{show_rollout(pair.before, most)}\nNow:\n{show_rollout(pair.after, most)}"
+
+
+def _task(pair: Pair) -> str:
+    result = pair.after
+    text = result.question or result.task_description or str(result.id)
+    return clip(escape(escape_terminal(" ".join(text.split()))), TASK_CHARS)
+
+
+META_SKILL_HEADING = "What earlier epochs taught about editing this document"
+_GUIDE = "Follow it where the rollouts leave room; where they clearly say otherwise, follow the rollouts."
+
+
+def memory_request(before: str, now: str, memory: str, pairs: Sequence[Pair]) -> dict[str, str]:
+    """Places of `meta_skill_request.md`: both documents, the memory until now, and how items went under each."""
+    return {
+        "previous_document": before or "(empty)",
+        "document": now or "(empty)",
+        "memory": memory or NONE_YET,
+        "comparison": show_pairs(pairs),
+    }
+
+
+def read_memory(answer: str | None) -> str | None:
+    """The memory in an answer (`meta_skill_content`); None where there is none."""
+    return read_text(answer, "meta_skill_content")
+
+
+def show_memory(memory: str) -> str:
+    """The memory as a section of analysts', mergers' and rankings' prompts; empty where there is none."""
+    return f"{_GUIDE}\n\n{memory}" if memory else ""
+
+
+NONE_YET = "(none yet: this is the first)"
+
+
+def guidance_request(before: str, now: str, pairs: Sequence[Pair]) -> dict[str, str]:
+    """Places of `slow_update_request.md`: the document at the end of the last epoch, the present one, and how items went."""
+    guidance = block(now, SLOW_UPDATE) or NONE_YET
+    return {
+        "previous_document": before or "(empty)",
+        "document": now or "(empty)",
+        "guidance": guidance,
+        "comparison": show_pairs(pairs),
+    }
+
+
+def read_guidance(answer: str | None) -> str | None:
+    """The guidance in an answer (`slow_update_content`); None where there is none."""
+    return read_text(answer, "slow_update_content")
+
+
+def with_guidance(document: str, guidance: str) -> str:
+    """The document with this guidance as its block."""
+    return with_block(document, SLOW_UPDATE, guidance)
+
+
+def read_text(answer: str | None, key: str) -> str | None:
+    """A text in an answer, without markers of blocks; None where it is missing, empty or no text."""
+    found = (extract_json(answer or "") or {}).get(key)
+    text = strip_markers(replace_surrogates(found)).strip() if isinstance(found, str) else ""
+    return text or None

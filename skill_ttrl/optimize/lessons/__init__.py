@@ -1,1 +1,0 @@
-"""Memory across steps and epochs: notes on steps, two documents compared, guidance and lessons drawn from that."""
