@@ -197,7 +197,7 @@ class FaultyServer:
             ) -> None:
                 text = content if isinstance(content, str | bytes) else json.dumps(content)
                 data = text if isinstance(text, bytes) else text.encode()
-                whole = fault not in ("truncated JSON", "drop in the answer", "slow")
+                whole = fault not in ("truncated JSON", "drop in the answer", "slow", "drip")
                 try:
                     self.send_response(status)
                     self.send_header("content-type", "application/json")
@@ -208,8 +208,11 @@ class FaultyServer:
                     self.end_headers()
                     if whole and status == 200 and isinstance(content, dict) and "usage" in content:
                         outer._count(content["usage"])  # before the client can look
-                    self.wfile.write(sent)
-                    self.wfile.flush()
+                    for start in range(0, len(sent), 1 if fault == "drip" else max(1, len(sent))):
+                        self.wfile.write(sent[start : start + 1] if fault == "drip" else sent)
+                        self.wfile.flush()
+                        if fault == "drip":
+                            time.sleep(outer._slow / 10)
                 except OSError:  # the client has given up waiting
                     self.close_connection = True
                     return

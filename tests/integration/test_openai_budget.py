@@ -11,6 +11,7 @@ import pytest
 from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import Ledger
+from skill_ttrl.llm.openai.replies import Reply
 from tests.faulty_server import FaultyServer
 from tests.integration.test_openai_client import ASK, ask, client
 
@@ -70,3 +71,17 @@ def test_an_answer_without_a_bound_is_refused_under_a_budget() -> None:
         with pytest.raises(ConfigError, match=r"endpoints\.policy\.extra_body takes the limit"):
             ask(loose, lambda asked: asked.chat(ASK))
         assert not server.asked
+
+
+def test_no_retry_of_any_request_exceeds_the_budget() -> None:
+    """Faults, retries and requests at once: what reaches the server is what is counted, and never more than the budget."""
+    ledger = Ledger(max_requests=30)
+    with FaultyServer(["500", "429", "drop before the answer", "truncated JSON"], rate=0.5, seed=4) as server:
+
+        async def many(asked: Client) -> list[Any]:
+            return await asyncio.gather(*(asked.chat(ASK) for _ in range(60)), return_exceptions=True)
+
+        found = ask(client(server, ledger, max_concurrency=8, max_retries=3), many)
+        assert len(server.asked) == ledger.totals().attempts == 30
+    assert any(isinstance(each, BudgetError) for each in found)
+    assert sum(isinstance(each, Reply) for each in found) == server.delivered["answers"] > 0

@@ -123,9 +123,10 @@ def test_what_does_not_pass_is_an_error_with_its_kind(fault: str, kind: str, tmp
     assert kind == "unreadable" or ", 3 times" in str(caught.value)
 
 
-def test_an_answer_that_takes_too_long_is_a_timeout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", ["slow", "drip"])
+def test_an_answer_that_takes_too_long_is_a_timeout(fault: str, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "usage.jsonl")
-    with FaultyServer(["slow"], rate=1.0, slow=1.0) as server, pytest.raises(EndpointError, match="timeout") as caught:
+    with FaultyServer([fault], rate=1.0, slow=1.0) as server, pytest.raises(EndpointError, match="timeout") as caught:
         ask(client(server, ledger, timeout=0.2, max_retries=1), lambda asked: asked.chat(ASK))
     assert caught.value.kind == "timeout" and outcomes(ledger) == ["timeout"] and len(server.asked) == 2
 

@@ -22,10 +22,9 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.command.files import names_file
 from skill_ttrl.llm.command.process import Bounds, Finished, run_program
-from skill_ttrl.llm.openai.backend import AROUND_A_MESSAGE, GO_ON
+from skill_ttrl.llm.openai.backend import GO_ON, TextBackend
 from skill_ttrl.llm.openai.failures import printable
 from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Spend
-from skill_ttrl.llm.openai.replies import tokens_in_text
 from skill_ttrl.types import Completion, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -39,16 +38,15 @@ SHORTEST_SECRET = 6
 """Shorter values of variables are not looked for in what a program says."""
 
 
-class CommandBackend:
+class CommandBackend(TextBackend):
     """Samples by running `command.argv` once for each completion.
 
     Raises:
         ConfigError: no command is set, its program or a variable that it is to get is not there, or it is to be trained.
     """
 
-    is_learner = trainable = blocking = False
-
     def __init__(self, context: BackendContext) -> None:
+        super().__init__()
         if context.model.trains:
             raise ConfigError(
                 "rollout.backend=command cannot be trained: nothing here changes what a program does. Measure it, or optimize the "
@@ -62,32 +60,6 @@ class CommandBackend:
         self._env = passed_environment(self.config, os.environ)
         self._pool = ThreadPoolExecutor(self.config.max_concurrency, "command")
         self._stop = threading.Event()
-        self.policy_version = 0
-        self.max_model_len: int | None = None
-        self.supports_structured_outputs = False
-
-    def encode(self, messages: Sequence[Message]) -> None:
-        """None: this backend knows texts alone."""
-
-    def encode_next(self, message: Message, after: Completion | None = None) -> None:
-        """None: it knows texts alone."""
-
-    def encode_text(self, text: str) -> None:
-        """None: this backend knows texts alone."""
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """A quarter of the bytes."""
-        return sum(tokens_in_text(message.content) + AROUND_A_MESSAGE for message in messages)
-
-    def count_text(self, text: str) -> int:
-        """As `count`."""
-        return tokens_in_text(text)
-
-    def update_weights(self, policy_version: int) -> None:
-        """A program takes over no weights."""
-
-    def sleep(self) -> None:
-        """Nothing to give back."""
 
     def close(self) -> None:
         """End the programs that are running."""

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from skill_ttrl.config import ModelConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import encode_chat, encode_plain
@@ -36,27 +34,15 @@ _TAG_CHARS = 2000
 EMPTY_END = "/>"
 
 
-class OpenAIBackend:
-    """Samples from `endpoints.policy`. No model of its own is loaded.
-
-    Raises:
-        ConfigError: there is no such endpoint, its key is missing, it is to be trained, or `rollout.top_k` cannot be said to it.
-        MissingDependencyError: the package openai is not installed.
-    """
+class TextBackend:
+    """What backends share that work on texts alone and cannot train: they encode nothing and take over no weights."""
 
     is_learner = trainable = blocking = False
+    supports_structured_outputs = False
+    max_model_len: int | None = None
 
-    def __init__(self, context: BackendContext) -> None:
-        if context.model.trains:
-            raise ConfigError(
-                "rollout.backend=openai cannot be trained: the weights behind an address stay as they are. Measure it "
-                "(skillttrl evaluate openai, skillttrl vote openai, skillttrl ask openai), or train with hf or vllm."
-            )
-        self.client = make_client(context.settings.endpoints, "policy")
-        self.config = self.client.config
+    def __init__(self) -> None:
         self.policy_version = 0
-        self.max_model_len: int | None = None
-        self.supports_structured_outputs = self._vllm = self.config.server_type == "vllm"
 
     def encode(self, messages: Sequence[Message]) -> None:
         """Return None: this backend works on text only."""
@@ -68,20 +54,46 @@ class OpenAIBackend:
         """Return None: this backend works on text only."""
 
     def count(self, messages: Sequence[Message]) -> int:
-        """Exact where `endpoints.policy.tokenizer` names a tokenizer, else a quarter of the bytes."""
-        if self._tokenizer is not None:
-            return len(encode_chat(self._tokenizer, messages))
+        """A quarter of the bytes."""
         return sum(tokens_in_text(message.content) + AROUND_A_MESSAGE for message in messages)
 
     def count_text(self, text: str) -> int:
         """As `count`."""
-        return tokens_in_text(text) if self._tokenizer is None else len(encode_plain(self._tokenizer, text))
+        return tokens_in_text(text)
 
     def update_weights(self, policy_version: int) -> None:
-        """Nothing to take over: these weights are nobody's here."""
+        """Do nothing: these weights stay as they are."""
 
     def sleep(self) -> None:
-        """Nothing to give back."""
+        """Do nothing: there is nothing to give back."""
+
+
+class OpenAIBackend(TextBackend):
+    """Samples from `endpoints.policy`. No model of its own is loaded.
+
+    Raises:
+        ConfigError: there is no such endpoint, its key is missing, it is to be trained, or `rollout.top_k` cannot be said to it.
+        MissingDependencyError: the package openai is not installed.
+    """
+
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__()
+        if context.model.trains:
+            raise ConfigError(
+                "rollout.backend=openai cannot be trained: the weights behind an address stay as they are. Measure it "
+                "(skillttrl evaluate openai, skillttrl vote openai, skillttrl ask openai), or train with hf or vllm."
+            )
+        self.client = make_client(context.settings.endpoints, "policy")
+        self.config = self.client.config
+        self.supports_structured_outputs = self._vllm = self.config.server_type == "vllm"
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Exact where `endpoints.policy.tokenizer` names a tokenizer, else a quarter of the bytes."""
+        return super().count(messages) if self._tokenizer is None else len(encode_chat(self._tokenizer, messages))
+
+    def count_text(self, text: str) -> int:
+        """As `count`."""
+        return super().count_text(text) if self._tokenizer is None else len(encode_plain(self._tokenizer, text))
 
     def close(self) -> None:
         """End the connections."""
@@ -175,13 +187,9 @@ class OpenAIBackend:
             text = with_stop_text(text, sampling.stop, choice.stopped_at)
         return Completion(text, (), choice.logprobs or (), reason, self.policy_version)
 
-    @cached_property
+    @property
     def _tokenizer(self) -> Any:
-        if self.config.tokenizer is None:
-            return None
-        from skill_ttrl.llm.models.load import load_tokenizer
-
-        return load_tokenizer(ModelConfig(path=self.config.tokenizer))
+        return self.client.tokenizer
 
 
 def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:

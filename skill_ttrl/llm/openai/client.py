@@ -331,14 +331,14 @@ class Client:
         """
         messages, asked = body.get("messages") or (), body.get("input") or body.get("prompt") or ()
         texts = [asked] if isinstance(asked, str) else list(asked)
-        if self._tokenizer is None:
+        if self.tokenizer is None:
             prompt = most_tokens([json.dumps(body, ensure_ascii=False)], len(messages), len(texts))
         else:
             form = body.get("response_format")  # some servers write it into the prompt
             prompt = 0 if form is None else len(json.dumps(form))
-            prompt += sum(len(encode_plain(self._tokenizer, text)) for text in texts)
+            prompt += sum(len(encode_plain(self.tokenizer, text)) for text in texts)
             if messages:
-                prompt += len(encode_chat(self._tokenizer, [Message(**each) for each in messages]))
+                prompt += len(encode_chat(self.tokenizer, [Message(**each) for each in messages]))
         if path == EMBEDDINGS:
             return Spend(prompt, most_cost(prompt, 0, self.config))
         limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
@@ -351,7 +351,8 @@ class Client:
         return Spend(prompt + answer, most_cost(prompt, answer, self.config))
 
     @cached_property
-    def _tokenizer(self) -> Any:
+    def tokenizer(self) -> Any:
+        """The one that `endpoints.ROLE.tokenizer` names; None where it names none."""
         if self.config.tokenizer is None:
             return None
         from skill_ttrl.llm.models.load import load_tokenizer
