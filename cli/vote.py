@@ -87,7 +87,6 @@ Output = Annotated[
     Path | None,
     typer.Option("--output", "-o", help="Folder for votes.jsonl, vote.json and the samples that are drawn."),
 ]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.html", help="Write charts to this HTML file.")]
 
 
 def vote(
@@ -107,7 +106,6 @@ def vote(
     output: Output = None,
     resume: Resume = "auto",
     batch_size: BatchSize = None,
-    plot: Plot = None,
     no_skills: NoSkills = False,
     full: Full = False,
     as_json: AsJson = False,
@@ -131,13 +129,12 @@ def vote(
             false_consensus_threshold=false_consensus_threshold,
             num_resamples=num_resamples,
             output=output,
-            plot=plot,
             overrides=with_seed(overrides, seed),
             drawing=drawing,
             progress=view,
         )
-    written = {"Votes": output and output / "votes.jsonl", "Charts": plot}
-    show(found, as_json, partial(lab_view, full=full), [f"{name}: {file}" for name, file in written.items() if file])
+    written = [] if output is None else [f"Votes: {output / 'votes.jsonl'}"]
+    show(found, as_json, partial(lab_view, full=full), written)
 
 
 def _source(stored: str | None, policy: str | None) -> str:

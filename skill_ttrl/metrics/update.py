@@ -75,7 +75,7 @@ UPDATE = Section(
             "norm of the gradient before clipping, mean over the optimizer steps",
             healthy="(0, ∞)",
             trouble="0: no rollout had an advantage",
-            change="`frac_reward_zero_std`; which samples taught: `skillttrl inspect RUN --loss`",
+            change="`frac_reward_zero_std`",
         ),
         Metric(
             "grad_norm/<part>",
@@ -89,7 +89,7 @@ UPDATE = Section(
             *COUNT,
             "optimizer steps taken",
             trouble="0 in every step although rewards differ: every advantage was 0, or every response was left out",
-            change="the options of `rl.algorithm`; `filtered_overlong`; `skillttrl inspect RUN --loss`",
+            change="the options of `rl.algorithm`; `filtered_overlong`",
         ),
         Metric(
             "skipped_updates",

@@ -41,7 +41,6 @@ from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folde
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
-from skill_ttrl.stages.reports.optimize_page import write_optimize_html
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
@@ -306,7 +305,6 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         counts = {role: len(part) for role, part in items.items()}
         summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
         folder.write_text(SUMMARY, json.dumps(asdict(summary), indent=2, ensure_ascii=False) + "\n")
-        write_optimize_html(folder.path)
     return summary
 
 

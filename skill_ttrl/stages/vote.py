@@ -77,7 +77,6 @@ def run(
     false_consensus_threshold: float = 0.5,
     num_resamples: int = 10,
     output: str | Path | None = None,
-    plot: str | Path | None = None,
     overrides: Sequence[str] = (),
     drawing: Drawing = AS_IN_TRAINING,
     progress: Progress | None = None,
@@ -92,7 +91,6 @@ def run(
         false_consensus_threshold: a wrong winner with at least this share of the samples is a false consensus.
         num_resamples: random halvings behind the flip rate.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
-        plot: HTML file to write the charts to.
         overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
         drawing: how to sample a source that is not stored samples.
         progress: reports what is drawn and what was left out.
@@ -115,11 +113,6 @@ def run(
         lab, votes = _lab(str(source), found, asked, judged)
     if output is not None:
         _write(Path(output), lab, votes)
-    if plot is not None:
-        from skill_ttrl.stages.reports.vote_page import vote_html
-
-        with wrap_os_errors("write", Path(plot), "--plot"):
-            write_atomic(Path(plot), vote_html(lab).encode())
     return lab
 
 

@@ -122,6 +122,20 @@ def test_what_is_written_trains_without_labels(tmp_path: Path) -> None:
     assert float(after) > float(before) + 0.2 and float(greedy) > 0.9
 
 
+@pytest.mark.slow
+def test_what_is_written_for_several_turns_learns_from_the_reward(tmp_path: Path) -> None:
+    init_project("key_game", tmp_path, turns=True)
+    script = (
+        "from skill_ttrl.config import load_config; from skill_ttrl.stages.train import run;"
+        "s = run(load_config('key_game.yaml', ['runtime.threads=1']), 'run');"
+        "print(s.accuracy_before, s.accuracy_after, s.intervals['accuracy_change'][0])"
+    )
+    done = run(tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    before, after, least = map(float, done.stdout.split())
+    assert 0.2 < before < 0.7 and after > before + 0.2 and least > 0.1
+
+
 @pytest.mark.parametrize(
     "name", ["../escape", "a/b", "my-env", "1st", "", "class", "ümlaut", "__main__", "task", "any"]
 )

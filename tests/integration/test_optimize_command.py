@@ -26,8 +26,6 @@ from skill_ttrl.errors import (
 )
 from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
-from skill_ttrl.stages.inspecting.inspect_page import write_page
 from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
 from skill_ttrl.stages.reports.run_list import list_runs
@@ -97,15 +95,6 @@ def looks_at(run: Path, found: OptimizeSummary) -> None:
     """Every other command knows what the run left."""
     seen = inspect(run)
     assert seen.kind == "optimization" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
-    step = next(row[0] for row in seen.rows if row[1] == "new best")
-    edits = step_inspection(run, step)
-    assert [row[1] for row in edits.rows] and any(line.startswith("+- ") for line in edits.notes)
-    with pytest.raises(ConfigError, match="has no step 99: it has done 4"):
-        step_inspection(run, 99)
-    shown = write_page(run, run.parent / "page.html").read_text()
-    assert shown == (run / "report.html").read_text()
-    assert found.test_best and f"{found.test_best.hard:.3f} [{found.test_best.low:.3f}" in shown
-    assert f"{found.usage['requests']} requests" in shown and "analyst_error" in shown
     (listed,) = list_runs(run.parent)
     assert listed.kind == "optimize" and listed.ended and found.test_best and listed.after == found.test_best.hard
 

@@ -12,7 +12,6 @@ import pytest
 from skill_ttrl.data.formats import CONVENTIONS
 from skill_ttrl.errors import BudgetError
 from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.inspecting.inspect_optimize import step_inspection
 from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from tests import format_models
 from tests.faulty_server import FaultyServer
@@ -58,6 +57,4 @@ def test_the_whole_command_with_gepa(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert best[0] == best[1] and whole.test_first and whole.test_best and whole.test_best.hard > whole.test_first.hard
     seen = inspect(tmp_path / "whole")
     assert seen.kind == "optimization" and seen.rows[-1][0] == whole.steps == 12
-    step_inspection(tmp_path / "whole", 1)
-    assert "gepa_reflect" in (tmp_path / "whole" / "report.html").read_text("utf-8")
     assert check_start(prepare(settings("http://127.0.0.1:9")), tmp_path / "new").steps == 12

@@ -71,7 +71,7 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     rows = lines(tmp_path / "lab", "samples.jsonl")
     assert [len(row["samples"]) for row in rows] == [6] * 4 and {row["draw"] for row in rows} == {"sample"}
     samples = (tmp_path / "lab" / "samples.jsonl").read_bytes()
-    every = skillttrl(*asked, *ALL, "--json", "--plot", tmp_path / "lab.html")
+    every = skillttrl(*asked, *ALL, "--json")
     assert "nothing is drawn" in every.err and (tmp_path / "lab" / "samples.jsonl").read_bytes() == samples
     stored = skillttrl("vote", tmp_path / "lab", *ALL, "--json").json
     assert strategies(stored) == strategies(every.json) and stored["trained_on"] == 0
@@ -86,8 +86,6 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     )
     assert "strategy" in skillttrl("inspect", tmp_path / "lab" / "votes.jsonl", "--json").json["columns"]
     assert ["problems", "4"] in skillttrl("inspect", tmp_path / "lab" / "vote.json", "--json").json["rows"]
-    page = (tmp_path / "lab.html").read_text()
-    assert page.startswith("<!doctype html>") and "majority" in page and "<script" not in page
     shown, full = (skillttrl("vote", tmp_path / "lab", *ALL, *more).out for more in ((), ("--full",)))
     assert "guard needs history" in shown and "unclear" in shown and "verdict" in shown and "--full" in shown
     assert "guard needs history" in full and "unclear" in full and "by problem type" in full
@@ -147,10 +145,9 @@ def test_texts_of_one_s_own(tmp_path: Path) -> None:
     ]
     file = tmp_path / f"{HOSTILE.replace('/', '')}.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    done = skillttrl("vote", file, *ALL, "-o", tmp_path / "lab", "--plot", tmp_path / "p.html")
+    done = skillttrl("vote", file, *ALL, "-o", tmp_path / "lab")
     assert done.code == 0 and "\x1b" not in done.out and "[red]" in done.out and "confidence needs logprobs" in done.out
     assert "1 of them with a true answer" in " ".join(done.out.split())
-    assert "<script>" not in (tmp_path / "p.html").read_text()
     found = [row for row in lines(tmp_path / "lab") if row["strategy"] == "majority"]
     assert next((row["answer"], row["correct"], row["abstained"]) for row in found) == ("42", True, 1)
     assert "given up" not in done.out

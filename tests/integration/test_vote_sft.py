@@ -227,7 +227,7 @@ def command(
     return code, " ".join(shown.out.split()), " ".join(shown.err.split())
 
 
-def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
+def test_the_commands_name_the_baseline(
     base: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -240,13 +240,3 @@ def test_the_commands_name_the_baseline_and_look_back_at_the_rules(
     assert "Baseline: maj@2 of the base" in out and "reinforcement (mine)" in out
     code, out, _ = command(monkeypatch, capsys, "inspect", "mine")
     assert code == 0 and "SFT on the majority answers at equal samples (mine-vote_sft)" in out
-
-    code, out, _ = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--json")
-    table = {row[0]: row[1:] for row in json.loads(out)["rows"]}
-    assert code == 0 and table["no rule"][0] == "4, the last" and table["no training"][0] == "0"
-    assert set(table) >= {"rule majority_ratio", "rule entropy", "rule flip_rate", "best in hindsight"}
-    assert table["rule majority_ratio"][0] == "3", "on this weak base no answer has 30 % of the votes"
-    code, out, err = command(monkeypatch, capsys, "inspect", "mine", "--stopping", "--loss")
-    assert code == 2 and "exclude each other" in err
-    code, _, err = command(monkeypatch, capsys, "inspect", "mine-vote_sft", "--stopping")
-    assert code == 4 and "no step of the rl phase" in err

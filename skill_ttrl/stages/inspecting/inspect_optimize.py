@@ -1,17 +1,15 @@
-"""Views of `skillttrl inspect` for an optimization: its steps, and the edits of one step with the change of the document."""
+"""View of `skillttrl inspect` for an optimization: its steps."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
 from skill_ttrl.stages.inspecting.inspection import Inspection, short
-from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -55,7 +53,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
         notes += summary_lines(summary)
     elif (path / USAGE).is_file():
         notes += usage_lines(usage_report(read_usage(path / USAGE)))
-    notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
+    notes.append(f"A step's edits and candidate: {path}/steps/step_N")
     return Inspection("optimization", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
 
 
@@ -70,50 +68,8 @@ def _of_trainer(path: Path, limit: int) -> Inspection:
         if (score := summary.get(key)) is not None:
             low, high = summary[f"{key}_interval"]
             notes.append(f"Test, {name} document: {score:.3f} [{low:.3f}, {high:.3f}].")
-    notes.append(f"One step with its edits: skillttrl inspect {path} --step N")
+    notes.append(f"A step's edits and candidate: {path}/steps/step_N")
     return Inspection("optimization", str(path), facts, COLUMNS, [_row(row) for row in rows[-limit:]], notes)
-
-
-def step_inspection(path: Path, step: int) -> Inspection:
-    """The edits of a step with their statuses, and the candidate as a diff.
-
-    Raises:
-        ConfigError: it is no optimization, or there is no such step.
-        RunFolderError: a file of it cannot be read.
-    """
-    if not is_optimization(path):
-        raise ConfigError(f"{path} holds no optimization: --step of it is for `skillttrl inspect RUN --loss`.")
-    row = next((row for row in history(path) if row.get("step") == step), None)
-    if row is None:
-        raise ConfigError(f"{path} has no step {step}: it has done {len(history(path))}, from 1.")
-    folder = path / "steps" / f"step_{step:04d}"
-    facts = {
-        name: short(value)
-        for name, value in row.items()
-        if name not in ("timing", "apply_report") and value not in ({}, None)
-    }
-    reports, edits = (
-        read_json(folder / "edit_apply_report.json", []),
-        read_json(folder / "ranked_patch.json", {}).get("edits", []),
-    )
-    rows = [
-        (
-            report.get("op"),
-            report.get("status"),
-            short(report.get("target")),
-            short(report.get("content_preview")),
-            edit.get("support_count"),
-        )
-        for report, edit in zip(reports, [*edits, *({} for _ in reports)], strict=False)
-    ]
-    candidate = folder / "candidate_skill.md"
-    before, after = (
-        read_text(path / "skills" / f"skill_v{step - 1:04d}.md"),
-        read_text(candidate) if candidate.is_file() else "",
-    )
-    changed = difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "candidate", lineterm="", n=2)
-    notes = [*changed] if candidate.is_file() else ["No candidate: no analyst proposed an edit."]
-    return Inspection("step", str(folder), facts, ("op", "status", "target", "content", "support"), rows, notes)
 
 
 def history(path: Path) -> list[Mapping[str, Any]]:
@@ -132,14 +88,6 @@ def read_json(file: Path, missing: Any) -> Any:
         return missing
     try:
         return parse_json(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"Cannot read {file}: {error}.") from None
-
-
-def read_text(file: Path) -> str:
-    """The content of a text file. Raises as `read_json`."""
-    try:
-        return file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise RunFolderError(f"Cannot read {file}: {error}.") from None
 

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jinja2
+
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
-from skill_ttrl.stages.reports.html import render_report
 from skill_ttrl.stages.reports.summary_text import learned_by, sentence, summary_rows
 
 Point = tuple[float, float]
@@ -58,9 +59,16 @@ def write_report_html(folder: RunFolder) -> Path:
 
 def report_html(run: Run) -> str:
     """The report of a run as one HTML document."""
-    return render_report(
-        "run",
-        f"{run.config.name}, seed {run.config.seed}",
+    pages = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return pages.get_template("run.html.j2").render(
+        title=f"{run.config.name}, seed {run.config.seed}",
         **_summary_facts(run),
         charts=[line_chart(title, points) for title, points in curves(run)],
         box=_BOX,

@@ -109,7 +109,7 @@ def _why_idle(rows: Rows) -> str:
         )
     return (
         "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in "
-        "trajectories.jsonl: skillttrl inspect RUN --loss."
+        "trajectories.jsonl."
     )
 
 

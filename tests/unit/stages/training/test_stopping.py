@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.stopping import look_back
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line, metric_rows
 from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.inspecting.stopping import inspect_stopping, look_back
 from skill_ttrl.stages.training.stopping import stopped_by
 
 Figures = dict[str, list[float | None]]
@@ -114,21 +114,11 @@ def test_looking_back_at_a_run(tmp_path: Path) -> None:
     found = look_back(path)
     assert found.stops == {"majority_ratio": None, "entropy": None, "flip_rate": 5} and found.steps == 8
     assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
-    table = {row[0]: row[1:] for row in inspect_stopping(path).rows}
-    assert table["rule flip_rate"] == ("5", "0.300", "0.200")
-    assert table["rule entropy"] == ("never", "0.100", "0.400")
-    assert table["no rule"] == ("8, the last", "0.100", "0.400")
-    assert table["best in hindsight"] == ("2", "0.500", "0.000") and table["no training"] == ("0", "0.400", "0.100")
 
 
 def test_looking_back_without_labels_or_between_evaluations(tmp_path: Path) -> None:
     path = made_run(tmp_path / "unlabelled", SkillTTRLConfig(), [("before", None), ("after", None)])
     assert look_back(path).best is None
-    assert {row[2:] for row in inspect_stopping(path).rows} == {("-", "-")}
-    path = made_run(tmp_path / "gap", SkillTTRLConfig(), [("before", 0.4), ("after", 0.1)])
-    found = inspect_stopping(path)
-    assert {row[0]: row[2:] for row in found.rows}["rule flip_rate"] == ("-", "-")
-    assert "rl.eval_steps=1" in found.notes[0]
     with (
         RunFolder.create(tmp_path / "new", SkillTTRLConfig()),
         pytest.raises(RunFolderError, match="no step of the rl"),
