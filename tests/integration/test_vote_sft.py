@@ -125,7 +125,7 @@ def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
         assert found.difference is not None
         shown = inspect(path)
         assert len(shown.columns) == 6 and all(len(row) == 6 for row in shown.rows)
-        assert any("Reinforcement less SFT on the majority answers: " in note for note in shown.notes)
+        assert any("RL − SFT on the majority answers: " in note for note in shown.notes)
     after = [read_run(path).summary for path in pair]
     assert after[0] is not None and after[1] is not None
     assert after[0].accuracy_after is not None and after[1].accuracy_after is not None

@@ -90,8 +90,9 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     Raises:
         DataError: none has one, and `sft.require_answers`.
     """
-    if resolve_env(config.env.id) != MATH_ENV_ID or config.sft.data is None:
-        return None
+    source = config.sft.data
+    if source is None or source.path.startswith("synthetic:") or resolve_env(config.env.id) != MATH_ENV_ID:
+        return None  # a family knows what it teaches: some parts of `operators` teach words alone
     parser = OutputParser(last_number=bool(config.env.kwargs.get("last_number")))
     silent = [shown.response for shown in demonstrations if not parser.parse(shown.response).answer]
     if 2 * len(silent) < len(demonstrations):
@@ -99,7 +100,7 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     few = len(demonstrations) - len(silent)
     short = next((text.strip() for text in silent if 0 < len(text.strip()) <= LONGEST_EXAMPLE), "63")
     found = (
-        f"{few:,} of {len(demonstrations):,} demonstrations in {config.sft.data.path} contain{'s' * (few == 1)} an answer; write "
+        f"{few:,} of {len(demonstrations):,} demonstrations in {source.path} contain{'s' * (few == 1)} an answer; write "
         f"\\boxed{{{short}}} or <answer>{short}</answer>"
     )
     if not few and config.sft.require_answers:
