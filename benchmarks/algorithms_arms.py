@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from skill_ttrl.rl.algorithms.contract import AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.votes.ttpo import TTPO
+from skill_ttrl.rl.algorithms.votes import TTPO
 from skill_ttrl.types import VoteResult
 
 QUICK, SKILLS, EPISODES, WEAK = "quickstart", "quickstart_skills", "quickstart_webshop", "collapse"

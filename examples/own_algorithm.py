@@ -15,8 +15,7 @@ from torch import Tensor
 
 from skill_ttrl import SkillTTRLTrainer, load_config
 from skill_ttrl.config import Section
-from skill_ttrl.rl.advantages import group_advantages
-from skill_ttrl.rl.algorithms import TrainingSamples
+from skill_ttrl.rl.algorithms import TrainingSamples, group_advantages
 from skill_ttrl.rl.losses import LossInputs
 from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.runs.reader import read_run

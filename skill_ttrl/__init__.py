@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from skill_ttrl.compat.trainer import SkillTTRLTrainer
     from skill_ttrl.config import SkillTTRLConfig, load_config
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
-    from skill_ttrl.rl.advantages import (
+    from skill_ttrl.rl.algorithms import (
         compute_gae_advantage,
         compute_grpo_advantage,
         compute_grpo_nsr_outcome_advantage,
@@ -125,7 +125,7 @@ _HOME = {
         "compat.skill_env": "SimpleQAEnv SkillEnv",
         "compat.skillopt": "SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
-        "rl.advantages": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
+        "rl.algorithms": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",
         "rl.losses": "compute_entropy_bonus compute_policy_loss",
         "runs.reader": "read_run",

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.advantages import is_stepwise
-from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, takes_shaped_votes
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, is_stepwise, requirements, takes_shaped_votes
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.losses import build_loss

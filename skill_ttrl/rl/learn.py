@@ -13,13 +13,13 @@ from typing import Any
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.advantages import whiten_advantages
 from skill_ttrl.rl.algorithms import (
     AdvantageEstimate,
     TrainingSamples,
     build_algorithm,
     requirements,
     takes_shaped_votes,
+    whiten_advantages,
 )
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected

@@ -20,7 +20,7 @@ from torch import Tensor
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import CheckpointError, ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.correction.in_update import UpdateCorrection, with_sample_size
+from skill_ttrl.rl.correction import UpdateCorrection, with_sample_size
 from skill_ttrl.rl.critic import Critic
 from skill_ttrl.rl.critic.critic import DROPOUT
 from skill_ttrl.rl.forward.micro_batch import MicroBatch

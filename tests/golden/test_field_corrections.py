@@ -10,8 +10,7 @@ import torch
 
 from skill_ttrl.config.rl import KLInRewardConfig, RejectionConfig, RolloutCorrectionConfig
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.correction import PaddedSequences, corrected
-from skill_ttrl.rl.correction.weights import far_off_policy
+from skill_ttrl.rl.correction import PaddedSequences, corrected, far_off_policy
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
 from skill_ttrl.rl.losses import Denominators, LossInputs, aggregate, build_loss
 from skill_ttrl.rl.pack import pack

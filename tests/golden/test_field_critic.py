@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.rl.advantages import whiten_advantages
-from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples
+from skill_ttrl.rl.algorithms import ALGORITHMS, TrainingSamples, whiten_advantages
 from skill_ttrl.rl.critic.value_loss import compute_value_loss
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.pack import pack

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config.rl import RolloutCorrectionConfig
-from skill_ttrl.rl.advantages import (
+from skill_ttrl.rl.algorithms import (
     compute_gae_advantage,
     decoupled_advantages,
     group_advantages,

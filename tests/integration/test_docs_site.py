@@ -25,7 +25,7 @@ CAPTION = re.compile(r"^:caption: (.+)$", re.MULTILINE)
 PARTS = ["Tutorials", "How-to guides", "Explanation", "Reference", "Results"]
 OPTIONAL = ("vllm", "ray", "alfworld", "textworld", "chromadb", "bm25s", "sentence_transformers", "openai", "gepa")
 """Packages that the site is built without."""
-EXTENDED = ("envs", "rl.algorithms", "rl.losses", "rl.advantages", "voting")
+EXTENDED = ("envs", "rl.algorithms", "rl.losses", "voting")
 """Packages of which the site holds every public name, here or among those of `skill_ttrl`."""
 
 needs_sphinx = pytest.mark.skipif(find_spec("sphinx") is None, reason="needs the extra docs")

@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl import apply_original_gt, apply_ttrl_gt, batch_majority_vote, compute_ttrl_metrics, grade_answer
 from skill_ttrl.config import load_config
-from skill_ttrl.rl.algorithms.votes.grpo_nsr import POSITIVE, POSITIVE_TOKENS
+from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.train import run
 from skill_ttrl.types import Group, Labels, Trajectory, from_json

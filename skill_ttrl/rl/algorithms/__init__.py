@@ -1,12 +1,15 @@
-"""Algorithms: how rewards become advantages. One small file for each, with its own options.
+"""Algorithms: how rewards become advantages. One file a family, its formulas (pure functions) first.
 
-The training loop and the learner know only the protocol `Algorithm` (`contract.py`). To add one, write it in a file in the room it
-belongs to, register the class with `ALGORITHMS.register("name")` and import it here; one of your own is named `module:Class`. The
-formula itself, from rewards to advantages, is a pure function in `rl.advantages`.
+The training loop and the learner know only the protocol `Algorithm` (`contract.py`). To add one, write it in the file of its
+family, register the class with `ALGORITHMS.register("name")` and import it here; one of your own is named `module:Class`. An outcome
+estimator maps the rewards of N rollouts and the group of each onto one number a rollout; a token-level one maps padded (N, T) rewards
+onto (N, T) advantages. One that also takes `episodes` (`StepwiseEstimator`) can be used where steps of an episode differ.
 
-- `group_relative`: rollouts of a group against each other: GRPO, its variants, RLOO, OPO, pass@k, GPG, GDPO; DAPO, GSPO, CISPO, SAPO.
+- `grpo`: rollouts of a group against each other: GRPO, Dr. GRPO, MaxRL, GDPO; DAPO, GSPO, CISPO, SAPO.
+- `baselines`: RLOO, OPO, pass@k, GPG.
 - `tokens`: returns from each token on: REINFORCE++, ReMax; GAE (PPO) over the values of a critic.
-- `votes`: the halves of a vote and more: GRPO-NSR, PSR, NSR, W-REINFORCE, GMAE, TTPO, SCRL, EVOL-RL.
+- `negative`: correct and wrong samples apart: PSR, NSR, W-REINFORCE, GRPO-NSR.
+- `votes`: GMAE, SCRL, TTPO, EVOL-RL.
 - `episodes`: steps against steps from the same state: GiGPO, GraphGPO.
 """
 
@@ -15,6 +18,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from skill_ttrl.rl.algorithms.baselines import (
+    GPG,
+    OPO,
+    RLOO,
+    PassK,
+    gpg_advantages,
+    opo_advantages,
+    passk_advantages,
+    rloo_advantages,
+)
 from skill_ttrl.rl.algorithms.contract import (
     ALGORITHMS,
     AdvantageEstimate,
@@ -24,24 +37,130 @@ from skill_ttrl.rl.algorithms.contract import (
     TrainingSamples,
     requirements,
 )
-from skill_ttrl.rl.algorithms.episodes.gigpo import GiGPO, GiGPOOptions
-from skill_ttrl.rl.algorithms.episodes.graphgpo import GraphGPO, GraphGPOOptions
-from skill_ttrl.rl.algorithms.group_relative.baselines import GPG, OPO, RLOO, PassK
-from skill_ttrl.rl.algorithms.group_relative.gdpo import GDPO
-from skill_ttrl.rl.algorithms.group_relative.grpo import GRPO, DrGRPO, GRPOOptions, MaxRL
-from skill_ttrl.rl.algorithms.group_relative.other_losses import DAPO, CISPOAlgorithm, GSPOAlgorithm, SAPOAlgorithm
-from skill_ttrl.rl.algorithms.group_relative.relative import GroupRelative, add_step_advantages, relative_advantages
-from skill_ttrl.rl.algorithms.tokens.gae import GAE, GAEOptions
-from skill_ttrl.rl.algorithms.tokens.reinforce import ReinforcePlusPlus, ReinforcePlusPlusBaseline, ReMax
-from skill_ttrl.rl.algorithms.votes.evol_rl import EvolRL
-from skill_ttrl.rl.algorithms.votes.gmae import GMAE
-from skill_ttrl.rl.algorithms.votes.grpo_nsr import GRPONSR
-from skill_ttrl.rl.algorithms.votes.nsr import NSR, PSR, WReinforce
-from skill_ttrl.rl.algorithms.votes.scrl import SCRL
-from skill_ttrl.rl.algorithms.votes.ttpo import TTPO
+from skill_ttrl.rl.algorithms.episodes import (
+    SUCCESS,
+    Edge,
+    GiGPO,
+    GiGPOOptions,
+    GraphGPO,
+    GraphGPOOptions,
+    anchor_groups,
+    discounted_returns,
+    distances_to_success,
+    edge_returns,
+    state_advantages,
+    state_metrics,
+)
+from skill_ttrl.rl.algorithms.grpo import (
+    DAPO,
+    GDPO,
+    GRPO,
+    AdvantageEstimator,
+    CISPOAlgorithm,
+    DrGRPO,
+    GroupLevel,
+    GroupRelative,
+    GRPOOptions,
+    GSPOAlgorithm,
+    MaxRL,
+    RewardScale,
+    SAPOAlgorithm,
+    StepwiseEstimator,
+    add_step_advantages,
+    compute_grpo_advantage,
+    decoupled_advantages,
+    group_advantages,
+    is_stepwise,
+    relative_advantages,
+    shape_advantages,
+    step_advantages,
+)
+from skill_ttrl.rl.algorithms.negative import (
+    GRPONSR,
+    NSR,
+    PSR,
+    Half,
+    WReinforce,
+    compute_grpo_nsr_outcome_advantage,
+    grpo_nsr_advantages,
+    is_correct,
+    nsr_advantages,
+    reward_to_go,
+)
+from skill_ttrl.rl.algorithms.tokens import (
+    GAE,
+    GAEOptions,
+    ReinforcePlusPlus,
+    ReinforcePlusPlusBaseline,
+    ReMax,
+    compute_gae_advantage,
+    compute_reinforce_plus_plus_advantage,
+    compute_remax_advantage,
+    returns_to_go,
+    whiten_advantages,
+)
+from skill_ttrl.rl.algorithms.votes import (
+    GMAE,
+    SCRL,
+    TTPO,
+    EvolRL,
+    GroupContexts,
+    SCRLLabels,
+    cosine_similarity,
+    evol_rl_rewards,
+    group_contexts,
+    ngram_similarity,
+    novelty,
+    poisson_binomial_advantages,
+    scrl_labels,
+    scrl_reward,
+)
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
+    "SUCCESS",
+    "AdvantageEstimator",
+    "Edge",
+    "GroupContexts",
+    "GroupLevel",
+    "Half",
+    "RewardScale",
+    "SCRLLabels",
+    "StepwiseEstimator",
+    "anchor_groups",
+    "compute_gae_advantage",
+    "cosine_similarity",
+    "evol_rl_rewards",
+    "ngram_similarity",
+    "novelty",
+    "compute_grpo_advantage",
+    "compute_grpo_nsr_outcome_advantage",
+    "compute_reinforce_plus_plus_advantage",
+    "compute_remax_advantage",
+    "decoupled_advantages",
+    "discounted_returns",
+    "distances_to_success",
+    "edge_returns",
+    "gpg_advantages",
+    "group_advantages",
+    "group_contexts",
+    "grpo_nsr_advantages",
+    "is_correct",
+    "is_stepwise",
+    "nsr_advantages",
+    "opo_advantages",
+    "passk_advantages",
+    "poisson_binomial_advantages",
+    "returns_to_go",
+    "reward_to_go",
+    "rloo_advantages",
+    "scrl_labels",
+    "scrl_reward",
+    "shape_advantages",
+    "state_advantages",
+    "state_metrics",
+    "step_advantages",
+    "whiten_advantages",
     "ALGORITHMS",
     "GAE",
     "GDPO",

@@ -1,7 +1,7 @@
-"""Policy losses: what the gradient follows. One small file for each loss, with its own options.
+"""Policy losses: what the gradient follows. `ppo` has the losses of the ratio, `masked` those that leave tokens out.
 
 A loss maps `LossInputs` to the loss of each token and metrics of its own; the learner weights and aggregates. To add one, write it
-in a file next to `ppo_clip.py`, register the class with `LOSSES.register("name")` and import it here; one of your own is named
+like those, register the class with `LOSSES.register("name")` and import it here; one of your own is named
 `module:Class` in `rl.loss`.
 """
 
@@ -17,18 +17,40 @@ from skill_ttrl.rl.losses.aggregate import (
     compute_entropy_bonus,
     masked_mean,
 )
-from skill_ttrl.rl.losses.cispo import CISPO, CISPOOptions
 from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, PolicyLossType, SelectingLoss
-from skill_ttrl.rl.losses.covariance import ClipCov, ClipCovOptions, KLCov, KLCovOptions, token_covariance
-from skill_ttrl.rl.losses.dppo import DPPO, DPPOOptions
-from skill_ttrl.rl.losses.geo_mean import GeoMean, GeoMeanOptions
-from skill_ttrl.rl.losses.gspo import GSPO, GSPOOptions, sequence_ratio
-from skill_ttrl.rl.losses.ppo_clip import PPOClip, PPOClipOptions, clipped_surrogate, compute_policy_loss
-from skill_ttrl.rl.losses.ratio import bounded_log_ratio, clip_metrics, ratio_metrics, sequence_mean
-from skill_ttrl.rl.losses.reinforce import REINFORCE, REINFORCEOptions
-from skill_ttrl.rl.losses.sapo import SAPO, SAPOOptions
-from skill_ttrl.rl.losses.selection import with_selection
-from skill_ttrl.rl.losses.vespo import VESPO, VESPOOptions
+from skill_ttrl.rl.losses.masked import (
+    DPPO,
+    ClipCov,
+    ClipCovOptions,
+    DPPOOptions,
+    KLCov,
+    KLCovOptions,
+    token_covariance,
+)
+from skill_ttrl.rl.losses.ppo import (
+    CISPO,
+    GSPO,
+    REINFORCE,
+    SAPO,
+    VESPO,
+    CISPOOptions,
+    GeoMean,
+    GeoMeanOptions,
+    GSPOOptions,
+    PPOClip,
+    PPOClipOptions,
+    REINFORCEOptions,
+    SAPOOptions,
+    VESPOOptions,
+    bounded_log_ratio,
+    clip_metrics,
+    clipped_surrogate,
+    compute_policy_loss,
+    ratio_metrics,
+    sequence_mean,
+    sequence_ratio,
+    with_selection,
+)
 from skill_ttrl.rl.options import build_from
 
 __all__ = [

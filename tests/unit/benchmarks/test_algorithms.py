@@ -13,7 +13,7 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.algorithms.contract import TrainingSamples
-from skill_ttrl.rl.algorithms.votes.ttpo import TTPO, TTPOOptions
+from skill_ttrl.rl.algorithms.votes import TTPO, TTPOOptions
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult

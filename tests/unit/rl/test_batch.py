@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import group_advantages
+from skill_ttrl.rl.algorithms import group_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, pack_demonstrations, with_advantages
 from skill_ttrl.stages.sft import whole

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from skill_ttrl.rl.advantages import group_advantages, shape_advantages
+from skill_ttrl.rl.algorithms import group_advantages, shape_advantages
 from skill_ttrl.types import VoteResult
 from skill_ttrl.voting import Ballot, vote
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import GroupLevel, group_advantages, is_stepwise, step_advantages
+from skill_ttrl.rl.algorithms import GroupLevel, group_advantages, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.types import Group

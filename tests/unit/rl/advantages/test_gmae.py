@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import group_contexts, poisson_binomial_advantages
+from skill_ttrl.rl.algorithms import group_contexts, poisson_binomial_advantages
 
 SILENT = -1
 POOLS = st.lists(st.integers(-1, 3), min_size=1, max_size=9)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import (
+from skill_ttrl.rl.algorithms import (
     compute_grpo_nsr_outcome_advantage,
     group_advantages,
     grpo_nsr_advantages,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import cosine_similarity, evol_rl_rewards, ngram_similarity, novelty
+from skill_ttrl.rl.algorithms import cosine_similarity, evol_rl_rewards, ngram_similarity, novelty
 
 SEQUENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=7)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from skill_ttrl.rl.advantages import (
+from skill_ttrl.rl.algorithms import (
     decoupled_advantages,
     gpg_advantages,
     group_advantages,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from skill_ttrl.rl.advantages import scrl_labels, scrl_reward
+from skill_ttrl.rl.algorithms import scrl_labels, scrl_reward
 
 SHARES = [0.5, 0.25, 0.125, 0.0625]
 ENTROPIES = [0.2, 0.4, 0.6, 0.1]

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import (
+from skill_ttrl.rl.algorithms import (
     compute_gae_advantage,
     compute_reinforce_plus_plus_advantage,
     compute_remax_advantage,

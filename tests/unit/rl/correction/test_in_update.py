@@ -22,11 +22,12 @@ from skill_ttrl.rl.correction import (
     FlatSequences,
     PaddedSequences,
     UpdateCorrection,
+    effective_sample_size,
     importance_weights,
     kept_tokens,
+    normalized,
     weight_rule,
 )
-from skill_ttrl.rl.correction.weights import effective_sample_size, normalized
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.losses import LossInputs, aggregate, build_loss

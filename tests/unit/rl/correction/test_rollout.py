@@ -15,8 +15,7 @@ from skill_ttrl.config import RLConfig, RuntimeConfig
 from skill_ttrl.config.rl import RejectionConfig, RolloutCorrectionConfig
 from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.correction import choose_correction, corrected
-from skill_ttrl.rl.correction.rollout import CORRECTIONS
+from skill_ttrl.rl.correction import CORRECTIONS, choose_correction, corrected
 from skill_ttrl.rl.device import make_accelerator
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy

@@ -12,8 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rl.advantages import anchor_groups, discounted_returns, state_advantages, state_metrics
-from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms import (
+    TrainingSamples,
+    anchor_groups,
+    build_algorithm,
+    discounted_returns,
+    state_advantages,
+    state_metrics,
+)
 from skill_ttrl.types import Group
 from tests.unit.rl.episodes import episode, random_groups
 

@@ -11,8 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.advantages import SUCCESS, Edge, distances_to_success, edge_returns
-from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms import (
+    SUCCESS,
+    AdvantageEstimate,
+    Edge,
+    TrainingSamples,
+    build_algorithm,
+    distances_to_success,
+    edge_returns,
+)
 from skill_ttrl.types import Group
 from tests.unit.rl.episodes import episode, random_groups
 

@@ -12,7 +12,7 @@ from accelerate import Accelerator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.votes.grpo_nsr import POSITIVE, POSITIVE_TOKENS
+from skill_ttrl.rl.algorithms.negative import POSITIVE, POSITIVE_TOKENS
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule

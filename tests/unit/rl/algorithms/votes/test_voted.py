@@ -13,11 +13,7 @@ from skill_ttrl.compat.trainer import SkillTTRLTrainer
 from skill_ttrl.config import RLConfig, load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS, AdvantageEstimate, TrainingSamples, build_algorithm
-from skill_ttrl.rl.algorithms.votes.evol_rl import SIMILARITY
-from skill_ttrl.rl.algorithms.votes.gmae import REWARD
-from skill_ttrl.rl.algorithms.votes.pool import pool_of
-from skill_ttrl.rl.algorithms.votes.scrl import NEGATIVES, POSITIVE
-from skill_ttrl.rl.algorithms.votes.ttpo import AGREEING
+from skill_ttrl.rl.algorithms.votes import AGREEING, NEGATIVES, POSITIVE, REWARD, SIMILARITY, pool_of
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.stages.setup.defaults import with_algorithm_defaults
 

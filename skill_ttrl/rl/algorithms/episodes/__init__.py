@@ -1,1 +1,0 @@
-"""Algorithms that compare steps of episodes with other steps from the same state."""

@@ -1,1 +1,0 @@
-"""Algorithms that compare the rollouts of a group: GRPO, its variants, and other baselines."""

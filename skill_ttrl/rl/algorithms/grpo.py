@@ -1,0 +1,570 @@
+"""GRPO and its kind: rollouts of a group against each other, from rewards to advantages (arXiv 2402.03300).
+
+Formulas first (`group_advantages` and what spreads it over steps, tokens and votes), then the algorithms: GRPO, Dr. GRPO, MaxRL; DAPO, GSPO,
+CISPO and SAPO, which have another loss (`rl.losses`); GDPO over several rewards.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from inspect import signature
+from itertools import islice
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, Protocol, TypeGuard, assert_never
+
+import torch
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from skill_ttrl.config import Section
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.pack import Advantages
+from skill_ttrl.types import VoteResult, equal_rewards
+
+
+class AdvantageEstimator(Protocol):
+    """Maps the rewards of N rollouts and the group of each onto one advantage a rollout."""
+
+    def __call__(
+        self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, /
+    ) -> Float[Tensor, " N"]:
+        """Advantages (N,) of `rewards` (N,) within `groups` (N,)."""
+
+
+class StepwiseEstimator(Protocol):
+    """An estimator that can distinguish the steps of an episode and yet lets each episode weigh the same."""
+
+    def __call__(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        /,
+        *,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Float[Tensor, " N"]:
+        """As an `AdvantageEstimator`; with `episodes`, the episode of each, a reward is that of one step."""
+
+
+def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:
+    """True if an estimator takes `episodes`."""
+    return "episodes" in signature(estimate).parameters
+
+
+def read_groups(
+    rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor
+) -> tuple[Float[Tensor, " N"], list[list[int]]]:
+    """Rewards in float64, and the positions of each group's members, in order of first appearance.
+
+    Raises:
+        ValueError: the lengths differ.
+    """
+    rewards_N = torch.as_tensor(rewards, dtype=torch.float64)
+    keys: Sequence[Hashable] = groups.tolist() if isinstance(groups, Tensor) else groups
+    if rewards_N.ndim != 1 or len(keys) != len(rewards_N):
+        raise ValueError(
+            f"Expected one group id for each reward, found {len(keys)} ids and rewards of shape "
+            f"{tuple(rewards_N.shape)}."
+        )
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for position, key in enumerate(keys):
+        members[key].append(position)
+    return rewards_N, list(members.values())
+
+
+def read_episodes(episodes: Sequence[Hashable] | None, count: int) -> Sequence[Hashable]:
+    """Episode of each reward; without `episodes` each reward is that of a whole rollout.
+
+    Raises:
+        ValueError: not one episode for each of `count` rewards.
+    """
+    if episodes is None:
+        return range(count)
+    if len(episodes) != count:
+        raise ValueError(f"Expected one episode for each of {count} rewards, found {len(episodes)}.")
+    return episodes
+
+
+# Group-relative advantages: a rollout is compared with the other rollouts of the same task.
+#
+# DeepSeekMath (arXiv 2402.03300), section 4.1.2: A_i = (r_i - mean(r)) / std(r) within a group. The divisor is a choice
+# (`RewardScale`): with none this is Dr. GRPO's advantage (arXiv 2503.20783), with the mean MaxRL's.
+
+
+RewardScale = Literal["group", "batch", "none", "mean"]
+"""Divisor of a group's centred rewards: the group's standard deviation, that of all rewards of the batch (arXiv
+2508.08221), nothing, or the group's mean. The first three are TRL's `scale_rewards`; `none` is verl's
+`norm_adv_by_std_in_grpo: false`."""
+
+
+def group_advantages(
+    rewards: Sequence[float] | Tensor,
+    groups: Sequence[Hashable] | Tensor,
+    epsilon: float = 1e-6,
+    episodes: Sequence[Hashable] | None = None,
+    scale: RewardScale = "group",
+) -> Float[Tensor, " N"]:
+    """Reward minus its group's mean, over what `scale` names.
+
+    Deviations are unbiased (n - 1). A group of one keeps its reward with `group` and `none` (mean 0, deviation 1), as in
+    verl; with the others, and always in TRL, it gets 0. A larger one whose rewards are all equal gets exactly 0.
+
+    With `episodes` a reward is that of one step, and each of a group's E episodes weighs the same, however many of its T_i
+    steps are here: mean = 1/E sum_i 1/T_i sum_t r_it, variance = 1/(E - 1) sum_i 1/T_i sum_t (r_it - mean)^2. Where all
+    steps of an episode have the same reward this is the z-score over episodes. The variance within episodes is part of it, so
+    that with `group` no advantage is beyond sqrt(T_i (E - 1)).
+
+    Args:
+        rewards: One for each of N rollouts, or steps.
+        groups: Group of each; any hashable ids, or a tensor of integers (N,).
+        epsilon: Added to the divisor (verl: 1e-6, TRL: 1e-4).
+        episodes: Episode of each step, of one group only; None: each reward is that of a whole rollout.
+        scale: The divisor. `mean` is for rewards of at least 0 (MaxRL): hard tasks, where it is small, weigh more.
+
+    Returns:
+        Advantages (N,), float32.
+
+    Raises:
+        ValueError: the lengths differ, or `mean` with a reward below 0.
+    """
+    rewards_N, members = read_groups(rewards, groups)
+    if scale == "mean" and len(rewards_N) and float(rewards_N.min()) < 0:
+        raise ValueError(
+            f"Advantages over the mean reward need rewards of at least 0, found {float(rewards_N.min()):g}."
+        )
+    owners = read_episodes(episodes, len(rewards_N))
+    weights_N = _weights(owners)
+    over_batch = _deviation(rewards_N, weights_N) if scale == "batch" and len(members) else 1.0
+    advantages_N = torch.zeros_like(rewards_N)
+    for positions in members:
+        rewards_G, weights_G = rewards_N[positions], weights_N[positions]
+        lone = scale in ("group", "none") and len({owners[place] for place in positions}) == 1
+        if not lone and equal_rewards(rewards_G.tolist()):
+            continue
+        mean = 0.0 if lone else _mean(rewards_G, weights_G)
+        match scale:
+            case "group":
+                divisor = (1.0 if lone else _deviation(rewards_G, weights_G)) + epsilon
+            case "batch":
+                divisor = over_batch + epsilon
+            case "none":
+                divisor = 1.0
+            case "mean":
+                divisor = mean + epsilon
+            case _:
+                assert_never(scale)
+        advantages_N[positions] = (rewards_G - mean) / divisor
+    return advantages_N.to(dtype=torch.float32)
+
+
+def decoupled_advantages(
+    rewards: Sequence[Sequence[float]] | Tensor,
+    weights: Sequence[float],
+    groups: Sequence[Hashable] | Tensor,
+    epsilon: float = 1e-6,
+    scale: RewardScale = "group",
+) -> Float[Tensor, " N"]:
+    """Normalise each of several rewards within its group, and add them up: GDPO (arXiv 2601.05242).
+
+    A reward with a small spread counts as much as one with a large one, which their plain sum would bury. What GDPO does after
+    this, a normalisation over the batch, is `whiten_advantages` over tokens in verl and over rollouts in TRL.
+
+    Args:
+        rewards: K rewards for each of N rollouts (K, N).
+        weights: One for each reward (K).
+        groups: Group of each rollout (N).
+        epsilon: Added to each deviation (verl: 1e-6, TRL: 1e-4).
+        scale: See `group_advantages`.
+
+    Returns:
+        Advantages (N,), float32.
+    """
+    parts = [
+        weight * group_advantages(row, groups, epsilon, scale=scale).double()
+        for row, weight in zip(rewards, weights, strict=True)
+    ]
+    return torch.stack(parts).sum(dim=0).float()
+
+
+def _weights(owners: Sequence[Hashable]) -> Float[Tensor, " N"]:
+    """1 over the number of its episode's steps, for each reward: the weights of an episode add up to 1."""
+    steps = Counter(owners)
+    return torch.tensor([1 / steps[owner] for owner in owners], dtype=torch.float64)
+
+
+def _mean(rewards_G: Tensor, weights_G: Tensor) -> float:
+    return float((weights_G * rewards_G).sum() / weights_G.sum())
+
+
+def _deviation(rewards_G: Tensor, weights_G: Tensor) -> float:
+    """Unbiased standard deviation, the weights counting the observations; 0 for a single one."""
+    count = float(weights_G.sum())
+    squares = weights_G * (rewards_G - _mean(rewards_G, weights_G)).square()
+    return float((squares.sum() / max(round(count) - 1, 1)).sqrt())
+
+
+def compute_grpo_advantage(
+    rewards: Float[Tensor, " N"],
+    response_mask: Float[Tensor, "N T"],
+    prompt_ids: Sequence[Hashable] | Tensor,
+    epsilon: float = 1e-6,
+    scale: RewardScale = "group",
+) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+    """GRPO advantages spread over the tokens of each response.
+
+    Args:
+        rewards: One for each response (N,).
+        response_mask: 1 at response tokens, 0 elsewhere (N, T).
+        prompt_ids: Group of each response (N,): integers or any hashable ids.
+        epsilon: Added to the divisor (verl: 1e-6).
+        scale: See `group_advantages`.
+
+    Returns:
+        (advantages, returns), both (N, T) and 0 outside the mask. Without a critic the two are the same.
+    """
+    advantages_N = group_advantages(rewards, prompt_ids, epsilon, scale=scale).to(response_mask.device)
+    advantages_N_T = advantages_N[:, None] * response_mask
+    return advantages_N_T, advantages_N_T.clone()
+
+
+# Advantages of the steps of episodes: all carry their episode's outcome, less penalties of their own.
+#
+# The reward of step t of episode i is s_it = R_i - p_it. What a group's mean and deviation are taken over is a choice:
+#
+# - `episode`: each episode weighs the same, however long it is. Without penalties this is GRPO over episodes.
+# - `step`: each step does, so that long episodes weigh more: what verl-agent, and with it SkillRL, computes (every step is a
+#   row of its batch, and mean and deviation are those of a group's rows).
+
+
+GroupLevel = Literal["episode", "step"]
+
+
+def step_advantages(
+    outcomes: Sequence[float],
+    rewards: Sequence[Sequence[float]],
+    groups: Sequence[Hashable],
+    estimate: AdvantageEstimator,
+    level: GroupLevel = "episode",
+) -> list[list[float]]:
+    """Estimate the advantage of each step of E episodes.
+
+    Args:
+        outcomes: Outcome of each episode (E).
+        rewards: Reward of each step of each episode. An episode without steps has its outcome in the mean over episodes, and no
+            advantages.
+        groups: Group of each episode (E).
+        estimate: Advantages from rewards, such as `group_advantages`.
+        level: What mean and deviation are taken over, see above.
+
+    Returns:
+        A row for each episode, with one advantage for each of its steps.
+
+    Raises:
+        ValueError: episodes weigh the same, steps of an episode differ, and the estimator does not take `episodes`.
+    """
+    if not rewards:
+        return []
+    if level == "step":
+        given = iter(estimate(*_flat(rewards, groups)).tolist()) if any(map(len, rewards)) else iter(())
+        return _rows(given, rewards)
+    counted = [row or [outcome] for row, outcome in zip(rewards, outcomes, strict=True)]
+    if all(map(equal_rewards, counted)):
+        whole = estimate([row[0] for row in counted], groups).tolist()
+        return [[value] * len(row) for value, row in zip(whole, rewards, strict=True)]
+    if not is_stepwise(estimate):
+        raise ValueError("This advantage does not take `episodes`: it cannot distinguish the steps of an episode.")
+    episodes = [number for number, row in enumerate(counted) for _ in row]
+    found = _rows(iter(estimate(*_flat(counted, groups), episodes=episodes).tolist()), counted)
+    return [values[: len(row)] for values, row in zip(found, rewards, strict=True)]
+
+
+def _flat(scores: Sequence[Sequence[float]], groups: Sequence[Hashable]) -> tuple[list[float], list[Hashable]]:
+    owners = [group for group, row in zip(groups, scores, strict=True) for _ in row]
+    return [score for row in scores for score in row], owners
+
+
+def _rows(values: Iterator[float], like: Sequence[Sequence[float]]) -> list[list[float]]:
+    return [list(islice(values, len(row))) for row in like]
+
+
+def shape_advantages(vote: VoteResult, advantages: Sequence[float], estimate: AdvantageEstimator) -> list[float]:
+    """Apply a vote to the advantages that its rewards alone would give.
+
+    A_i = weight (Σ_j w_j A_i^(j) - penalty), then + bonus_i mean|A|. A^(j) are the advantages of `estimate` over this prompt's
+    samples for the rewards 1[sample in class j]; where the winner is the only label the sum is `advantages`, which come from
+    the same estimator. There is one for each sample that is trained on, and the vote is as it bears on those (`VoteResult.select`).
+    """
+    values = list(advantages)
+    if vote.label_weights:
+        values = [0.0] * len(values)
+        for label, weight in enumerate(vote.label_weights):
+            rewards = [float(place == label) for place in vote.class_ids]
+            if any(rewards):
+                alone = estimate(rewards, [0] * len(rewards)).tolist()
+                values = [value + weight * each for value, each in zip(values, alone, strict=True)]
+    if vote.weight != 1.0 or vote.penalty:
+        values = [vote.weight * (value - vote.penalty) for value in values]
+    if vote.bonus:
+        scale = sum(map(abs, values)) / len(values) if values else 0.0
+        values = [value + extra * scale for value, extra in zip(values, vote.bonus, strict=True)]
+    return values
+
+
+class NoOptions(Section):
+    """An algorithm without options."""
+
+
+class LevelOptions(Section):
+    """Options of algorithms that distinguish the steps of an episode."""
+
+    level: GroupLevel = "episode"
+    """Unit of a group's statistics where rollouts have several steps. `episode`: each episode weighs the same, however long it
+    is. `step`: each step does, so that long ones weigh more (verl-agent, SkillRL)."""
+
+
+class GroupRelative:
+    """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
+
+    options_type: ClassVar[type[Section]] = NoOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @property
+    def takes_shaped_votes(self) -> bool:
+        """True where votes can shape the advantages (RESTRAIN, Guard): the estimator is asked about one group at a time."""
+        return True
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
+        return AdvantageEstimate(relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode")))
+
+    def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:
+        """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
+        raise NotImplementedError
+
+
+def relative_advantages(
+    samples: TrainingSamples, estimate: AdvantageEstimator, level: GroupLevel = "episode"
+) -> Advantages:
+    """Estimate advantages from `token_level_rewards`, and let the votes shape them.
+
+    Args:
+        samples: Rollouts with rewards.
+        estimate: Maps rewards and groups onto advantages.
+        level: What a group's statistics are taken over (`advantages.episodes`).
+
+    Returns:
+        One for each trajectory, or where steps of an episode differ one for each step.
+
+    Raises:
+        ConfigError: steps differ, and a vote shapes the advantages of whole rollouts.
+    """
+    rows, owners = samples.step_rewards, samples.owners
+    if level == "step" or not all(map(equal_rewards, rows)):
+        if samples.votes_shape:
+            raise ConfigError(
+                "The vote shapes the advantages of whole rollouts, and the steps of an episode have advantages of their own. Use "
+                "vote.strategy=majority, or rl.algorithm.level=episode and rewards that are the same at every step."
+            )
+        return step_advantages(samples.rewards, rows, owners, estimate, level)
+    rewards = [row[0] if row else reward for row, reward in zip(rows, samples.rewards, strict=True)]
+    values = estimate(rewards, owners).tolist() if rewards else []
+    if samples.votes is None:
+        return list(values)
+    given = iter(values)
+    by_group = [[next(given) for _ in group.trajectories] for group in samples.groups]
+    shaped = [shape_advantages(vote, row, estimate) for vote, row in zip(samples.votes, by_group, strict=True)]
+    return [value for row in shaped for value in row]
+
+
+def rescored(samples: TrainingSamples, scores: Sequence[float]) -> TrainingSamples:
+    """Put other scores in the place of the rewards (E), group after group; the votes that gave those do not shape what comes of them.
+
+    A penalty on invalid actions and a KL penalty are taken off these as they were off the rewards.
+    """
+    given = iter(scores)
+    groups = [group.with_rewards([next(given) for _ in group.trajectories]) for group in samples.groups]
+    return replace(samples, groups=groups, votes=None)
+
+
+def add_step_advantages(
+    samples: TrainingSamples, episodes: Advantages, steps: Sequence[float], weight: float = 1.0
+) -> list[list[float]]:
+    """Add advantages of steps to `weight` times those of their episodes.
+
+    Args:
+        samples: Rollouts with rewards.
+        episodes: As `relative_advantages` gives them.
+        steps: One for each step, trajectory after trajectory.
+        weight: Of the episodes.
+
+    Returns:
+        A row for each trajectory, with one advantage for each of its steps.
+    """
+    given = iter(steps)
+    rows = []
+    for each, whole in zip(samples.trajectories, episodes, strict=True):
+        rows.append([weight * value + next(given) for value in by_step(whole, len(each.steps))])
+    return rows
+
+
+def by_step(value: Any, steps: int) -> Sequence[float]:
+    """The advantage of each step of a trajectory, where `relative_advantages` may have given one for all."""
+    return value if isinstance(value, Sequence) else [value] * steps
+
+
+class GRPOOptions(LevelOptions):
+    """Options of GRPO."""
+
+    scale_rewards: RewardScale = "group"
+    """Divisor of a group's centred rewards. `group`: the group's standard deviation. `batch`: that of the batch. `none`: nothing
+    (verl: `norm_adv_by_std_in_grpo: false`). `mean`: the group's mean (MaxRL)."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the divisor (verl: 1e-6, TRL: 1e-4)."""
+
+
+@ALGORITHMS.register("grpo")
+class GRPO(GroupRelative):
+    """Reward minus its group's mean, over the group's standard deviation."""
+
+    options_type: ClassVar[type[Section]] = GRPOOptions
+    options: GRPOOptions
+
+    @property
+    def takes_shaped_votes(self) -> bool:
+        """False where the deviation is the batch's."""
+        return self.options.scale_rewards != "batch"
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """See `GroupRelative`.
+
+        Raises:
+            ConfigError: rewards below 0, and advantages over their mean.
+        """
+        lowest = min((reward for row in samples.step_rewards for reward in row), default=0.0)
+        if self.options.scale_rewards == "mean" and lowest < 0:
+            raise ConfigError(
+                f"Advantages over the group's mean (MaxRL) need rewards of at least 0, and one is {lowest:g}. Use "
+                "rl.algorithm.scale_rewards=group, or a reward that is never negative."
+            )
+        return super().advantages(samples)
+
+    def estimate(
+        self,
+        rewards: Sequence[float] | Tensor,
+        groups: Sequence[Hashable] | Tensor,
+        episodes: Sequence[Hashable] | None = None,
+    ) -> Tensor:
+        """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
+        return group_advantages(rewards, groups, self.options.epsilon, episodes, self.options.scale_rewards)
+
+
+class DrGRPOOptions(GRPOOptions):
+    """Options of Dr. GRPO."""
+
+    scale_rewards: RewardScale = "none"
+    """Divisor of a group's centred rewards, see `grpo`."""
+
+
+@ALGORITHMS.register("dr_grpo")
+class DrGRPO(GRPO):
+    """Dr. GRPO (arXiv 2503.20783): no deviation, token losses summed over a constant length, no KL term."""
+
+    options_type: ClassVar[type[Section]] = DrGRPOOptions
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
+        {"loss_aggregation": "seq-mean-token-sum-norm", "kl_coef": 0.0}
+    )
+
+
+class MaxRLOptions(GRPOOptions):
+    """Options of MaxRL."""
+
+    scale_rewards: RewardScale = "mean"
+    """Divisor of a group's centred rewards, see `grpo`."""
+
+
+@ALGORITHMS.register("maxrl")
+class MaxRL(GRPO):
+    """MaxRL (arXiv 2602.02710): over the group's mean, so that the likelihood of a success is maximised, not its chance."""
+
+    options_type: ClassVar[type[Section]] = MaxRLOptions
+
+
+@ALGORITHMS.register("dapo")
+class DAPO(GRPO):
+    """Clip-higher, token mean, dynamic sampling, soft overlong penalty, no KL term and no dual clip (arXiv 2503.14476)."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "loss": {"type": "ppo_clip", "clip_ratio": 0.2, "clip_ratio_high": 0.28, "dual_clip": None},
+        "loss_aggregation": "token-mean",
+        "dynamic_sampling": {},
+        "overlong": {},
+        "kl_coef": 0.0,
+    }
+
+
+@ALGORITHMS.register("gspo")
+class GSPOAlgorithm(GRPO):
+    """Ratios of sequences (arXiv 2507.18071); clips of its section 5.1."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "loss": {"type": "gspo", "clip_ratio": 3e-4, "clip_ratio_high": 4e-4},
+        "loss_aggregation": "seq-mean-token-mean",
+    }
+
+
+@ALGORITHMS.register("cispo")
+class CISPOAlgorithm(GRPO):
+    """Clipped importance weights (arXiv 2506.13585)."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"loss": {"type": "cispo"}, "loss_aggregation": "token-mean"}
+
+
+@ALGORITHMS.register("sapo")
+class SAPOAlgorithm(GRPO):
+    """A soft gate on the ratio (arXiv 2511.20347)."""
+
+    defaults: ClassVar[Mapping[str, Any]] = {"loss": {"type": "sapo"}, "loss_aggregation": "seq-mean-token-mean"}
+
+
+class GDPOOptions(Section):
+    """Options of GDPO."""
+
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to each reward's standard deviation (verl: 1e-6, TRL: 1e-4)."""
+
+
+@ALGORITHMS.register("gdpo")
+class GDPO:
+    """The weighted sum of each reward's group-relative advantage, whitened over the tokens of the batch."""
+
+    options_type: ClassVar[type[Section]] = GDPOOptions
+    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"whiten_advantages": True})
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"extra_rewards"})
+    takes_shaped_votes = False
+
+    def __init__(self, options: GDPOOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each trajectory.
+
+        Raises:
+            ConfigError: the trajectories do not carry the same several rewards.
+        """
+        rollouts = samples.trajectories
+        names = list(rollouts[0].rewards) if rollouts else []
+        if any(len(each.rewards) < 2 or list(each.rewards) != names for each in rollouts):
+            raise ConfigError("GDPO needs the same two rewards or more of each rollout (rl.extra_rewards).")
+        rows = [[each.rewards[name] for each in rollouts] for name in names]
+        weights = [samples.reward_weights.get(name, 1.0) for name in names]
+        if not rows:
+            return AdvantageEstimate([])
+        found = decoupled_advantages(rows, weights, samples.owners, self.options.epsilon)
+        return AdvantageEstimate(found.tolist())

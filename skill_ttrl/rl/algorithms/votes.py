@@ -1,0 +1,687 @@
+"""Algorithms that learn from the votes themselves: GMAE, SCRL, TTPO, EVOL-RL."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, partial
+from statistics import fmean
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray as Array
+from pydantic import Field
+
+from skill_ttrl.config import Section
+from skill_ttrl.errors import ConfigError
+from skill_ttrl.registry import import_attribute, naming
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.grpo import by_step, group_advantages, relative_advantages, rescored
+from skill_ttrl.types import Group, Trajectory, VoteResult
+from skill_ttrl.voting import Ballot, ballot_of
+
+
+@dataclass(frozen=True, slots=True)
+class VotePool:
+    """The votes of one prompt: M samples voted, G of them are trained on. Failed rollouts are not among them."""
+
+    class_sizes: Sequence[int]
+    """Samples of each class of equal answers, most first."""
+    silent: int
+    """Samples without an answer."""
+    class_ids: Sequence[int]
+    """Class of each of the M samples, -1 without an answer."""
+    trained: Sequence[int]
+    """Class of each of the G trained samples, -1 without an answer."""
+    surprise: Sequence[float] | None
+    """Mean -log p (nats a token) of the tokens of each of the M samples; None where log-probs are not known."""
+
+    @property
+    def shares(self) -> list[float]:
+        """Share of each class of all M samples."""
+        return [size / len(self.class_ids) for size in self.class_sizes]
+
+
+def pools_of(samples: TrainingSamples) -> list[VotePool]:
+    """Count the votes of each group's task. Where the voters are not known they are the group's own rollouts."""
+    return [
+        pool_of(group, voters) for group, voters in zip(samples.groups, samples.voters or samples.groups, strict=True)
+    ]
+
+
+def pool_of(group: Group, voters: Group) -> VotePool:
+    """Count the votes of one task.
+
+    Args:
+        group: The rollouts that are trained on.
+        voters: All that voted, those of the group among them.
+    """
+    whole = voters.select([place for place, each in enumerate(voters.trajectories) if each.error is None])
+    ballot = ballot_of(whole)
+    tally = ballot.tally()
+    classes = dict(zip(ballot.answers, tally.class_ids, strict=True))
+    return VotePool(
+        class_sizes=tuple(tally.votes.values()),
+        silent=tally.keys.count(None),
+        class_ids=tally.class_ids,
+        trained=tuple(classes[answer] for answer in group.answers),
+        surprise=_surprise(ballot),
+    )
+
+
+def _surprise(ballot: Ballot) -> tuple[float, ...] | None:
+    if ballot.logprobs is None or ballot.lengths is None:
+        return None
+    return tuple(-total / max(1, count) for total, count in zip(ballot.logprobs, ballot.lengths, strict=True))
+
+
+# Advantages over all groups that a sample could have been in (GMAE, arXiv 2609.36750), exactly.
+#
+# Of M samples of a prompt that voted, G are trained on. Which other G - 1 a sample is compared with is chance, and in another group
+# another answer may win. A context of sample i is i with G - 1 of the other M - 1, each choice equally likely; in it the most
+# frequent answer wins (ties: each of the tied is equally likely to have appeared first), and a sample that agrees earns 1, others 0.
+#
+# The class counts of a context follow a multivariate hypergeometric distribution. It is that of independent binomial counts given
+# their sum, so a product of polynomials, one factor for each class, with the number of tied classes as a second exponent, gives
+# every probability below without enumerating a context.
+#
+# A context of which S samples earn 1 has the mean S / G and the (population) deviation sqrt(S (G - S)) / G, hence GRPO's advantages
+# sqrt((G - S) / S) for a reward of 1 and -sqrt(S / (G - S)) for one of 0; 0 where all or none earn it.
+#
+# The paper's text was not at hand. From notes of it: the probability p_i, the two advantages, and the sum S of the others as a
+# Poisson binomial (`poisson_binomial_advantages`). Inferred: ties, and samples without an answer, which never earn anything.
+# `GroupContexts.advantages` is ours: it drops the assumption that the others' rewards are independent, which those of one vote are not.
+
+
+@dataclass(frozen=True)
+class GroupContexts:
+    """Outcome for a sample of one class in its contexts.
+
+    Build it with `group_contexts`.
+    """
+
+    group_size: int
+    """G."""
+    wins_S: Float[Array, " S"]
+    """Probability that its class wins with s votes, s = 0 to G."""
+    losses_S: Float[Array, " S"]
+    """Probability that another class wins with s votes."""
+
+    @property
+    def reward(self) -> float:
+        """p: share of the contexts in which the sample is rewarded."""
+        return float(self.wins_S.sum())
+
+    @property
+    def advantage(self) -> float:
+        """Mean of GRPO's advantage over all contexts."""
+        return float(self.wins_S @ _rewarded(self.group_size) + self.losses_S @ _unrewarded(self.group_size))
+
+
+def group_contexts(class_sizes: Sequence[int], silent: int, group_size: int) -> list[GroupContexts]:
+    """Distribution of the votes over all contexts, for a sample of each class, and last for one without an answer.
+
+    Args:
+        class_sizes: Samples of each class among the M that voted, each at least 1.
+        silent: Samples among them without an answer.
+        group_size: G, from 1 to M.
+
+    Returns:
+        One for each class, in order, and one more for a sample without an answer.
+
+    Raises:
+        ValueError: the group is not a part of those that voted.
+    """
+    voters = sum(class_sizes) + silent
+    if not 1 <= group_size <= voters:
+        raise ValueError(f"A group of {group_size} cannot be drawn from {voters} samples that voted.")
+    known: dict[int, GroupContexts] = {}
+    for size in set(class_sizes):
+        rest = list(class_sizes)
+        rest.remove(size)
+        known[size] = _contexts_of(size, rest, silent, group_size)
+    # A sample without an answer is a class of its own that cannot win.
+    nobody = _contexts_of(0, list(class_sizes), silent - 1, group_size) if silent else None
+    empty = np.zeros(group_size + 1)
+    return [*(known[size] for size in class_sizes), nobody or GroupContexts(group_size, empty, empty)]
+
+
+def _contexts_of(size: int, rest: Sequence[int], silent: int, group_size: int) -> GroupContexts:
+    """Contexts of a sample whose class has `size` samples, itself among them; 0: of one without an answer."""
+    own, drawn = max(0, size - 1), group_size - 1
+    others = own + sum(rest) + silent
+    rate = drawn / others if others else 0.0
+    wins_S, losses_S = np.zeros(group_size + 1), np.zeros(group_size + 1)
+    mine = _binomial(own, rate)
+    for most in range(1, min(group_size, max([size, *rest], default=0)) + 1):
+        ways_D_T = _ways(rest, silent, rate, most, drawn)
+        ties_T = np.arange(ways_D_T.shape[1])
+        for more in range(min(own, drawn) + 1):
+            mass_T = mine[more] * ways_D_T[drawn - more]
+            votes = more + 1 if size else 0
+            if votes == most:
+                wins_S[most] += (mass_T / (ties_T + 1)).sum()
+                losses_S[most] += (mass_T * ties_T / (ties_T + 1)).sum()
+            elif votes < most:
+                losses_S[most] += mass_T[1:].sum()
+    total = _binomial(others, rate)[drawn]
+    return GroupContexts(group_size, wins_S / total, losses_S / total)
+
+
+def _ways(rest: Sequence[int], silent: int, rate: float, most: int, drawn: int) -> Float[Array, "D T"]:
+    """Probability that the other classes give d samples, d = 0 to `drawn`, none has more than `most`, and t have just as many."""
+    ties = min(drawn // most, sum(size >= most for size in rest))
+    ways = np.zeros((drawn + 1, ties + 1))
+    free = _binomial(silent, rate)[: drawn + 1]
+    ways[: len(free), 0] = free
+    for size in rest:
+        chances = _binomial(size, rate)
+        after = np.zeros_like(ways)
+        for count in range(min(size, most - 1, drawn) + 1):
+            after[count:] += chances[count] * ways[: drawn + 1 - count]
+        if size >= most and drawn >= most:
+            after[most:, 1:] += chances[most] * ways[: drawn + 1 - most, :-1]
+        ways = after
+    return ways
+
+
+@lru_cache(maxsize=4096)
+def _binomial(count: int, rate: float) -> Float[Array, " K"]:
+    """Probability of k = 0 to `count` successes."""
+    if rate in (0.0, 1.0):
+        return np.array([float(k == rate * count) for k in range(count + 1)])
+    logs = [
+        math.lgamma(count + 1) - math.lgamma(k + 1) - math.lgamma(count - k + 1)
+        + k * math.log(rate) + (count - k) * math.log1p(-rate)
+        for k in range(count + 1)
+    ]  # fmt: skip
+    return np.exp(logs)
+
+
+@cache
+def _rewarded(group_size: int) -> Float[Array, " S"]:
+    """Advantage of a reward of 1 where s = 0 to G samples earn it (never read at 0)."""
+    return np.array([0.0, *(math.sqrt((group_size - s) / s) for s in range(1, group_size + 1))])
+
+
+@cache
+def _unrewarded(group_size: int) -> Float[Array, " S"]:
+    """Advantage of a reward of 0 where s = 0 to G samples earn 1 (never read at G)."""
+    return np.array([*(-math.sqrt(s / (group_size - s)) for s in range(group_size)), 0.0])
+
+
+def poisson_binomial_advantages(probabilities: Sequence[float]) -> Float[Array, " G"]:
+    """Expected GRPO advantages where the rewards of a group of G are independent, each 1 with a probability of its own.
+
+    A_i = p_i E[sqrt((G - S) / S)] - (1 - p_i) E[sqrt(S' / (G - S'))], with S' the Poisson-binomial sum of the others and
+    S = 1 + S'.
+
+    Args:
+        probabilities: p of each sample of the group (G), in [0, 1].
+
+    Returns:
+        Advantages (G,). Where each p is 0 or 1 they are GRPO's, with the population deviation.
+    """
+    size = len(probabilities)
+    found: dict[float, float] = {}
+    for chosen in set(probabilities):
+        others = list(probabilities)
+        others.remove(chosen)
+        sum_S = np.array([1.0])
+        for p in others:
+            sum_S = np.convolve(sum_S, [1.0 - p, p])
+        found[chosen] = float(
+            chosen * (sum_S @ _rewarded(size)[1:]) + (1.0 - chosen) * (sum_S @ _unrewarded(size)[:-1])
+        )
+    return np.array([found[p] for p in probabilities])
+
+
+# GMAE: each sample's advantage is its mean over the groups that it could have been in (arXiv 2609.36750).
+#
+# TTRL draws 64 samples to vote and trains on 32 of them: all that voted are the pool that contexts are drawn from.
+
+
+REWARD = "gmae_reward"
+"""Metric: mean probability of a sample to be rewarded."""
+
+
+class GMAEOptions(Section):
+    """Options of GMAE."""
+
+    rewards: Literal["independent", "joint"] = "independent"
+    """How the rewards of the samples of a group go together. `independent`: as the paper has it, each is 1 with its own probability,
+    whatever the others earn. `joint`: those of one vote in one context, so the mean is of GRPO's advantages over all contexts."""
+
+
+@ALGORITHMS.register("gmae")
+class GMAE:
+    """See the module."""
+
+    options_type: ClassVar[type[Section]] = GMAEOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
+    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated"})
+    binary_rewards: ClassVar[bool] = True
+
+    def __init__(self, options: GMAEOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each trajectory."""
+        rows = [self._of_prompt(pool) for pool in pools_of(samples)]
+        rewards = [reward for row, _ in rows for reward in row]
+        return AdvantageEstimate(
+            [value for _, row in rows for value in row],
+            scores=rewards,
+            metrics={REWARD: sum(rewards) / len(rewards)} if rewards else {},
+        )
+
+    def _of_prompt(self, pool: VotePool) -> tuple[list[float], list[float]]:
+        """(probability of a reward, advantage) of each trained sample."""
+        if not pool.trained:
+            return [], []
+        contexts = group_contexts(pool.class_sizes, pool.silent, len(pool.trained))
+        mine = [contexts[place] for place in pool.trained]
+        rewards = [each.reward for each in mine]
+        if self.options.rewards == "joint":
+            return rewards, [each.advantage for each in mine]
+        return rewards, poisson_binomial_advantages(rewards).tolist()
+
+
+# Selective and complementary pseudo-labels (SCRL, arXiv 2603.19880): a positive label where the vote is clear, negative ones where it is not.
+#
+# The rules are those of the paper and of its authors' code (github.com/Jasper-Yan/SCRL, `scrl_utils.py`). Of the code, not of the
+# paper's equations: a sample without an answer gets -1, and the continuous reward of the positive label is its share p, where the
+# code's own comment says p less the threshold.
+
+
+@dataclass(frozen=True, slots=True)
+class SCRLLabels:
+    """Classes of answers that are labels."""
+
+    positive: int | None
+    """The class that is taken for true; None where none is clear enough."""
+    negatives: Collection[int]
+    """Classes that are taken for wrong; all others earn 0."""
+
+
+def scrl_labels(
+    shares: Sequence[float],
+    entropies: Sequence[float],
+    mean_entropy: float,
+    *,
+    positive_share: float = 0.5,
+    margin: float = 0.15,
+    negative_share: float = 0.15,
+) -> SCRLLabels:
+    """Choose the labels of a prompt.
+
+    Args:
+        shares: Share of each class of answers among all samples (C), largest first; samples without an answer count below the line.
+        entropies: Mean entropy of the samples of each class (C), nats a token.
+        mean_entropy: That of all samples of the prompt.
+        positive_share: Least share of the positive label.
+        margin: By more than this it leads the second class.
+        negative_share: A negative label has a smaller share than this, and at least the prompt's entropy.
+    """
+    first, second = (*shares, 0.0, 0.0)[:2]
+    clear = bool(shares) and first >= positive_share and (len(shares) == 1 or first - second > margin)
+    positive = 0 if clear else None
+    negatives = [
+        place
+        for place, (share, entropy) in enumerate(zip(shares, entropies, strict=True))
+        if place != positive and share < negative_share and entropy >= mean_entropy
+    ]
+    return SCRLLabels(positive, frozenset(negatives))
+
+
+def scrl_reward(
+    place: int,
+    labels: SCRLLabels,
+    shares: Sequence[float],
+    entropies: Sequence[float],
+    mean_entropy: float,
+    *,
+    continuous: bool = False,
+    negative_share: float = 0.15,
+    entropy_weight: float = 0.1,
+    no_answer: float = -1.0,
+) -> float:
+    """Reward a sample by its class.
+
+    Args:
+        place: Its class, -1 without an answer.
+        labels: Those of the prompt.
+        shares: See `scrl_labels`.
+        entropies: See `scrl_labels`.
+        mean_entropy: See `scrl_labels`.
+        continuous: Rewards p, -(tau - p) and 0 in place of 1, -1 and 0, less lambda (H - mean H) of the class.
+        negative_share: tau.
+        entropy_weight: lambda.
+        no_answer: Reward of a sample without an answer.
+    """
+    if place < 0:
+        return no_answer
+    positive, negative = place == labels.positive, place in labels.negatives
+    if not continuous:
+        return float(positive) - float(negative)
+    earned = shares[place] if positive else -(negative_share - shares[place]) if negative else 0.0
+    return earned - entropy_weight * (entropies[place] - mean_entropy)
+
+
+# SCRL: GRPO on rewards of 1, 0 and -1, where a weak vote gives no positive label but may give negative ones (arXiv 2603.19880).
+#
+# A difference: an answer's entropy is the mean of -log p of its sampled tokens, an unbiased
+# estimate that costs no forward pass; the authors take the entropy of the whole distribution at each token.
+
+
+POSITIVE, NEGATIVES = "scrl/pseudo_positive_ratio", "scrl/avg_num_negatives"
+"""Metrics: share of prompts with a positive label, and mean number of negative ones, in the authors' names."""
+
+
+class SCRLOptions(Section):
+    """Options of SCRL."""
+
+    positive_share: float = Field(default=0.5, ge=0, le=1)
+    """Least share of all votes that makes a positive label."""
+    margin: float = Field(default=0.15, ge=0, le=1)
+    """By more than this it leads the second answer."""
+    negative_share: float = Field(default=0.15, ge=0, le=1)
+    """An answer with a smaller share, and with at least the prompt's mean entropy, is a negative label."""
+    rewards: Literal["binary", "continuous"] = "binary"
+    """`binary`: 1, 0 and -1. `continuous`: by share, less `entropy_weight` times the answer's entropy above the prompt's."""
+    entropy_weight: float = Field(default=0.1, ge=0)
+    """Lambda of the continuous rewards."""
+    no_answer_reward: float = -1.0
+    """Reward of a sample without an answer (as in the authors' code)."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the group's standard deviation."""
+
+
+@ALGORITHMS.register("scrl")
+class SCRL:
+    """See the module."""
+
+    options_type: ClassVar[type[Section]] = SCRLOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
+    own_rewards: ClassVar[bool] = True
+    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated"})
+
+    def __init__(self, options: SCRLOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each trajectory; for each step where steps of an episode differ."""
+        found = [self._of_prompt(pool) for pool in pools_of(samples)]
+        rewards = [reward for _, row in found for reward in row]
+        scored = rescored(samples, rewards)
+        prompts = max(1, len(found))
+        return AdvantageEstimate(
+            relative_advantages(scored, partial(group_advantages, epsilon=self.options.epsilon)),
+            scores=rewards,
+            metrics={
+                POSITIVE: sum(labels.positive is not None for labels, _ in found) / prompts,
+                NEGATIVES: sum(len(labels.negatives) for labels, _ in found) / prompts,
+            },
+        )
+
+    def _of_prompt(self, pool: VotePool) -> tuple[SCRLLabels, list[float]]:
+        """The labels of a prompt, and the reward of each trained sample."""
+        if pool.surprise is None:
+            raise ConfigError(
+                "rl.algorithm=scrl needs the log-probability of every sampled token; these rollouts have none."
+            )
+        options = self.options
+        by_class: list[list[float]] = [[] for _ in pool.class_sizes]
+        for value, place in zip(pool.surprise, pool.class_ids, strict=True):
+            if place >= 0:
+                by_class[place].append(value)
+        seen = (pool.shares, [fmean(values) for values in by_class], fmean(pool.surprise or [0.0]))
+        labels = scrl_labels(
+            *seen,
+            positive_share=options.positive_share,
+            margin=options.margin,
+            negative_share=options.negative_share,
+        )
+        rewards = [
+            scrl_reward(
+                place,
+                labels,
+                *seen,
+                continuous=options.rewards == "continuous",
+                negative_share=options.negative_share,
+                entropy_weight=options.entropy_weight,
+                no_answer=options.no_answer_reward,
+            )
+            for place in pool.trained
+        ]
+        return labels, rewards
+
+
+# TTPO: imitate the samples that agree with the vote, and learn from the others by a tenth of GRPO (arXiv 2608.27448).
+#
+# On hard prompts most labels are wrong, and yet most samples that disagree with them are wrong as well: the negative half of a vote is
+# the safe half. The paper's text was not at hand. From notes of it: L = sum over agreeing samples of a distillation loss + 0.1 times
+# the GRPO loss of the others. Inferred: that the distillation is the log-likelihood of the sample itself. It is expressed as an
+# advantage of 1, whose gradient at the policy that sampled is that of the log-likelihood; over further updates of the same batch the
+# clip of the loss bounds it.
+
+
+AGREEING = "ttpo_agreeing"
+"""Metric: share of the samples that are imitated."""
+
+
+class TTPOOptions(Section):
+    """Options of TTPO."""
+
+    distill_weight: float = Field(default=1.0, ge=0)
+    """Advantage of a sample that agrees with the vote."""
+    grpo_weight: float = Field(default=0.1, ge=0)
+    """Factor of the GRPO advantage of a sample that does not."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the group's standard deviation."""
+
+
+@ALGORITHMS.register("ttpo")
+class TTPO:
+    """See the module."""
+
+    options_type: ClassVar[type[Section]] = TTPOOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
+    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated", "confidence", "harmonic"})
+
+    def __init__(self, options: TTPOOptions) -> None:
+        self.options = options
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each step."""
+        assert samples.votes is not None  # required
+        agrees = [match for vote in samples.votes for match in vote.matches]
+        base = relative_advantages(samples, partial(group_advantages, epsilon=self.options.epsilon))
+        rows = [
+            self._row(match, by_step(value, len(each.steps)))
+            for match, value, each in zip(agrees, base, samples.trajectories, strict=True)
+        ]
+        return AdvantageEstimate(rows, metrics={AGREEING: sum(agrees) / len(agrees)} if agrees else {})
+
+    def _row(self, agrees: bool, values: Sequence[float]) -> list[float]:
+        if agrees:
+            return [self.options.distill_weight] * len(values)
+        return [self.options.grpo_weight * value for value in values]
+
+
+# Rewards that favour what is unlike the other samples (EVOL-RL, arXiv 2509.15194, section 4; github.com/YujunZhou/EVOL-RL).
+#
+# Of two samples that agree with the vote the more novel one earns more, of two that do not the more novel one loses less: within
+# each half novelty is scaled to a band of its own, so that no novelty is worth more than agreement.
+
+
+UPPER, LOWER = (0.5, 1.0), (-1.0, -0.5)
+"""Bands of the rewards of samples that agree with the vote, and of those that do not."""
+INVALID = -1.0
+"""Reward of a sample without an answer."""
+
+
+def ngram_similarity(sequences: Sequence[Sequence[Hashable]], order: int = 3) -> Float[Array, "N N"]:
+    """Cosine similarity of token sequences by the counts of their n-grams, in [0, 1].
+
+    A sequence shorter than the order has one n-gram: itself. An empty one is like nothing but another empty one.
+
+    Args:
+        sequences: Token ids, or words, of each of N samples.
+        order: n, at least 1.
+    """
+    counted = [Counter(tuple(ids[at : at + order]) for at in range(max(1, len(ids) - order + 1))) for ids in sequences]
+    columns = {gram: place for place, gram in enumerate(dict.fromkeys(gram for counts in counted for gram in counts))}
+    counts_N_G = np.zeros((len(counted), len(columns)))
+    for row, counts in enumerate(counted):
+        for gram, count in counts.items():
+            counts_N_G[row, columns[gram]] = count
+    return cosine_similarity(counts_N_G)
+
+
+def cosine_similarity(vectors_N_D: Float[Array, "N D"]) -> Float[Array, "N N"]:
+    """Cosine similarity of vectors, clipped to [0, 1] as the authors do."""
+    vectors_N_D = np.asarray(vectors_N_D, dtype=np.float64)
+    norms_N = np.maximum(np.linalg.norm(vectors_N_D, axis=1, keepdims=True), 1e-8)
+    scaled_N_D = vectors_N_D / norms_N
+    return np.asarray(np.clip(scaled_N_D @ scaled_N_D.T, 0.0, 1.0))
+
+
+def novelty(similarity_N_N: Float[Array, "N N"], agrees_N: Bool[Array, " N"]) -> Float[Array, " N"]:
+    """1 - (mean + max) / 2 of each sample's similarity to the others.
+
+    As in the authors' code the mean is over the others of its own half, those that agree with the vote or those that do not (over
+    all others where it is the only one), and the maximum over all others.
+
+    Args:
+        similarity_N_N: Of N samples with an answer, at least two.
+        agrees_N: Whether each agrees with the vote.
+    """
+    apart_N_N = ~np.eye(len(agrees_N), dtype=bool)
+    same_N_N = apart_N_N & (agrees_N[:, None] == agrees_N[None, :])
+    peers_N_N = np.where(same_N_N.any(axis=1, keepdims=True), same_N_N, apart_N_N)
+    means_N = (similarity_N_N * peers_N_N).sum(axis=1) / peers_N_N.sum(axis=1)
+    return np.asarray(1.0 - 0.5 * (means_N + np.where(apart_N_N, similarity_N_N, 0.0).max(axis=1)))
+
+
+def evol_rl_rewards(
+    similarity_N_N: Float[Array, "N N"], agrees_N: Bool[Array, " N"], answered_N: Bool[Array, " N"]
+) -> Float[Array, " N"]:
+    """Rewards of EVOL-RL: novelty scaled to [0.5, 1] among samples that agree, to [-1, -0.5] among those that do not.
+
+    A sample without an answer has -1 and is compared with none. As in the authors' code a half of equal novelty has the middle of
+    its band, and a half of one sample the top of it.
+
+    Args:
+        similarity_N_N: Of the N samples of a prompt.
+        agrees_N: Whether each agrees with the vote.
+        answered_N: Whether each has an answer.
+    """
+    rewards_N = np.full(len(agrees_N), INVALID)
+    valid = np.flatnonzero(answered_N)
+    if len(valid) == 1:
+        rewards_N[valid] = UPPER[1] if agrees_N[valid[0]] else LOWER[1]
+    if len(valid) < 2:
+        return rewards_N
+    found = novelty(similarity_N_N[np.ix_(valid, valid)], agrees_N[valid])
+    for half, (low, high) in ((True, UPPER), (False, LOWER)):
+        members = np.flatnonzero(agrees_N[valid] == half)
+        if len(members) == 0:
+            continue
+        values = found[members]
+        spread = values.max() - values.min()
+        scaled = (values - values.min()) / spread if spread > 1e-12 else np.full(len(members), 0.5)
+        rewards_N[valid[members]] = high if len(members) == 1 else low + (high - low) * scaled
+    return rewards_N
+
+
+# EVOL-RL: the majority selects, novelty varies (arXiv 2509.15194). GRPO on `evol_rl_rewards`.
+#
+# It brings the paper's upper clip of 0.28 and entropy bonus of 0.003. Two differences: novelty is measured among the samples that are
+# trained on, and unless an embedder is named, by the token n-grams of completions in place of Qwen3-Embedding-4B: no second
+# model is needed, and a paraphrase counts as novel.
+
+
+SIMILARITY = "evol_rl_similarity"
+"""Metric: mean similarity of two samples of a prompt."""
+Embedder = Callable[[Sequence[str]], Any]
+"""Maps N texts onto vectors (N, D)."""
+
+
+class EvolRLOptions(Section):
+    """Options of EVOL-RL."""
+
+    ngram: int = Field(default=3, ge=1)
+    """Tokens of an n-gram, by which completions are compared where there is no embedder."""
+    embedder: str | None = None
+    """`module:function` from a list of texts to vectors (N, D), whose cosine is the similarity; None: n-grams."""
+    epsilon: float = Field(default=1e-6, gt=0)
+    """Added to the group's standard deviation."""
+
+
+@ALGORITHMS.register("evol_rl")
+class EvolRL:
+    """See the module."""
+
+    options_type: ClassVar[type[Section]] = EvolRLOptions
+    defaults: ClassVar[Mapping[str, Any]] = {
+        "loss": {"type": "ppo_clip", "clip_ratio_high": 0.28},
+        "entropy_coef": 0.003,
+    }
+    own_rewards: ClassVar[bool] = True
+    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
+    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated", "confidence", "harmonic"})
+
+    def __init__(self, options: EvolRLOptions) -> None:
+        self.options = options
+        self.embed: Embedder | None = import_attribute(options.embedder, "embedder") if options.embedder else None
+
+    def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
+        """One for each trajectory; for each step where steps of an episode differ."""
+        assert samples.votes is not None  # required
+        found = [self._of_prompt(group, vote) for group, vote in zip(samples.groups, samples.votes, strict=True)]
+        rewards = [reward for row, _ in found for reward in row]
+        likeness = [value for _, value in found if value is not None]
+        return AdvantageEstimate(
+            relative_advantages(rescored(samples, rewards), partial(group_advantages, epsilon=self.options.epsilon)),
+            scores=rewards,
+            metrics={SIMILARITY: sum(likeness) / len(likeness)} if likeness else {},
+        )
+
+    def _of_prompt(self, group: Group, vote: VoteResult) -> tuple[list[float], float | None]:
+        """(reward of each sample, mean similarity of two of them)."""
+        if not group.trajectories:
+            return [], None
+        similarity_N_N = self._similarity(group)
+        answered_N = np.array([answer is not None for answer in group.answers])
+        count = len(answered_N)
+        between = (similarity_N_N.sum() - np.trace(similarity_N_N)) / (count * (count - 1)) if count > 1 else None
+        return evol_rl_rewards(similarity_N_N, np.array(vote.matches, dtype=bool), answered_N).tolist(), between
+
+    def _similarity(self, group: Group) -> Any:
+        if self.embed is None:
+            return ngram_similarity([_tokens(each) for each in group.trajectories], self.options.ngram)
+        with naming(f"The embedder {self.options.embedder!r}", f"at task {group.task.id!r}"):
+            vectors_N_D = np.asarray(self.embed([each.text for each in group.trajectories]), dtype=np.float64)
+        if vectors_N_D.ndim != 2 or len(vectors_N_D) != len(group.trajectories) or not np.isfinite(vectors_N_D).all():
+            raise ConfigError(
+                f"The embedder {self.options.embedder!r} must give finite vectors of shape ({len(group.trajectories)}, D), found "
+                f"{vectors_N_D.shape}."
+            )
+        return cosine_similarity(vectors_N_D)
+
+
+def _tokens(trajectory: Trajectory) -> Sequence[Hashable]:
+    """The tokens that the model itself wrote, in all of its steps; its words where no tokens are known."""
+    written: list[int] = []
+    for step in trajectory.steps:
+        if step.completion is not None:
+            ids, mask = step.completion.token_ids, step.completion.completion_mask
+            written += ids if mask is None else [token for token, own in zip(ids, mask, strict=True) if own]
+    return written or trajectory.text.split()
