@@ -28,7 +28,7 @@ import yaml
 from skill_ttrl.agents.agent import TASK_SKILL
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.game import TASK_TYPES
-from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, receptacle_kinds
+from skill_ttrl.envs.alfworld.rules import TREATED, TRUE_RULES, Rule, advice, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -292,7 +292,7 @@ def fields(skill: Skill) -> dict[str, str]:
 
 def shuffled(kind: str, task: Task, paths: Mapping[str, Path]) -> Rule:
     """The true rule with another tool of the room."""
-    kinds = [name for name in receptacle_kinds(paths[task.options["task"]]) if name != TRUE_RULES[kind].tool]
+    kinds = [name for name in room_and_words(paths[task.options["task"]])[0] if name != TRUE_RULES[kind].tool]
     return replace(TRUE_RULES[kind], tool=random.Random(task.id).choice(kinds))
 
 

@@ -30,7 +30,7 @@ from alfworld_skills import GAMES, HELD_OUT, OTHER, difference, games_of, open_w
 from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.config import DistillConfig, EvolveConfig, GateConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, receptacle_kinds
+from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, room_and_words
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.optimize.gating.paired_gate import GateOutcome
 from skill_ttrl.rollout.scripted import run_scripted_episode
@@ -174,7 +174,7 @@ def demonstrations(bench: Bench) -> Iterator[tuple[str, int, list[Trajectory]]]:
     named = [replace(each, task=replace(each.task, task_type=HELD_OUT[bench.kind])) for each in borrowed]
     yield "another type", most, named
     paths = {game.id: game.path for game in make_env("alfworld").unwrapped.games}
-    rooms = [set(receptacle_kinds(paths[task.options["task"]])) for task in games]
+    rooms = [set(room_and_words(paths[task.options["task"]])[0]) for task in games]
     own = TRUE_RULES[bench.kind]
     tool = random.Random(bench.seed).choice(sorted(set.intersection(*rooms) - {own.tool}))
     rule = str(Rule(own.state, own.verb, tool))
