@@ -180,9 +180,7 @@ def test_an_order_that_depends_on_a_bank_is_not_guessed() -> None:
 
 def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
     content = {"env": {"id": "math"}, "data": {"train": {"path": "synthetic:add"}}}
-    with pytest.raises(
-        ConfigError, match="is measured on synthetic:add, but an agent plays the environment's own tasks"
-    ):
+    with pytest.raises(ConfigError, match="evaluates on synthetic:add, but an agent plays the environment's own tasks"):
         run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
 
 
