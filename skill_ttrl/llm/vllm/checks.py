@@ -184,7 +184,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
 def wrong_heads(model: str, described: Any) -> str:
     """Says that vLLM's attention cannot compute a model on a CPU; empty where it can, or where its shape is not known.
 
-    `described` is transformers' config, or its `config.json` as an object.
+    `described` is transformers' config.
     """
     text = getattr(described, "text_config", described)
     heads, width = getattr(text, "num_attention_heads", None), getattr(text, "hidden_size", None)

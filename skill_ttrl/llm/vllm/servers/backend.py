@@ -21,9 +21,8 @@ from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.vllm.checks import check_learnable
 from skill_ttrl.llm.vllm.probe import LogprobDiff, Probe
 from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
-from skill_ttrl.llm.vllm.servers.dispatch import answer_all
 from skill_ttrl.llm.vllm.servers.http import Server, open_client
-from skill_ttrl.llm.vllm.servers.pool import ServerPool
+from skill_ttrl.llm.vllm.servers.pool import ServerPool, answer_all
 from skill_ttrl.types import Completion
 
 if TYPE_CHECKING:

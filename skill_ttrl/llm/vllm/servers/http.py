@@ -44,6 +44,8 @@ class Server:
     """True if a process with the present weights was seen there."""
     load: int = 0
     """Number of sequences requested and not yet returned, over all callers."""
+    asked: int = 0
+    """Number of requests so far."""
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     """Held while weights are brought there."""
 

@@ -1,4 +1,4 @@
-"""Servers that follow the learner: which of them has the present weights, and how the others get them.
+"""Servers that follow the learner: which of them has the present weights, how the others get them, and requests spread over them.
 
 A server that was started again has the weights of its start. Each answer names its process, so weights
 are known to be there only for a process that was given them and compared with the learner afterwards.
@@ -6,21 +6,22 @@ are known to be there only for a process that was given them and compared with t
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.vllm.checks import hands_adapters
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
-from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, prompt_logprobs
+from skill_ttrl.llm.vllm.servers.http import Server, ServerLost, ask, open_async_client, prompt_logprobs
 from skill_ttrl.llm.vllm.servers.transfer import (
     awake,
     remove,
@@ -40,6 +41,8 @@ ORIGINAL = "default"
 POLL = 1.0
 """Seconds between two looks at a server that does not answer."""
 T = TypeVar("T")
+MOST_ATTEMPTS = 3
+"""Times that a request is sent; one that ends every server that takes it must not go round for ever."""
 Scores = list[list[float]]
 
 
@@ -198,3 +201,48 @@ class ServerPool:
             raise ServerLost(f"{server.address} has weights of version {version} right after their update")
         server.holds = True
         return gap
+
+
+async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], connections: int) -> list[dict[str, Any]]:
+    """The answers, in the order of the requests. What was lost with a server is sent again once all have the weights.
+
+    Args:
+        pool: the servers.
+        bodies: the requests; the name of the model is filled in for each server.
+        connections: most requests that run at the same time.
+
+    Raises:
+        EndpointError: a request is refused, a server did not come back in time, or requests were lost too often.
+        WeightSyncError: a server came back and cannot take the weights.
+    """
+    answers: dict[int, tuple[Server, dict[str, Any]]] = {}
+    lost = ""
+    # A client of its own for each batch: a long-lived one looks through all of its open connections at every request.
+    async with open_async_client(connections) as client:
+
+        async def answer(place: int) -> str:
+            server, size = min(pool.servers, key=lambda each: (each.load, each.asked)), int(bodies[place]["n"])
+            server.load, server.asked = server.load + size, server.asked + 1
+            try:
+                answers[place] = server, await ask(client, server, {**bodies[place], "model": server.model})
+                return ""
+            except ServerLost as error:
+                return str(error)
+            finally:
+                server.load -= size
+
+        for _ in range(MOST_ATTEMPTS):
+            await asyncio.gather(*(asyncio.to_thread(pool.ensure_current, server) for server in pool.servers))
+            waiting = [place for place in range(len(bodies)) if place not in answers]
+            lost = next(filter(None, await asyncio.gather(*map(answer, waiting))), lost)
+            used = list({server.address: server for server, _ in answers.values()}.values())
+            right = await asyncio.gather(*(asyncio.to_thread(pool.still, server) for server in used))
+            for server in (each for each, is_right in zip(used, right, strict=True) if not is_right):
+                lost = f"{server.address} was given other weights meanwhile"
+                answers = {place: found for place, found in answers.items() if found[0] is not server}
+            if len(answers) == len(bodies):
+                return [answers[place][1] for place in range(len(bodies))]
+            pool.notice(f"{lost}; its requests are sent again.")
+    raise EndpointError(
+        f"Requests were lost {MOST_ATTEMPTS} times, the last time because {lost}. See the server's log.", "lost"
+    )
