@@ -33,9 +33,8 @@ from skill_ttrl.llm.openai.replies import (
     Reply,
     estimated,
     read_body,
-    read_chat,
-    read_completion,
     read_embeddings,
+    read_reply,
     sound,
     tokens_said,
 )
@@ -58,6 +57,8 @@ MOST_BYTES = 64 << 20
 """Longest answer that is read, unpacked: many samples with their log-probs have a few MiB."""
 PACKINGS = ("", "identity", "gzip", "deflate")
 """Ways of packing an answer that are asked for: what they make of one piece has a bound."""
+LONGEST_PAUSE = 120
+"""A server that asks for a longer pause, in seconds, is not asked again."""
 AROUND_A_TEXT = 16
 """Most tokens that a chat template adds around a message, in addition to its role."""
 AROUND_ALL = 128
@@ -125,11 +126,11 @@ class Client:
             EndpointError: it came to nothing; `kind` says why.
             BudgetError: the budget is spent.
         """
-        return await self._loop.run(self._answers(CHAT, _said(messages), read_chat, how))
+        return await self._loop.run(self._answers(CHAT, _said(messages), how))
 
     async def complete(self, prompt: str, **how: Unpack[AskOptions]) -> Reply:
         """`n` continuations of a text, by the completions interface; otherwise as `chat`."""
-        return await self._loop.run(self._answers(COMPLETIONS, {"prompt": prompt}, read_completion, how))
+        return await self._loop.run(self._answers(COMPLETIONS, {"prompt": prompt}, how))
 
     async def json(self, messages: Sequence[Message], schema: type[M], *, repairs: int = 1) -> M:
         """One answer that fits `schema`, asked for as `config.structured` says, and again up to `repairs` times where it does not.
@@ -160,7 +161,7 @@ class Client:
                 return outcome == "ok" or (left > 0 and outcome not in ("refusal", "filtered"))
 
             body = {**_said(asked), "response_format": form}
-            reply = await self._loop.run(self._answers(CHAT, body, read_chat, {"logprobs": False}, judge, useful))
+            reply = await self._loop.run(self._answers(CHAT, body, {"logprobs": False}, judge, useful))
             found, problem = held[-1]
             if found is not None:
                 return found
@@ -198,7 +199,6 @@ class Client:
         self,
         path: str,
         body: dict[str, Any],
-        read: Callable[[Mapping[str, Any]], Reply],
         how: AskOptions,
         judge: Callable[[Reply], str] = lambda reply: reply.outcome,
         useful: Callable[[str], bool] = lambda outcome: True,
@@ -217,7 +217,7 @@ class Client:
         }
 
         def understood(found: dict[str, Any]) -> tuple[Reply, Tokens, str]:
-            reply = read(found)
+            reply = read_reply(found)
             return reply, reply.usage, judge(reply)
 
         async def ask(count: int, number: int) -> Reply:
@@ -471,7 +471,9 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
                 await response.aclose()
             gone = ("content-encoding", "content-length", "transfer-encoding")
             headers = [pair for pair in response.headers.multi_items() if pair[0].lower() not in gone]
-            if response.status_code == 429 and any(code.encode() in body for code in EMPTY_ACCOUNT):
+            pause = response.headers.get("retry-after", "")
+            empty = response.status_code == 429 and any(code.encode() in body for code in EMPTY_ACCOUNT)
+            if empty or (pause.isdigit() and int(pause) > LONGEST_PAUSE):  # which older versions of the SDK pass over
                 headers.append(("x-should-retry", "false"))
             return type(response)(response.status_code, headers=headers, content=bytes(body), request=request)
 

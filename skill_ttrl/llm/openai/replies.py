@@ -96,22 +96,18 @@ def sound(value: Any, scrubbed: Callable[[str], str] = str) -> Any:
     return value
 
 
-def read_chat(body: Mapping[str, Any]) -> Reply:
-    """The reply that a chat completion holds.
+def read_reply(body: Mapping[str, Any]) -> Reply:
+    """The reply that a chat completion or a text completion holds.
 
     Raises:
         MalformedResponse: it has no choices, or they are of another shape.
     """
-    return Reply(tuple(_chat_choice(choice) for choice in _choices(body)), tokens_said(body))
-
-
-def read_completion(body: Mapping[str, Any]) -> Reply:
-    """The reply that a text completion holds.
-
-    Raises:
-        MalformedResponse: it has no choices, or they are of another shape.
-    """
-    return Reply(tuple(_text_choice(choice) for choice in _choices(body)), tokens_said(body))
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
+        error = body.get("error")  # some servers send one with status 200
+        said = f"; it says: {_inner(error, 'message') or error}" if error else ""
+        raise MalformedResponse(f"its answer has no choices{said}")
+    return Reply(tuple(map(_choice, choices)), tokens_said(body))
 
 
 def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[float]], Tokens]:
@@ -158,36 +154,17 @@ def tokens_in_text(text: str) -> int:
     return math.ceil(len(text.encode("utf-8", "surrogatepass")) / BYTES_A_TOKEN)
 
 
-def _choices(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices or not all(isinstance(each, Mapping) for each in choices):
-        error = body.get("error")  # some servers send one with status 200
-        said = f"; it says: {_inner(error, 'message') or error}" if error else ""
-        raise MalformedResponse(f"its answer has no choices{said}")
-    return choices
-
-
-def _chat_choice(choice: Mapping[str, Any]) -> Choice:
-    message = choice.get("message")
-    if not isinstance(message, Mapping):
-        raise MalformedResponse("a choice has no message")
-    entries = _inner(choice, "logprobs", "content")
-    scores = [_inner(entry, "logprob") for entry in entries] if isinstance(entries, list) else None
-    refusal = str(message["refusal"]) if message.get("refusal") else None
-    called = bool(message.get("tool_calls") or message.get("function_call"))
-    return _choice(choice, _text_of(message.get("content")), scores, refusal, called)
-
-
-def _text_choice(choice: Mapping[str, Any]) -> Choice:
-    text = choice.get("text")
-    if not isinstance(text, str):
-        raise MalformedResponse("a choice has no text")
-    return _choice(choice, text, _inner(choice, "logprobs", "token_logprobs"))
-
-
-def _choice(
-    choice: Mapping[str, Any], text: str, scores: Any, refusal: str | None = None, called: bool = False
-) -> Choice:
+def _choice(choice: Mapping[str, Any]) -> Choice:
+    message, refusal, called = choice.get("message"), None, False
+    if isinstance(message, Mapping):
+        text, refusal = _text_of(message.get("content")), str(message["refusal"]) if message.get("refusal") else None
+        called = bool(message.get("tool_calls") or message.get("function_call"))
+        entries = _inner(choice, "logprobs", "content")
+        scores = [_inner(entry, "logprob") for entry in entries] if isinstance(entries, list) else None
+    elif isinstance(choice.get("text"), str):
+        text, scores = choice["text"], _inner(choice, "logprobs", "token_logprobs")
+    else:
+        raise MalformedResponse("a choice has neither a message nor a text")
     reason = str(choice.get("finish_reason") or "stop")
     outcome: Outcome = "ok"
     if reason == "content_filter":

@@ -12,7 +12,7 @@ from skill_ttrl.config import EndpointConfig
 from skill_ttrl.llm.openai.backend import with_stop_text
 from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens
-from skill_ttrl.llm.openai.replies import read_body, read_chat, read_completion, read_embeddings
+from skill_ttrl.llm.openai.replies import read_body, read_embeddings, read_reply
 from skill_ttrl.llm.openai.structured import read_json, response_format, strict_schema
 
 
@@ -46,7 +46,7 @@ def chat(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: str) -> None:
-    assert read_chat(chat(**changes)).outcome == outcome
+    assert read_reply(chat(**changes)).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: 
 )
 def test_an_answer_without_choices_is_unreadable(body: dict[str, Any]) -> None:
     with pytest.raises(MalformedResponse):
-        read_chat(body)
+        read_reply(body)
     with pytest.raises(MalformedResponse):
-        read_completion(body)
+        read_reply(body)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "[1]", "{", "[" * 100_000, '{"choices": [{"mess'])
@@ -77,16 +77,16 @@ def test_a_body_that_is_no_object_is_unreadable(text: str) -> None:
 def test_tokens_are_taken_as_the_server_counts_them_and_nonsense_is_nothing() -> None:
     body = chat()
     body["usage"]["prompt_tokens_details"] = {"cached_tokens": 5}
-    assert (read_chat(body).usage.prompt, read_chat(body).usage.cached, read_chat(body).usage.answer) == (7, 5, 2)
+    assert (read_reply(body).usage.prompt, read_reply(body).usage.cached, read_reply(body).usage.answer) == (7, 5, 2)
     body["usage"] = {"prompt_tokens": -3, "completion_tokens": "many", "prompt_tokens_details": None}
-    assert read_chat(body).usage.prompt == read_chat(body).usage.answer == 0
+    assert read_reply(body).usage.prompt == read_reply(body).usage.answer == 0
 
 
 def test_log_probs_are_whole_or_none() -> None:
     entries = [{"logprob": -0.5}, {"logprob": -1}]
-    assert read_chat(chat(logprobs={"content": entries})).choices[0].logprobs == (-0.5, -1.0)
-    assert read_chat(chat(logprobs={"content": [*entries, {"logprob": None}]})).choices[0].logprobs is None
-    found = read_completion({"choices": [{"text": "x", "logprobs": {"token_logprobs": [-2.0]}}]})
+    assert read_reply(chat(logprobs={"content": entries})).choices[0].logprobs == (-0.5, -1.0)
+    assert read_reply(chat(logprobs={"content": [*entries, {"logprob": None}]})).choices[0].logprobs is None
+    found = read_reply({"choices": [{"text": "x", "logprobs": {"token_logprobs": [-2.0]}}]})
     assert found.choices[0].logprobs == (-2.0,)
 
 
@@ -182,7 +182,7 @@ def test_a_count_that_is_none_is_taken_for_no_count_at_all(count: Any) -> None:
     body = chat(logprobs={"content": [{"logprob": -(10**400)}]}) | {
         "usage": {"prompt_tokens": count, "completion_tokens": 2}
     }
-    reply = read_chat(body)
+    reply = read_reply(body)
     assert reply.usage == Tokens() and reply.choices[0].logprobs is None
 
 
