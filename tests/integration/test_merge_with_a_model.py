@@ -198,7 +198,7 @@ def test_a_recipe_says_who_is_asked(records: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "own.yaml"
     with serving(faults=("503",), rate=1.0) as server:
         recipe.write_text(
-            "skills: {merger: openai, extractor: openai, on_failure: heuristic}\n"
+            "skills: {merger: openai, on_failure: heuristic}\n"
             f"endpoints: {{merger: {{model: m, base_url: '{server.url}', max_retries: 0}},"
             f" teacher: {{model: t, base_url: '{server.url}', max_retries: 0}}}}\n"
         )

@@ -195,7 +195,7 @@ class RunBank:
             warn(f"{trouble} Metrics: skills_merge_failed, skills_merge_fallback.", once=TROUBLE)
         figures = {f"skills_{name}": float(getattr(report, counted)) for name, counted in REPORTED.items()}
         figures["skills_rejected"] = float(len(report.skipped))
-        if OPENAI in (self.config.merger, self.config.extractor):
+        if self.config.merger == OPENAI:
             figures |= {
                 "skills_merge_requests": float(report.requests),
                 "skills_merge_failed": float(report.failed),
