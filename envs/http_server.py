@@ -61,7 +61,7 @@ class BoundedServer(ThreadingHTTPServer):
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise EnvError(
-                    f"Port {port} of {host} is taken by another program. Choose another one: --port 0 takes any that is free."
+                    f"Port {port} of {host} is used by another program. Choose another; --port 0 takes a free one."
                 ) from None
             raise EnvError(f"Cannot listen on {host}, port {port}: {error}.") from None
 

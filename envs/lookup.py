@@ -60,8 +60,8 @@ def resolve_env(name: str) -> str:
         return name
     known = [*SHORT_NAMES, *(spec.id for spec in _text_specs())]
     raise EnvError(
-        f"Unknown environment {name!r}.{did_you_mean(name, known)} One of your own is written module:EnvId-v0; "
-        "the module is looked for in the working directory too. List them with: skillttrl envs."
+        f"Unknown environment {name!r}.{did_you_mean(name, known)} Your own is written module:EnvId-v0; the module is also "
+        "looked for in the working directory. List all with: skillttrl envs."
     )
 
 
@@ -138,7 +138,7 @@ def make_vec_env(
     """
     env_id = resolve_env(name)
     if num_envs < 1:
-        raise EnvError(f"A vector has at least one environment, {num_envs} were asked.")
+        raise EnvError(f"A vector needs at least one environment, found {num_envs}.")
     make = [functools.partial(make_env, env_id, **kwargs)] * num_envs
     make[0]().close()  # what is wrong with the arguments is said here, as one error, and not in every process
     if asynchronous:
@@ -162,9 +162,7 @@ def refuse_split(kwargs: Mapping[str, Any]) -> None:
         ConfigError: they contain it; one of the two would be ignored.
     """
     if "split" in kwargs:
-        raise ConfigError(
-            f"The split is named by --split, not among the arguments: env.kwargs.split={kwargs['split']}."
-        )
+        raise ConfigError(f"--split names the split; remove env.kwargs.split={kwargs['split']}.")
 
 
 def env_defaults(name: str, kwargs: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
@@ -213,8 +211,8 @@ def _resolve_in_module(name: str) -> str:
     registered = [spec.id for spec in _text_specs() if _module(spec) == module]
     if not registered:
         raise EnvError(
-            f"{module!r} was imported and registers no environment. It must call "
-            f"gymnasium.register({env_id!r}, entry_point=...) when it is imported."
+            f"{module!r} was imported but registers no environment. It must call gymnasium.register({env_id!r}, entry_point=...) "
+            "when it is imported."
         )
     raise EnvError(f"{module!r} registers no environment {env_id!r}.{did_you_mean(env_id, registered)}")
 
@@ -262,7 +260,7 @@ def _creator(name: str) -> Callable[..., Any]:
     except (ImportError, AttributeError) as error:
         raise EnvError(f"{name} cannot be loaded from {entry}: {error}.") from error
     if creator is None:
-        raise EnvError(f"{name} is registered without an entry_point, so that nothing makes it.")
+        raise EnvError(f"{name} is registered without an entry_point, so it cannot be made.")
     return creator
 
 

@@ -77,7 +77,7 @@ def _class_name(name: str) -> str:
     usable = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and not keyword.iskeyword(name) and class_name.isidentifier()
     if not usable or class_name in _TAKEN_CLASS_NAMES:
         raise ConfigError(
-            f"{name!r} cannot name a new environment. Use a Python module's name without folder or ending, e.g. my_env."
+            f"{name!r} cannot name a new environment. Use a Python module name without folder or suffix, e.g. my_env."
         )
     return class_name
 
@@ -87,7 +87,7 @@ def _refuse_shadowing(name: str, folder: Path) -> None:
     spec = importlib.util.find_spec(name)
     if spec is not None and (spec.origin is None or Path(spec.origin).resolve().parent != folder.resolve()):
         raise ConfigError(
-            f"{name!r} is the name of a module that is already there ({spec.origin}). Choose another, e.g. my_{name}."
+            f"{name!r} is the name of an existing module ({spec.origin}). Choose another, e.g. my_{name}."
         )
 
 

@@ -166,7 +166,7 @@ def _where(
 
 def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:
     if count > _SEEDS_PER_SPLIT:
-        raise EnvError(f"At most {_SEEDS_PER_SPLIT:,} seeds make the tasks of one split, {count:,} were asked.")
+        raise EnvError(f"A split has at most {_SEEDS_PER_SPLIT:,} seeds as tasks, but {count:,} were requested.")
     block = _SPLIT_BLOCKS.get(split, len(_SPLIT_BLOCKS) + zlib.crc32(split.encode()) % 1000)
     start = block * _SEEDS_PER_SPLIT
     return [Task(id=f"seed-{seed}", env_id=env_id, seed=seed, split=split) for seed in range(start, start + count)]

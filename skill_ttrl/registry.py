@@ -68,8 +68,7 @@ class Registry(Generic[T]):
                 f"one of {', '.join(self)}."
             )
         raise ConfigError(
-            f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._items)} "
-            f"One of your own is written 'module:attribute'."
+            f"Unknown {self.kind} {name!r}.{did_you_mean(name, self._items)} Your own is written 'module:attribute'."
         )
 
     def __contains__(self, name: object) -> bool:
@@ -93,7 +92,7 @@ def naming(what: str, where: str = "") -> Iterator[None]:
     except (Exception, SystemExit) as error:
         place = f" {where}" if where else ""
         raise ExtensionError(
-            f"{what} failed{place}: {type(error).__name__}: {error}. Mend it; --debug shows where it happened."
+            f"{what} failed{place}: {type(error).__name__}: {error}. Fix it; --debug shows the traceback."
         ) from error
 
 

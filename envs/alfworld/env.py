@@ -188,10 +188,10 @@ class ALFWorldEnv(TextEnv):
         info = self._info()
         if asked.get("walkthrough"):
             if rule is not None:
-                raise EnvError("A game under another rule has no walkthrough: the stored one is for its true rule.")
+                raise EnvError("A game under another rule has no walkthrough; the stored one follows its true rule.")
             if version is not None:
                 raise EnvError(
-                    "A game with things moved has no walkthrough: the stored one is for where they really lie."
+                    "A game with moved objects has no walkthrough; the stored one follows their true places."
                 )
             info["walkthrough"] = list(walkthrough_of(read_game_file(game.path)))
         return self._frame.feedback, info
@@ -245,7 +245,7 @@ class ALFWorldEnv(TextEnv):
         if self.engine == "official":
             if rule is not None or version is not None:
                 raise EnvError(
-                    "Games under another rule or with things moved are for the fast engine alone (engine=fast)."
+                    "Only the fast engine (engine=fast) plays games with another rule or with moved objects."
                 )
             return OfficialEngine(game.path)
         world = load_game(game.path).world
@@ -280,7 +280,7 @@ def _check(
         if not isinstance(number, int) or isinstance(number, bool) or number < least:
             raise EnvError(f"{name} must be a number of at least {least}, found {number!r:.80}.")
     if engine == "official" and (rules == "varied" or moved):
-        raise EnvError("rules=varied and moved are for the fast engine alone: leave engine=official out.")
+        raise EnvError("Only the fast engine supports rules=varied and moved. Leave out engine=official.")
     check_episode(**others)
     check_flags(strict=strict)
 
@@ -293,4 +293,4 @@ def _version(number: object) -> int | None:
     """
     if number is None or (isinstance(number, int) and not isinstance(number, bool) and number >= 0):
         return number
-    raise EnvError(f"moved is the number of a version, from 0, found {number!r:.80}.")
+    raise EnvError(f"moved is the number of a version, 0 or more, found {number!r:.80}.")

@@ -95,7 +95,7 @@ def read_game_file(path: Path) -> dict[str, Any]:
         raise EnvError(f"There is no game {path}.") from None
     except (OSError, ValueError, RecursionError) as error:  # ValueError: no UTF-8, or no JSON
         raise EnvError(
-            f"The game {path} cannot be read: {error}. It may be cut off; copy or unpack it again."
+            f"The game {path} cannot be read: {error}. It may be truncated; copy or unpack it again."
         ) from None
     if not isinstance(content, dict):
         raise EnvError(f"The game {path} is no JSON object.")

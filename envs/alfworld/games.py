@@ -108,8 +108,8 @@ def find_data(data: str | Path | None) -> Data:
         asked, said = os.environ.get(VARIABLE), f"${VARIABLE}"
         if asked in (None, "", GENERATE) or _set_by_the_package(str(asked)):
             raise EnvError(
-                f"data={ONLY_OFFICIAL!r} asks for the official games, and {VARIABLE} is not set. Set it to the folder that "
-                f'alfworld-download has filled, or take the games that this package makes itself: data="{GENERATE}".'
+                f"data={ONLY_OFFICIAL!r} means the official games, but {VARIABLE} is not set. Set it to the folder that "
+                f'alfworld-download has filled, or use generated games: data="{GENERATE}".'
             )
     elif asked is None:
         asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"
@@ -124,9 +124,12 @@ def find_data(data: str | Path | None) -> Data:
         if any(os.path.isdir(candidate / split) for split in SPLITS):
             return Data(candidate.absolute())
     raise EnvError(
-        f"There are no games in {folder} ({said}): looked for {folder / JSON_FOLDER} and in it for a folder of "
-        f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Give the folder that alfworld-download has filled, or take the games that "
-        f'this package makes itself: data="{GENERATE}"' + (f", or unset {VARIABLE}." if data is None else ".")
+        (
+            f"There are no games in {folder} ({said}): expected {folder / JSON_FOLDER} with one of the folders "
+            f"{', '.join(SPLITS[:-1])} or {SPLITS[-1]}. Name the folder that alfworld-download has filled, or use generated games: "
+            f'data="{GENERATE}"'
+        )
+        + (f", or unset {VARIABLE}." if data is None else ".")
     )
 
 
@@ -134,7 +137,9 @@ def _count(data: str) -> int:
     """The number in `generated:N`."""
     count = data.partition(":")[2]
     if not (count.isascii() and count.isdigit() and int(count[:9])):
-        raise EnvError(f'data={data[:60]!r} has no number of training games behind the colon: "{GENERATE}:3000".')
+        raise EnvError(
+            f'data={data[:60]!r} has no number of training games after the colon, such as "{GENERATE}:3000".'
+        )
     return int(count[:9])
 
 
@@ -201,8 +206,8 @@ class GameList(Sequence[Game]):
         """
         if not isinstance(name, str):
             raise EnvError(
-                f"A task is a game's id, a text such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). "
-                "A game's number would change with the data: `env.unwrapped.games[number].id` is its id."
+                f"A task is a game's id, such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). Numbers change "
+                "with the data: `env.unwrapped.games[number].id` is an id."
             )
         split = name.partition("/")[0]
         every = self._every

@@ -197,7 +197,7 @@ def _read(path: Path, name: str) -> Index | None:
     except OSError:  # there is none, or it cannot be read: then writing it says so
         return None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        warnings.warn(f"The index {path} is damaged and is made again ({error!r:.200}).", stacklevel=2)
+        warnings.warn(f"The index {path} is damaged and is rebuilt ({error!r:.200}).", stacklevel=2)
         return None
 
 
@@ -230,7 +230,9 @@ def _forget_gone(cache: Path) -> None:
 
 def _warn_unwritable(path: Path, error: OSError) -> None:
     warnings.warn(
-        f"The index of the games cannot be kept in {path.parent}: {error.strerror or error}. It is made anew in every process "
-        "(seconds for thousands of games). Make that folder writable, or set XDG_CACHE_HOME to one that is.",
+        (
+            f"The index of the games cannot be saved in {path.parent}: {error.strerror or error}. Each process rebuilds it (seconds "
+            "for thousands of games). Make the folder writable, or set XDG_CACHE_HOME to one that is."
+        ),
         stacklevel=2,
     )

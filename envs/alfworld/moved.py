@@ -44,9 +44,7 @@ def move(world: World, seed: int) -> World:
         if avoided not in world.kinds[place] and all(world.takes(place, thing) for thing in things)
     ]
     if not things or not places:
-        raise EnvError(
-            f"No receptacle of the room takes the {goal.object_type} that the task asks for: it cannot be moved."
-        )
+        raise EnvError(f"No receptacle of the room can hold the {goal.object_type} of the task, so it cannot be moved.")
     chosen = [drawn.choice(places) for _ in range(_NEEDED.get(goal.kind, 1))]
     drawn.shuffle(things)
     to = {thing: chosen[number % len(chosen)] for number, thing in enumerate(things)}

@@ -65,7 +65,7 @@ class Rule:
         words = text.split() if isinstance(text, str) else []
         if len(words) != 3 or not all(re.fullmatch("[a-z]+", word) for word in words):
             raise EnvError(
-                f"A rule is three words in small letters, 'STATE VERB TOOL' ('hot heat microwave'), found {text!r:.80}."
+                f"A rule is three lower-case words, 'STATE VERB TOOL' ('hot heat microwave'), found {text!r:.80}."
             )
         return cls(*words)
 
@@ -92,7 +92,7 @@ def draw_rule(kind: str, receptacles: Sequence[str], seed: int) -> Rule:
     drawn = random.Random(seed)
     tools = [name for name in sorted({*receptacles}) if name != TRUE_RULES[kind].tool]
     if not tools:
-        raise EnvError("A rule takes a receptacle of another kind, and the room has none.")
+        raise EnvError("The room has no receptacle of another kind, which a rule needs.")
     while True:
         state = _name(drawn)
         verb = state if drawn.random() < SAME_SHARE else _name(drawn)
@@ -122,11 +122,11 @@ def vary(world: World, rule: Rule) -> FastEngine:
     kind = world.goal.kind
     if kind not in TRUE_RULES:
         raise EnvError(
-            f"A rule is for games in which a thing is cleaned, heated or cooled; the goal of this one is {kind!r}."
+            f"Rules exist for games in which something is cleaned, heated or cooled; the goal of this one is {kind!r}."
         )
     wanted = frozenset({f"{rule.tool}type"})
     if not any(world.kinds[place] & wanted for place in world.in_sight):
-        raise EnvError(f"The rule {str(rule)!r} takes a {rule.tool}, and the room has none.")
+        raise EnvError(f"The rule {str(rule)!r} needs a {rule.tool}, which the room does not have.")
     verbs = _exchange({name: name for name in ACTIONS}, kind, rule.verb)
     states = dict.fromkeys(STATES[kind], rule.state)
     for other, words in STATES.items():

@@ -164,7 +164,7 @@ def _task_type(place: Path, name: str) -> str:
     except FileNotFoundError:
         return named if named in TASK_TYPES else ""
     except (OSError, ValueError, RecursionError) as error:
-        raise EnvError(f"{path} cannot be read: {error}. It may be cut off; copy or unpack it again.") from None
+        raise EnvError(f"{path} cannot be read: {error}. It may be truncated; copy or unpack it again.") from None
     stated = content.get("task_type") if isinstance(content, Mapping) else None
     if stated not in TASK_TYPES:
         return ""

@@ -134,7 +134,7 @@ def _by_split(data: Source | Mapping[str, Source]) -> dict[str, SourceConfig]:
     if isinstance(data, str) and Path(data).is_dir():
         files = {file.stem: str(file) for file in sorted(Path(data).iterdir()) if file.suffix.lower() in SUFFIXES}
         if not files:
-            raise DataError(f"{data} holds no file of questions, such as train.jsonl, val.jsonl and test.jsonl.")
+            raise DataError(f"{data} holds no question files, such as train.jsonl, val.jsonl and test.jsonl.")
         return {name: _source_config(file) for name, file in files.items()}
     return {EVERY: _source_config(data)}
 

@@ -112,16 +112,14 @@ class WebShopEnv(TextEnv):
             self._data = str(data)
             self.goals = ServerGoals(self._data, server_goals)
             if (goals, nouns, show_attributes) != ("auto", "auto", False):
-                raise EnvError(
-                    "A running server has its own goals, nouns and attributes: give it them when it is started."
-                )
+                raise EnvError("A running server sets its own goals, nouns and attributes when it is started.")
             self._visit = LiveVisit(self._data, observation_mode, query_codes=query_codes)
             self.expensive = True
             self.source = f"server {data}"
         else:
             if server_goals is not None:
                 raise EnvError(
-                    f"server_goals is of a running server (data='http://HOST:PORT'), found {server_goals!r:.60} and none."
+                    f"server_goals needs a running server (data='http://HOST:PORT'), found {server_goals!r:.60} without one."
                 )
             self._data = self._enter(data)
         self.max_steps, self.reward, self.partial = max_steps, float(reward), float(partial)
@@ -249,12 +247,12 @@ class WebShopEnv(TextEnv):
 
     def _asked_number(self, asked: Mapping[str, Any]) -> int:
         if asked.get("task") is not None and asked.get("goal") is not None:
-            raise EnvError("The options name a goal by `task`, its id, or by `goal`, its number: give one of them.")
+            raise EnvError("Name a goal by `task` (its id) or by `goal` (its number), not both.")
         if asked.get("task") is not None:
             if not isinstance(asked["task"], str):
                 raise EnvError(
-                    f"The option task is a goal's id, a text, found {type(asked['task']).__name__}: {asked['task']!r:.60}. "
-                    "Its number is given as goal."
+                    f"The option task is a goal's id, a text, found {type(asked['task']).__name__}: {asked['task']!r:.60}. To use a number: "
+                    "goal."
                 )
             return self.goals.find(asked["task"])
         if asked.get("goal") is not None:
@@ -268,7 +266,7 @@ class WebShopEnv(TextEnv):
 
     def _walkthrough(self, number: int) -> list[str]:
         if self.shop is None or not isinstance(self.goals, GoalList):
-            raise EnvError("A running server does not tell its goals, so that there is no walkthrough.")
+            raise EnvError("A running server does not reveal its goals, so there is no walkthrough.")
         from skill_ttrl.envs.webshop.solve import solve
 
         return list(solve(self.shop, self.goals[number], self.max_steps))

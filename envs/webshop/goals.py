@@ -76,9 +76,9 @@ class GoalList(Sequence[Goal]):
         if kind == "synthetic" and len(self) > MOST_GOALS:
             most = int(counts.argmax())
             raise EnvError(
-                f"The products of the catalogue have more than {MOST_GOALS:,} synthetic goals, one for each combination of a "
-                f"product's options; {store[int(self._products[most])].asin} has most of them. Take human goals, or leave out such "
-                "a product's instruction."
+                f"The catalogue has more than {MOST_GOALS:,} synthetic goals, one for each combination of a product's options; "
+                f"{store[int(self._products[most])].asin} has most of them. Use human goals, or remove the instruction of such a "
+                "product."
             )
         if not len(self):
             raise EnvError(f"No product of the catalogue has a {kind} goal.")

@@ -132,12 +132,12 @@ def what_is_saved(path: str | Path) -> str:
     """Say what of a run that has ended early is saved, and how it goes on; `path` may hold one run a seed, or not be there."""
     runs = [each for each in (Path(path), *Path(path).glob("seed-*")) if RunFolder.exists(each)]
     if not runs:
-        return "Nothing was saved: begin again with the same command."
+        return "Nothing was saved: start again with the same command."
     run = max(runs, key=lambda each: (each / "run.json").stat().st_mtime)
     found = list_checkpoints(RunFolder(run, None))
     if not found:
-        return f"There is no checkpoint in {run} yet: begin again with the same command and --resume auto."
-    return f"Everything up to {found[-1].path.name} is saved in {run}: go on with the same command and --resume auto."
+        return f"There is no checkpoint in {run} yet: start again with the same command and --resume auto."
+    return f"Everything up to {found[-1].path.name} is saved in {run}. Resume: the same command with --resume auto."
 
 
 def verify(path: str | Path) -> None:
@@ -187,18 +187,18 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
             if folder.locked:
                 state = load_state(checkpoint.path)
                 if damage := folder.damage(state["offsets"], state.get("digests", {})):
-                    raise CheckpointError(f"Checkpoint {checkpoint.path} cannot be gone on from: {damage}.")
+                    raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}")
         except CheckpointError as error:
             if mode == "auto":
                 raise CheckpointError(
-                    f"{error} To go on from the newest whole one before it, use --resume last-good."
+                    f"{error} To continue from the newest intact one before it, use --resume last-good."
                 ) from None
             skipped.append(str(error))
         else:
             return checkpoint, skipped
     if skipped:
         raise CheckpointError(
-            f"No checkpoint of {folder.path} is whole: {' '.join(skipped)} Start again in another --output."
+            f"No checkpoint of {folder.path} is intact: {' '.join(skipped)} Start again in another --output."
         )
     return None, []
 
@@ -277,7 +277,7 @@ def _read_json(path: Path, name: str, required: tuple[str, ...] = ()) -> dict[st
     try:
         data = parse_json((path / name).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is not a whole checkpoint: {name} is missing.") from None
+        raise CheckpointError(f"{path} is not a complete checkpoint: {name} is missing.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"Checkpoint {path} is damaged: cannot read {name} ({error}).") from None
     if not isinstance(data, dict) or any(key not in data for key in required):

@@ -33,18 +33,18 @@ class SampleFolder(AppendLog):
     line = "line of samples"
     unit = "problem"
     depends_on = "model, data and settings"
-    remake = "remove the folder and draw again"
+    remake = "remove the folder and sample again"
 
     def __init__(self, path: str | Path, made_with: Mapping[str, Any]) -> None:
         path = Path(path)
         if path.exists() and not path.is_dir():
-            raise RunFolderError(f"Cannot keep samples in {path}: it is a file. Choose another --output.")
+            raise RunFolderError(f"Cannot store samples in {path}: it is a file. Choose another --output.")
         if not self.exists(path) and path.exists():
             names = (entry.name for entry in path.iterdir() if entry.name != LOCK_FILE)
             foreign = sorted(name for name in names if not (name.startswith(".") and ".tmp-" in name))
             if foreign:
                 raise RunFolderError(
-                    f"{path} is not empty and no folder of samples (found: {', '.join(foreign[:5])}). Choose another --output."
+                    f"{path} is not empty and holds no samples (found: {', '.join(foreign[:5])}). Choose another --output."
                 )
         with wrap_os_errors("make", path):
             path.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,7 @@ def exposure_line(rollouts: int, given: Given, never: int = 0) -> str | None:
     found = ", ".join(f"{name} {-count:,} (won {won / -count:.2f})" for count, name, won in ordered[:SHOWN])
     more = f" and {len(ordered) - SHOWN} more" if len(ordered) > SHOWN else ""
     unseen = f"; {never} of the bank never" if never else ""
-    return f"Skills given to {rollouts:,} rollouts: {found}{more}{unseen}."
+    return f"Skills shown in {rollouts:,} rollouts: {found}{more}{unseen}."
 
 
 def most_shown(shown: Mapping[str, int], examples: int) -> str:
@@ -82,7 +82,7 @@ def exposure_warning(rollouts: int, given: Given) -> str | None:
         return None
     best = max(better, key=lambda name: (better[name], name))
     return (
-        f"One skill fills most prompts: {top} was given to {count:,} of {rollouts:,} rollouts, of which {wins / count:.2f} won; {best} to "
-        f"{given[best][0]:,}, of which {better[best]:.2f} won. The embedder hash matches words, not meaning: try "
-        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by records; see docs/skill-agent.md."
+        f"One skill fills most prompts: {top} was shown in {count:,} of {rollouts:,} rollouts ({wins / count:.2f} won); {best} "
+        f"in {given[best][0]:,} ({better[best]:.2f} won). The embedder hash matches words, not meaning: try "
+        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by success; see docs/skill-agent.md."
     )

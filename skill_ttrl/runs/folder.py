@@ -173,8 +173,7 @@ class RunFolder(Locked):
         if differences:
             shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
             raise RunFolderError(
-                f"{self.path} belongs to another config: {shown}. "
-                "Choose another --output, or give the run's own config to go on with it."
+                f"{self.path} belongs to another config: {shown}. Choose another --output, or continue it with its own config."
             )
 
     def take_config(self, config: SkillTTRLConfig, source: str | None = None) -> None:
@@ -234,8 +233,8 @@ class RunFolder(Locked):
         size, known = self._hashed.pop(name, (0, hashlib.sha256()))
         if self._hash(name, size).digest() != known.digest():
             raise RunFolderError(
-                f"The content of {self.path / name} has changed since the run wrote it (SHA-256 differs), so nothing is learned "
-                "from it. Go on from an earlier checkpoint with --resume last-good, or start again in another --output."
+                f"{self.path / name} has changed since the run wrote it (SHA-256 differs), so it is not used. Continue from an earlier "
+                "checkpoint with --resume last-good, or start again in another --output."
             )
 
     def _hash(self, name: str, size: int) -> Any:
@@ -270,8 +269,8 @@ class RunFolder(Locked):
         for name, size in sizes.items():
             if size < offsets.get(name, 0):
                 raise RunFolderError(
-                    f"{self.path / name} holds {size} bytes, but the checkpoint was saved when it held {offsets[name]}. "
-                    "The file was changed or cut since. Restore it, or start again in another --output."
+                    f"{self.path / name} holds {size} bytes, but {offsets[name]} when the checkpoint was saved: the file was changed or "
+                    "truncated. Restore it, or start again in another --output."
                 )
         for name, size in sizes.items():
             if size > offsets.get(name, 0):
@@ -312,9 +311,7 @@ class RunFolder(Locked):
 def _make_folder(path: Path) -> list[Path]:
     """Make `path` and at most its parent; what was made, innermost first."""
     if path.exists() and not path.is_dir():
-        raise RunFolderError(
-            f"Cannot make the run folder {path}: a file of that name is there. Choose another --output."
-        )
+        raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
     missing = [folder for folder in (path, path.parent) if not folder.exists()]
     if path.parent in missing and not path.parent.parent.is_dir():
         raise RunFolderError(
@@ -339,5 +336,5 @@ def _left_by_creation(name: str) -> bool:
 
 def _occupied(path: Path, found: list[str]) -> str:
     if RunFolder.exists(path):
-        return f"{path} holds a run already. Go on with it with --resume auto, or choose another --output."
+        return f"{path} holds a run already. Continue it with --resume auto, or choose another --output."
     return f"{path} is not empty and not a run folder (found: {summarize_names(found)}). Choose another --output."

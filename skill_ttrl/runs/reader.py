@@ -58,7 +58,7 @@ class Run:
     @cached_property
     def votes(self) -> DataFrame:
         """Every vote: `phase`, `step`, `task_id`, `answer`, `majority_ratio`, `matches`, `correct`, ..."""
-        return self._frame("votes.jsonl", "no vote was held yet, or the reward holds none")
+        return self._frame("votes.jsonl", "no vote was counted yet, or the reward needs none")
 
     @cached_property
     def evaluations(self) -> DataFrame:

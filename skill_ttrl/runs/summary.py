@@ -131,7 +131,7 @@ def read_summary(path: str | Path) -> Summary:
         return from_json(Summary, file.read_bytes())
     except FileNotFoundError:
         raise RunFolderError(
-            f"{path} has no summary.json: the run has not ended. Go on with it with --resume auto."
+            f"{path} has no summary.json: the run has not ended. Continue it with --resume auto."
         ) from None
     except (OSError, ValidationError) as error:
         raise RunFolderError(f"Cannot read {file}: {' '.join(str(error).split())}") from None

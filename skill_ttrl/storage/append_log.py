@@ -107,8 +107,8 @@ class AppendLog(Locked):
                 self.cut = cut_torn_line(file)
             elif file.is_file() and file.stat().st_size:
                 raise RunFolderError(
-                    f"{path} exists, and nothing beside it ({identity_file.name}) says what it was made with, so it cannot be "
-                    "gone on with. Choose another --output, or remove it."
+                    f"{path} exists, but {identity_file.name}, which says what it was made with, is missing, so it cannot be continued. "
+                    "Choose another --output, or remove it."
                 )
             else:
                 self._write_identity()
@@ -136,9 +136,7 @@ class AppendLog(Locked):
         changed = f"The file was changed; {self.remake}."
         for number, line in enumerate(self.lines(), 1):
             if expected is not None and number > len(expected):
-                raise RunFolderError(
-                    f"{self.file} has more than the {len(expected)} lines that belong there. {changed}"
-                )
+                raise RunFolderError(f"{self.file} has more than the expected {len(expected)} lines. {changed}")
             try:
                 found = from_json(kind, line)
             except ValidationError as error:
@@ -147,7 +145,7 @@ class AppendLog(Locked):
                 ) from None
             if expected is not None and (name := name_of(found)) != (wanted := expected[number - 1]):
                 raise RunFolderError(
-                    f"{self.file}:{number} is of the {self.unit} {name}, but {wanted} belongs there. {changed}"
+                    f"{self.file}:{number} belongs to the {self.unit} {name} instead of {wanted}. {changed}"
                 )
             yield found
 

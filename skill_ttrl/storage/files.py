@@ -35,7 +35,7 @@ def explain_os_error(error: OSError, option: str = "--output") -> str:
     remedies = {
         errno.ENOSPC: f"the disk is full. Free some space, or choose another {option}.",
         errno.EDQUOT: f"your disk quota is used up. Free some space, or choose another {option}.",
-        errno.EFBIG: "the file would pass the size limit of this process or file system (see ulimit -f).",
+        errno.EFBIG: "the file would exceed the size limit of this process or file system (see ulimit -f).",
         errno.EROFS: f"the file system is read-only. Choose another {option}.",
         errno.EACCES: f"permission denied. Choose another {option}, or change its permissions.",
         errno.EPERM: f"permission denied. Choose another {option}, or change its permissions.",

@@ -396,7 +396,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     refused(skillttrl("train", tiny_yaml, "-o", foreign), 4, "not a run folder", "cat.jpg")
     assert [entry.name for entry in foreign.iterdir()] == ["cat.jpg"]
     (tmp_path / "file").write_text("")
-    refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file of that name")
+    refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file has that name")
     for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
         refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl inspect")
     refused(skillttrl("inspect", foreign), 4, "none of what inspect knows")

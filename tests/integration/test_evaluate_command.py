@@ -179,7 +179,7 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
     refused(skillttrl("evaluate", run / "checkpoints" / "sft-000012", *into), 4, something, "model")
     refused(skillttrl("evaluate", model, "--config", tiny_yaml, *into), 4, something, "model")
     refused(skillttrl("vote", "--policy", run, *into), 4, something, "draws.")
-    refused(skillttrl("evaluate", run, "-o", run), 4, "not empty and no folder of samples")
+    refused(skillttrl("evaluate", run, "-o", run), 4, "not empty and holds no samples")
     assert {entry.name: entry.read_bytes() for entry in kept.iterdir()} == before
     measured = tmp_path / "measured"
     assert skillttrl("evaluate", run, "--data", other, "-o", measured).code == 0

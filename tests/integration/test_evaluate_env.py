@@ -285,10 +285,10 @@ def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
     refused(player(DOORS), 3, "There is no expert for tests.doors:Doors-v0")
     refused(player(DOORS, "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
     refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
-    refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "named by --split")
+    refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "--split names the split")
     write_game(tmp_path / "data", "valid_seen", "pick_and_place_simple-Apple-None-Fridge-1/trial_A")
     refused(player("alfworld", "--env-data", tmp_path / "data"), 3, "no split 'test'", "valid_seen", "one with --split")
     with FaultyServer(answer=opens, faults=()) as server:
         refused(skillttrl("evaluate", "openai:m", "--env", DOORS, "--split", "valid", *at(server)), 3, "'valid'")
         both = ("--split", "test", "--set", "env.kwargs.split=train")
-        refused(skillttrl("evaluate", "openai:m", "--env", DOORS, *both, *at(server)), 2, "named by --split")
+        refused(skillttrl("evaluate", "openai:m", "--env", DOORS, *both, *at(server)), 2, "--split names the split")

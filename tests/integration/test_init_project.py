@@ -147,7 +147,7 @@ def test_a_name_that_is_no_module_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["json", "datasets", "skill_ttrl"])
 def test_a_name_that_would_hide_a_module(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is the name of a module that is already there"):
+    with pytest.raises(ConfigError, match="is the name of an existing module"):
         init_project(name, tmp_path)
     assert not list(tmp_path.iterdir())
 

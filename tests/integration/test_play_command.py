@@ -191,7 +191,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--task", "red"], 3, "2 tasks have 'red' in the id. Such as: train/red, test/red."),
         (["--task", "test/green"], 3, "None of 2 tasks of the split 'test' has 'test/green'"),
         (["--split", "tset"], 3, "no tasks of the split 'tset'"),
-        (["--split", "test", "--set", "env.kwargs.split=train"], 2, "named by --split"),
+        (["--split", "test", "--set", "env.kwargs.split=train"], 2, "--split names the split"),
         (["--env-data", "x"], 3, "has no argument 'data'"),
         (["--policy", "exprt"], 2, "Did you mean 'expert'?"),
         (["--policy", "expert"], 3, "There is no expert for"),

@@ -52,7 +52,7 @@ def test_the_run_s_end_says_how_many_rollouts_were_given_each_skill(
     counts = [count for count, _ in summary.skill_exposure.values()]
     assert sum(counts) > 0 and max(counts) <= summary.skill_rollouts and summary.skills_never_given
     notes = inspect(trained).notes
-    assert any(text.startswith("Skills given to") for text in notes)
+    assert any(text.startswith("Skills shown in") for text in notes)
 
 
 @pytest.mark.parametrize(

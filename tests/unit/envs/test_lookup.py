@@ -90,7 +90,7 @@ def test_a_module_in_the_working_directory(own_module: Path) -> None:
 def test_modules_that_do_not_work(own_module: Path) -> None:
     (own_module / "lookup_empty.py").write_text("x = 1\n")
     (own_module / "lookup_broken.py").write_text("import lookup_not_there\n")
-    with pytest.raises(EnvError, match=r"'lookup_empty' was imported and registers no environment\. It must call"):
+    with pytest.raises(EnvError, match=r"'lookup_empty' was imported but registers no environment\. It must call"):
         resolve_env("lookup_empty:X-v0")
     with pytest.raises(EnvError, match=r"Cannot import 'lookup_missing' for the environment"):
         resolve_env("lookup_missing:X-v0")

@@ -199,9 +199,9 @@ def test_tensors_never_run_code(folder: RunFolder, capsys: pytest.CaptureFixture
 
 
 def test_what_is_saved_is_promised_and_nothing_else(folder: RunFolder, tmp_path: Path) -> None:
-    assert what_is_saved(tmp_path / "none") == "Nothing was saved: begin again with the same command."
-    assert what_is_saved(folder.path).startswith(f"There is no checkpoint in {folder.path} yet: begin again")
+    assert what_is_saved(tmp_path / "none") == "Nothing was saved: start again with the same command."
+    assert what_is_saved(folder.path).startswith(f"There is no checkpoint in {folder.path} yet: start again")
     save(folder, "rl", 3)
     save(folder, "rl", 4)
-    said = f"Everything up to rl-000004 is saved in {folder.path}: go on with the same command and --resume auto."
+    said = f"Everything up to rl-000004 is saved in {folder.path}. Resume: the same command with --resume auto."
     assert what_is_saved(folder.path) == said

@@ -72,7 +72,7 @@ def test_facts_are_noted_and_decide_nothing(tmp_path: Path) -> None:
 
 def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"not empty and no folder of samples \(found: cat\.jpg\)"):
+    with pytest.raises(RunFolderError, match=r"not empty and holds no samples \(found: cat\.jpg\)"):
         SampleFolder(tmp_path, MADE)
     assert [entry.name for entry in tmp_path.iterdir()] == ["cat.jpg"]
     with pytest.raises(RunFolderError, match="it is a file"):
@@ -87,7 +87,7 @@ def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
             return list(folder.read(dict[str, Any], expected, lambda found: str(found["line"])))
 
     assert [found["line"] for found in read("0", "1", "2", "3", "4")] == [0, 1, 2, 3, 4]
-    with pytest.raises(RunFolderError, match="more than the 4 lines that belong there.*draw again"):
+    with pytest.raises(RunFolderError, match="more than the expected 4 lines.*sample again"):
         read("0", "1", "2", "3")
     with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 is of the problem 1, but 7 belongs there"):
         read("0", "7", "2", "3", "4")

@@ -40,7 +40,7 @@ def test_a_skill_that_fills_the_prompts_while_a_better_one_goes_unseen_is_warned
 def test_the_lines_say_who_was_given_and_who_never() -> None:
     assert exposure_line(4, {}) is None
     assert exposure_line(400, {"a": (6, 3), "b": (299, 60)}, 3) == (
-        "Skills given to 400 rollouts: b 299 (won 0.20), a 6 (won 0.50); 3 of the bank never."
+        "Skills shown in 400 rollouts: b 299 (won 0.20), a 6 (won 0.50); 3 of the bank never."
     )
     assert most_shown({"a": 299, "b": 6, "c": 0}, 400) == "a in 299 of 400 prompts; 1 of 3 skills in none"
 

@@ -39,7 +39,7 @@ def test_create_refuses_what_is_there_already(tmp_path: Path) -> None:
         make(tmp_path / "b")
     assert [entry.name for entry in (tmp_path / "b").iterdir()] == ["thesis.tex"]
     (tmp_path / "c").write_text("x")
-    with pytest.raises(RunFolderError, match="a file of that name is there"):
+    with pytest.raises(RunFolderError, match="a file has that name"):
         make(tmp_path / "c")
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_changed_after_a_checkpoint_is_not_learned_from(tmp_path: Pa
         folder.check_unchanged("trajectories.jsonl")
         file = folder.path / "trajectories.jsonl"
         file.write_bytes(file.read_bytes().replace(b"0", b"1", 1))
-        with pytest.raises(RunFolderError, match=r"trajectories\.jsonl has changed .*nothing is learned from it"):
+        with pytest.raises(RunFolderError, match=r"trajectories\.jsonl has changed since the run wrote it"):
             folder.check_unchanged("trajectories.jsonl")
 
 
@@ -127,7 +127,7 @@ def test_truncate_refuses_a_file_that_lost_lines_and_cuts_nothing(tmp_path: Path
         folder.append_jsonl("metrics.jsonl", ["{}"] * 5)
         folder.append_jsonl("votes.jsonl", ["{}"])
         before = folder.sizes()
-        with pytest.raises(RunFolderError, match=r"votes.jsonl holds 3 bytes.* when it held 30"):
+        with pytest.raises(RunFolderError, match=r"votes.jsonl holds 3 bytes.* but 30 when the checkpoint was saved"):
             folder.truncate_to({"metrics.jsonl": 3, "votes.jsonl": 30})
         assert folder.sizes() == before
 

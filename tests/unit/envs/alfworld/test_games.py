@@ -214,7 +214,7 @@ def test_an_id_that_is_not_there_gets_a_hint(data: Path, name: str) -> None:
 @pytest.mark.parametrize("name", [0, None, 1.5, ("a",), Path("train")])
 def test_a_number_is_no_id(data: Path, name: object) -> None:
     with pytest.raises(
-        EnvError, match=r"A task is a game's id, a text such as 'train/.*found .*A game's number would change"
+        EnvError, match=r"A task is a game's id, such as 'train/.*found .*Numbers change"
     ):
         open_games(data, "train").find(name)
 
@@ -403,7 +403,7 @@ def test_a_cache_that_cannot_be_written_is_said_and_does_no_harm(
 ) -> None:
     (own_cache / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache / "file"))
-    with pytest.warns(UserWarning, match="cannot be kept in .*Make that folder writable, or set XDG_CACHE_HOME"):
+    with pytest.warns(UserWarning, match="cannot be saved in .*Make the folder writable, or set XDG_CACHE_HOME"):
         assert len(open_games(data, "train")) == 3
 
 

@@ -103,7 +103,7 @@ def test_options_of_millions_of_combinations_do_not_take_the_machine(cache: Path
     about = {"B0HUGE0001": wanted(), "B0LAMP0002": wanted()}
     found = open_catalogue(write_catalogue(tmp_path, [*LAMPS[1:2], huge], about, {"B0HUGE0001": [written("x", "y")]}))
     with pytest.raises(
-        EnvError, match=r"more than 50,000,000 synthetic goals, .* B0HUGE0001 has most of them\. Take human"
+        EnvError, match=r"more than 50,000,000 synthetic goals, .* B0HUGE0001 has most of them\. Use human"
     ):
         found.goals("synthetic")
     assert [goal.id for goal in found.goals("human")] == ["B0HUGE0001-h0"]
