@@ -173,7 +173,7 @@ def refuse_error(generations: Sequence[Generation]) -> None:
     for generation in generations:
         for completion in generation.completions:
             if completion.finish_reason == "error":
-                raise EndpointError(completion.error or "The sampler gave no answer.")
+                raise EndpointError(completion.error or "The backend returned no answer.")
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -94,8 +94,8 @@ def make_backend(context: BackendContext) -> Backend:
     ]
     if missing:
         raise ConfigError(
-            f"{name!r} gave a {type(backend).__name__} without {', '.join(missing)}. A backend has "
-            f"the members of skill_ttrl.llm.backend.Backend."
+            f"{name!r} returned a {type(backend).__name__} without {', '.join(missing)}. A backend has the members of "
+            "skill_ttrl.llm.backend.Backend."
         )
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()

@@ -136,8 +136,8 @@ def _growing(tokenizer: Any) -> _Growing:
     found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
     if not template:
         raise ConfigError(
-            "agent.context_mode=episode continues a conversation token by token, and the model's tokenizer has no chat template that says how. "
-            "Add one (chat_template.jinja beside the tokenizer), or set agent.context_mode=conversation."
+            "agent.context_mode=episode needs a chat template, which the model's tokenizer lacks. Add chat_template.jinja to the "
+            "tokenizer's folder, or set agent.context_mode=conversation."
         )
     if found is None or found.template != str(template):
         found = _look_at(tokenizer, str(template))
@@ -162,8 +162,8 @@ def _look_at(tokenizer: Any, template: str) -> _Growing:
         if not longer.startswith(begun + said):
             what = "thoughts of earlier answers" if said == _THOUGHT else "what it wrote before"
             raise ConfigError(
-                f"agent.context_mode=episode continues a conversation token by token, but the model's chat template changes {what} as a "
-                "conversation goes on. Set agent.context_mode=conversation, or give the tokenizer a template that only appends."
+                f"agent.context_mode=episode appends to a conversation, but the model's chat template changes {what} as it grows. Set "
+                "agent.context_mode=conversation, or give the tokenizer a template that only appends."
             )
         end = _control_after(control, longer, said)
         if end is None:
@@ -200,8 +200,9 @@ def render(tokenizer: Any, turns: Sequence[Any], **options: bool) -> Any:
         reason = " ".join(str(error).split())[:300]
         first = turns[0] if turns and isinstance(turns[0], list) else turns
         raise ModelError(
-            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in first)}: {reason}. Where "
-            "it has no place for a system message set agent.system=null (and agent.document_as=prompt where there is a document); else correct chat_template.jinja beside the tokenizer."
+            f"The chat template of the model cannot write a conversation such as {', '.join(turn['role'] for turn in first)}: "
+            f"{reason}. If it has no system message, set agent.system=null (and agent.document_as=prompt with a document); "
+            "otherwise fix chat_template.jinja in the tokenizer's folder."
         ) from error
 
 

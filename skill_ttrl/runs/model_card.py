@@ -186,7 +186,7 @@ def _figures(config: SkillTTRLConfig, evaluations: Sequence[Mapping[str, Any]]) 
         f"Measured on {last['problems']} {held} ({data}, split {last['split']}), {k} samples each at T = "
         f"{last['temperature']:g}; brackets are {config.eval.confidence:.0%} intervals over problems.",
         "",
-        f"| figure | {' | '.join(str(each['label']) for each in evaluations)} |",
+        f"| metric | {' | '.join(str(each['label']) for each in evaluations)} |",
         f"|---|{'---:|' * len(evaluations)}",
         *(
             f"| {label} | {' | '.join(_figure(each, key) for each in evaluations)} |"

@@ -70,7 +70,7 @@ def normalize_skill(skill: Skill) -> Skill:
     if counts[-1] is None:  # never used
         counts.pop()
     if not all(isinstance(count, int) and count >= 0 for count in counts):
-        raise SkillBankError(f"{where}: version and statistics are whole numbers from 0 on, found {counts}.")
+        raise SkillBankError(f"{where}: version and statistics must be whole numbers of 0 or more, found {counts}.")
     checked: dict[str, Any] = {**texts, **lists, "extra": checked_extra(skill.extra, where)}
     return replace(skill, **checked)
 

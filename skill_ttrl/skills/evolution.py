@@ -109,9 +109,8 @@ class SuccessTracker:
         for task in (trajectory.task for trajectory in trajectories):
             if task.split not in self.splits or (self.tasks is not None and task.id not in self.tasks):
                 raise ConfigError(
-                    f"Skills evolve from training tasks only (splits: {', '.join(sorted(self.splits)) or 'none'}), found the "
-                    f"task {task.id!r} of split {task.split!r}. Evaluation episodes never feed the bank: hand over those of "
-                    "the training tasks."
+                    f"Skills evolve from training tasks only (splits: {', '.join(sorted(self.splits)) or 'none'}), but the task {task.id!r} "
+                    f"is of the split {task.split!r}. Pass episodes of training tasks."
                 )
 
     def judge(self) -> FailureSelection:

@@ -159,13 +159,13 @@ class _Reader:
                 return
             self._error(opened.start, f"<{opened.name}> is not closed before the next tag")
         if not tag.whole:
-            self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name}> is not a whole tag")
+            self._error(tag.start, f"<{'/' if tag.closing else ''}{tag.name}> is not a complete tag")
         elif tag.name == BLOCK:
             self._block(tag)
         elif tag.closing:
             self._error(tag.start, f"</{tag.name}> closes nothing")
         elif self.block is None:
-            self._error(tag.start, f"<{tag.name}> stands outside of <{BLOCK}>")
+            self._error(tag.start, f"<{tag.name}> is outside of <{BLOCK}>")
         elif tag.empty:
             self._operation(tag, "")
         else:
@@ -206,7 +206,7 @@ class _Reader:
                 self.blocks.append((self.block, tag.end))
                 self.block = None
         elif self.block is not None:
-            self._error(tag.start, f"<{BLOCK}> stands inside of another")
+            self._error(tag.start, f"<{BLOCK}> is inside another")
         elif tag.empty:
             self.blocks.append((tag.start, tag.end))
         else:

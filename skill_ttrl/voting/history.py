@@ -139,8 +139,8 @@ class VoteHistory:
         silent = bool(self.first_abstained) and mean(self.first_abstained) >= NO_ANSWER  # `early_signs` says so
         if len(self.first_agreements) == FIRST_STEPS and mean(self.first_agreements) < WEAK_AGREEMENT and not silent:
             found.append(
-                f"The first votes were weak: their winners had under {WEAK_AGREEMENT:.0%} of the samples. A majority that "
-                "is mostly wrong teaches what is wrong; try a stronger base, more votes or easier tasks."
+                f"The first votes were weak: their winners had less than {WEAK_AGREEMENT:.0%} of the samples. A majority that is mostly "
+                "wrong teaches errors; try a stronger base, more votes or easier tasks."
             )
         if len(self.latest_flips) > 1 and mean(self.latest_flips) > HIGH_FLIP_RATE:
             found.append(

@@ -63,8 +63,8 @@ def env_reward(group: Group, vote: VoteResult, seed: int) -> list[float]:
     """
     if any(trajectory.steps and trajectory.steps[-1].info.get("graded") is False for trajectory in group.trajectories):
         raise ConfigError(
-            f"rl.reward=env, but {group.task.env_id} cannot grade without true answers, which training tasks do not "
-            "carry. Use rl.reward=majority, or rl.reward=label as a control."
+            f"rl.reward=env, but {group.task.env_id} cannot grade without true answers, which training tasks lack. Use "
+            "rl.reward=majority, or rl.reward=label as a control."
         )
     return [trajectory.env_return for trajectory in group.trajectories]
 
@@ -114,8 +114,8 @@ def _checked(
         problem = str(error)
     if problem:
         raise ConfigError(
-            f"Reward {name!r} must give one finite number of at most {LARGEST_REWARD:g} for each of the "
-            f"{len(group.trajectories)} rollouts of task {group.task.id!r}; it gave {given!r:.200} ({problem:.200})."
+            f"Reward {name!r} must return one finite number of at most {LARGEST_REWARD:g} for each of the {len(group.trajectories)} "
+            f"rollouts of task {group.task.id!r}; it returned {given!r:.200} ({problem:.200})."
         )
     return values
 

@@ -106,8 +106,8 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
         found = function(ballot, **(options or {}))
     if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
         raise ConfigError(
-            f"The voting strategy {name!r} must give a VoteResult with one finite entry for each of {len(ballot.answers)} "
-            f"samples; it gave {found!r}."
+            f"The voting strategy {name!r} must return a VoteResult with one finite entry for each of {len(ballot.answers)} "
+            f"samples; it returned {found!r}."
         )
     return found
 

@@ -104,7 +104,7 @@ def test_an_exported_card_has_figures_and_a_snippet_that_runs(trained: Path, tmp
     done = skillttrl("export", trained, "-o", tmp_path / "model")
     assert done.code == 0, done
     card = (tmp_path / "model" / "README.md").read_text()
-    assert "| figure | before | after |" in card and "Change of avg@2: " in card
+    assert "| metric | before | after |" in card and "Change of avg@2: " in card
     snippet = card.partition("```python\n")[2].partition("```")[0]
     assert "apply_chat_template" in snippet
     names: dict[str, object] = {}
@@ -399,7 +399,7 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file has that name")
     for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
         refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl inspect")
-    refused(skillttrl("inspect", foreign), 4, "none of what inspect knows")
+    refused(skillttrl("inspect", foreign), 4, "inspect does not know")
     refused(skillttrl("inspect", tmp_path / "none"), 4, "There is nothing at")
     (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')
     refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 4, "line 2")

@@ -134,7 +134,7 @@ def test_a_file_of_trajectories_is_inspected_by_type(tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:5]) + b'{"task"')
     cut = skillttrl("inspect", file, "--json").json
-    assert cut["facts"]["complete"] == "no, of 30; go on with the command that began it"
+    assert cut["facts"]["complete"] == "no, of 30; continue with the command that started it"
     assert any("torn" in note for note in cut["notes"])
     shown = skillttrl("inspect", f"{file}.json")
     assert shown.code == 0 and "made_with.agent" in shown.out

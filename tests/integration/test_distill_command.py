@@ -152,7 +152,7 @@ def test_episodes_of_several_environments_and_failed_ones_are_said(played: Path)
     found = distill_into(SkillBank(), [*trajectories, odd], SkillTTRLConfig(), LLMEndpoints())
     assert found.envs == ("Other/Env-v0", "SkillTTRL/ALFWorld-v0")
     assert found.notes[0].startswith("The episodes are of 2 environments (Other/Env-v0, SkillTTRL/ALFWorld-v0)")
-    assert found.notes[1].startswith(f"1 of {len(trajectories) + 1} episodes ended by an error")
+    assert found.notes[1].startswith(f"1 of {len(trajectories) + 1} episodes failed with an error")
 
 
 def test_of_very_many_episodes_a_bounded_number_is_looked_at_the_same_each_time(

@@ -178,7 +178,7 @@ NO_GRADE = [*MATH, "data.max_prompt_tokens=300", "rl.reward=random", "agent={tem
         (["evolve.teacher=openai"], "endpoints.teacher"),
         (["evolve.teacher=tests.doors:Opener"], "without distill and evolve"),
         (NO_GRADE, "There is an evolve section, but .*cannot grade"),
-        ([*NO_GRADE, "data.eval=null"], "measured on the very same tasks"),
+        ([*NO_GRADE, "data.eval=null"], "evaluates on the same tasks"),
     ],
 )
 def test_a_run_that_cannot_evolve_says_so_before_it_begins(

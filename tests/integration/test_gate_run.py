@@ -197,7 +197,7 @@ ADD = "{path: 'synthetic:add', split: train, limit: 6}"
         (["skills.gate={rule: not_worse, min_effect: 0}"], "min_effect above 0"),
         (
             [*MATH, f"data={{max_prompt_tokens: 300, train: {ADD}}}", "skills.gate={tasks: 2}"],
-            "measured on the very same tasks",
+            "evaluates on the same tasks",
         ),
         (
             [

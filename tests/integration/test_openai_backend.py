@@ -86,7 +86,7 @@ def test_a_model_behind_an_address_is_evaluated_without_one_of_ones_own(sums: Pa
     found = done.json
     assert found["label"] == "tiny" and found["problems"] == 4 and found["transductive"] is None
     assert found["majority"] == 1.0 and found["accuracy"] > 0.8
-    assert "asked of models behind addresses" in done.err
+    assert "API usage" in done.err
     lines = requests_in(out / "usage.jsonl")
     assert {line["phase"] for line in lines} == {"evaluate"} and {line["role"] for line in lines} == {"policy"}
     assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]

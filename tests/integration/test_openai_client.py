@@ -213,7 +213,7 @@ def test_a_server_that_refuses_n_is_asked_for_one_answer_at_a_time(tmp_path: Pat
         async def often(asked: Client) -> list[Reply]:
             return [await asked.chat(ASK, n=3, seed=number) for number in range(2)]
 
-        with pytest.warns(UserWarning, match=r"n must be 1.* Each answer is now asked for by itself\.") as said:
+        with pytest.warns(UserWarning, match=r"n must be 1.* Each answer is now requested separately\.") as said:
             found = ask(client(server, ledger), often)
         sent = [each["body"] for each in server.asked]
         server.refuses = lambda body: "n is not known"

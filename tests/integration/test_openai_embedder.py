@@ -102,7 +102,7 @@ def test_a_run_finds_its_skills_with_them_and_writes_no_key(
     assert {"other", "evaluate", "rl"} >= {line["phase"] for line in lines} >= {"other"}
     assert summary.usage["tokens_in"] == sum(line["tokens_in"] for line in lines) <= delivered["prompt"]
     assert read_run(tmp_path / "run").summary == summary
-    assert "asked of models behind addresses" in (tmp_path / "run" / "summary.md").read_text()
+    assert "API usage" in (tmp_path / "run" / "summary.md").read_text()
     assert "requests" in inspect(tmp_path / "run").facts["LLM calls"]
     files = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)

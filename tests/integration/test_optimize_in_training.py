@@ -142,7 +142,7 @@ def test_success_is_the_environment_s_word_or_the_reward() -> None:
     [
         (["skills=null"], "optimize.every edits the run's skill bank"),
         (["skills.enabled=false"], "this run has none in use"),
-        (["data.eval=null"], "measured on the very same tasks"),
+        (["data.eval=null"], "evaluates on the same tasks"),
         (["optimize.optimizer_options={}"], "needs a grammar"),
         (["optimize.optimizer=indoce"], "Did you mean 'induce'"),
         (["optimize.optimizer=openai"], "endpoints.optimizer"),

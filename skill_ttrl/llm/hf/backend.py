@@ -255,8 +255,10 @@ class HFBackend(TokenizerMixin):
         if request.whole_choices and not self._said_open:
             self._said_open = True
             warnings.warn(
-                "Actions with a place for words, such as search[<your query>], have no probability as a whole: where one is possible, "
-                "all are drawn token by token (agent.structured_by=tokens).",
+                (
+                    "Actions with free words, such as search[<your query>], have no probability as a whole, so all are drawn token by "
+                    "token (agent.structured_by=tokens)."
+                ),
                 stacklevel=2,
             )
         return "tokens"
@@ -266,8 +268,8 @@ class HFBackend(TokenizerMixin):
         prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
         if not takes_slot_masks(self.model):
             raise ModelError(
-                "Actions are drawn as a whole (agent.structured_by=actions) by models alone whose attention is `sdpa` without "
-                "sliding windows. Set agent.structured_by=tokens."
+                "agent.structured_by=actions needs a model with `sdpa` attention and without sliding windows. Set "
+                "agent.structured_by=tokens."
             )
         unique = list(dict.fromkeys(rows))
         self._check_prompts([prompts[index] for index in unique])

@@ -74,8 +74,8 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
     if not key:
         if azure or config.api_key_env is not None or host == urlsplit(OPENAI).netloc:
             raise ConfigError(
-                f"endpoints.{role} asks {config.model!r} at {host} and needs a key, but the environment variable "
-                f"{key_variable} is not set. Set it, or name another with endpoints.{role}.api_key_env."
+                f"endpoints.{role} ({config.model!r} at {host}) needs a key, but the environment variable {key_variable} is not set. "
+                f"Set it, or name another with endpoints.{role}.api_key_env."
             )
         key = NO_KEY
     if not (key.isascii() and key.isprintable()) or " " in key:

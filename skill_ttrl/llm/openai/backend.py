@@ -108,8 +108,8 @@ class OpenAIBackend(TextBackend):
         """
         if sampling.top_k and not self._vllm:
             raise ConfigError(
-                f"rollout.top_k={sampling.top_k} cannot be said in OpenAI's protocol. Set it to 0, or "
-                "endpoints.policy.server_type=vllm where the server is one that understands it."
+                f"OpenAI's protocol has no top_k (rollout.top_k={sampling.top_k}). Set it to 0, or endpoints.policy.server_type=vllm "
+                "for a server that supports it."
             )
         try:
             async with asyncio.TaskGroup() as group:

@@ -169,9 +169,9 @@ class Client:
                 said = reply.choices[0].refusal or "a filter of the server's cut the answer"
                 raise EndpointError(self._message(f"declined to answer: {short(said)}"), reply.outcome)
             asked += [Message("assistant", reply.text), Message("user", repair(problem))]
-        begins = f" Its last answer begins: {reply.text[:120]!r}." if reply.text else ""
+        begins = f" Its last answer starts with: {reply.text[:120]!r}." if reply.text else ""
         raise EndpointError(
-            self._message(f"gave no {schema.__name__} in {repairs + 1} answers: {problem}{begins}")
+            self._message(f"returned no {schema.__name__} in {repairs + 1} answers: {problem}{begins}")
             + f" Try another endpoints.{self.role}.structured (it is {self.config.structured!r}) or another model.",
             "malformed",
         )
@@ -237,7 +237,7 @@ class Client:
                     raise
                 if not self._one_by_one:
                     self._one_by_one = True
-                    warnings.warn(f"{error} Each answer is now asked for by itself.", stacklevel=2)
+                    warnings.warn(f"{error} Each answer is now requested separately.", stacklevel=2)
         missing = n - sum(len(reply.choices) for reply in replies)
         replies += await _all(partial(ask, 1, number) for number in range(1, missing + 1))
         choices = tuple(choice for reply in replies for choice in reply.choices)[:n]
@@ -373,8 +373,8 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
     own = config.of(role)
     if own is None:
         raise ConfigError(
-            f"A language model was asked for as {role}, but the config has no endpoints.{role}. Set at least "
-            f"endpoints.{role}.model, and endpoints.{role}.base_url where it is not OpenAI's own."
+            f"{role} needs a language model, but the config has no endpoints.{role}. Set at least endpoints.{role}.model, and "
+            f"endpoints.{role}.base_url unless it is OpenAI's own."
         )
     return Client(own, role, ledger)
 
@@ -490,9 +490,9 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
         )
     except Exception as error:  # whatever a proxy or a certificate of the environment makes of it
         raise ConfigError(
-            f"endpoints.{role}: no connections can be made with this environment ({type(error).__name__}). A proxy in HTTP_PROXY, "
-            "HTTPS_PROXY or ALL_PROXY is to be http://HOST:PORT, and SSL_CERT_FILE a file that is there; a server that is to "
-            "be asked without the proxy stands in NO_PROXY."
+            f"endpoints.{role}: the proxy or certificate settings of the environment do not work ({type(error).__name__}). "
+            "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY must be http://HOST:PORT, SSL_CERT_FILE an existing file; NO_PROXY lists "
+            "servers to reach without the proxy."
         ) from None
     common: dict[str, Any] = {"api_key": address.key, "timeout": config.timeout, "http_client": connections}
     if config.provider == "azure":

@@ -37,7 +37,7 @@ _MESSAGES = {
     "refused": ("refused the request", _CHECK),
     "too_long": ("refused the request", _CHECK),
     "quota": ("is not paid for any more", "Add credit, or name another model; the same command then continues."),
-    "rate_limited": ("was asked too often", _LATER),
+    "rate_limited": ("got too many requests", _LATER),
     "server_error": ("failed", _LATER),
     "conflict": ("failed", _LATER),
     "timeout": ("did not answer", "Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."),
@@ -46,7 +46,7 @@ _MESSAGES = {
         "cannot be reached",
         "Check that the server runs and that {here}.base_url ({address.base_url}) is right.",
     ),
-    "unreadable": ("gave an answer that cannot be read", _LATER),
+    "unreadable": ("returned an answer that cannot be read", _LATER),
     "redirected": ("sends to another address, which the key is not sent to", "Give that address as {here}.base_url."),
 }
 """What is said of a kind of failure, and what to do."""

@@ -28,7 +28,7 @@ from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import whole_lines
 
 USAGE = "usage.jsonl"
-GO_ON = "Raise it, and go on with the same command and --resume auto."
+GO_ON = "Raise it, and repeat the command with --resume auto."
 """Ends the message of a run whose budget is spent."""
 SAME = "Go on with the same command."
 """Message on leaving a command early, if the same command continues by itself."""
@@ -39,7 +39,7 @@ DELIVERED = ("ok", "length", "empty", "refusal", "filtered", "tool_call", "malfo
 """Outcomes of requests that were answered, well or not; any other is the kind of an `EndpointError`, or `cancelled`."""
 PROGRAM = "command"
 """Role of a program that takes a model's place: a request in the ledger, without tokens or a price."""
-ASKED = "asked of models behind addresses"
+ASKED = "API usage"
 """Begins the line that says what they cost."""
 LONGEST = {"policy": "rollout.max_new_tokens", "optimizer": "optimize.max_answer_tokens"}
 """Settings of the longest answer, where it is not that of the endpoint."""

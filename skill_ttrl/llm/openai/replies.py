@@ -121,7 +121,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
         raise MalformedResponse("its answer has no list `data`")
     found = {each.get("index", place): each.get("embedding") for place, each in enumerate(data)}
     if sorted(found, key=str) != sorted(range(count), key=str):
-        raise MalformedResponse(f"it gave {len(data)} vectors for {count} texts")
+        raise MalformedResponse(f"it returned {len(data)} vectors for {count} texts")
     vectors = [found[place] for place in range(count)]
     for vector in vectors:
         if not isinstance(vector, list) or not vector or not all(_finite(value) for value in vector):

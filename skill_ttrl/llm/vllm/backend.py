@@ -215,7 +215,7 @@ class VLLMBackend(TokenizerMixin):
         for sample in sorted(output.outputs, key=lambda sample: int(sample.index)):
             ids = tuple(sample.token_ids)
             if tuple(sample.logprobs.token_ids) != ids:
-                raise RuntimeError("vLLM gave log-probs of other tokens than it sampled.")
+                raise RuntimeError("vLLM returned log-probs of other tokens than it sampled.")
             samples.append((ids, tuple(sample.logprobs.logprobs), sample.finish_reason))
         return Generation(tuple(prompt), completions(self.tokenizer, samples, n, version))
 
@@ -234,8 +234,7 @@ class VLLMBackend(TokenizerMixin):
             self._resting = False
         if self._config.prefix_caching and not engine.call(lambda llm: llm.reset_prefix_cache()):
             raise WeightSyncError(
-                "vLLM did not drop its prefix cache, so it would go on with what the old weights computed. Set "
-                "vllm.prefix_caching=false."
+                "vLLM did not drop its prefix cache, so it would mix old and new weights. Set vllm.prefix_caching=false."
             )
         self._check(engine, model)
 

@@ -51,9 +51,8 @@ def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
     rollout, lora = settings.rollout, model.config.lora
     if model.trains and (rollout.top_p < 1 or rollout.top_k > 0):
         raise ConfigError(
-            f"rollout.top_p={rollout.top_p:g}, rollout.top_k={rollout.top_k}: vLLM gives log-probs of the "
-            "truncated distribution, and the learner needs those of the whole one. Train with rollout.top_p=1 and "
-            "rollout.top_k=0, or with rollout.backend=hf."
+            f"rollout.top_p={rollout.top_p:g}, rollout.top_k={rollout.top_k}: vLLM reports log-probs of the truncated distribution, "
+            "but training needs the whole one. Set rollout.top_p=1 and rollout.top_k=0, or rollout.backend=hf."
         )
     if settings.vllm.weight_sync != "lora":
         return

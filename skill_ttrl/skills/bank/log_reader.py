@@ -98,8 +98,9 @@ class LogReader:
     def _check_length(self, size: int) -> None:
         if size < self.length:
             raise SkillBankError(
-                f"{self.file} has {size} bytes, and {self.length} of it (version {self.current.version}) were read before: another "
-                "program cut or replaced it. Nothing was changed. Put the file back, or start again with the bank as it is."
+                f"{self.file} has {size} bytes, fewer or other than the {self.length} (version {self.current.version}) read before: "
+                "another program truncated or replaced it. Nothing was changed. Restore the file, or start again with the bank as it "
+                "is."
             )
 
 

@@ -246,7 +246,7 @@ def read_agentskills(path: Path) -> SkillFile:
     if not found and inside:
         raise SkillBankError(f"{folder} holds no skills: expected a {FILE}, or folders with one each.")
     others = [entry for entry in inside if entry not in found]
-    notices += [f"passed over, no skills: {_named(others)}"] if others else []
+    notices += [f"skipped, not skills: {_named(others)}"] if others else []
     skills, failed = list[Skill](), list[SkillBankError]()
     for entry in found:
         try:
@@ -273,7 +273,9 @@ def parts_of(text: str, where: str) -> Parts:
     begin = _BEGIN.match(text)
     end = _END.search(text, begin.end()) if begin else None
     if begin is None or end is None:
-        raise SkillBankError(f"{where} is no skill: it begins with YAML between two lines `---`. Nothing was imported.")
+        raise SkillBankError(
+            f"{where} is no skill: it must start with YAML between two lines `---`. Nothing was imported."
+        )
     source = text[begin.end() : end.start()]
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # libyaml's is ten times as fast; wheels have it
     try:

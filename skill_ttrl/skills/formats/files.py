@@ -126,7 +126,7 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
     if form is None:
         *others, last = FORMATS
         raise SkillBankError(
-            f"What {path} holds cannot be told from its name. Say --format {', '.join(others)} or {last}."
+            f"The format of {path} is not clear from its name. Add --format {', '.join(others)} or {last}."
         )
     if form is JSON:
         form = _recognised(parsed(text, str(path))) or form

@@ -94,9 +94,7 @@ def _with_unknown(skill: Skill, d: Mapping[str, Any]) -> Skill:
         text = extra_text({**parse_extra(skill.extra), **unknown})
     except (TypeError, ValueError, RecursionError):
         names = quote(", ".join(map(str, unknown)))
-        raise SkillBankError(
-            f"Skill {quote(skill.id)}: {names} cannot be kept: no values that JSON can hold."
-        ) from None
+        raise SkillBankError(f"Skill {quote(skill.id)}: JSON cannot store {names}.") from None
     return replace(skill, extra=text)
 
 

@@ -50,7 +50,7 @@ def make_merger(
     except TypeError as error:
         raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     if not callable(getattr(made, "merge", None)):
-        raise ConfigError(f"{name!r} gave a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
+        raise ConfigError(f"{name!r} returned a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
     return made
 
 
@@ -65,7 +65,7 @@ def make_extractor(name: str = "heuristic") -> Extractor:
     except TypeError as error:
         raise ConfigError(f"Extractor {name!r} cannot be made without arguments: {error}.") from None
     if not callable(getattr(made, "extract", None)):
-        raise ConfigError(f"{name!r} gave a {type(made).__name__} without extract(problems).")
+        raise ConfigError(f"{name!r} returned a {type(made).__name__} without extract(problems).")
     return made
 
 

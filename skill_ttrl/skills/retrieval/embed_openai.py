@@ -37,8 +37,8 @@ def with_endpoint(config: SkillTTRLConfig) -> SkillsConfig | None:
     own = config.endpoints.embeddings
     if own is None:
         raise ConfigError(
-            "skills.embedder=openai asks endpoints.embeddings, and the config has none. Set at least "
-            "endpoints.embeddings.model, and endpoints.embeddings.base_url where it is not OpenAI's own."
+            "skills.embedder=openai needs endpoints.embeddings, which the config lacks. Set at least endpoints.embeddings.model, "
+            "and endpoints.embeddings.base_url unless it is OpenAI's own."
         )
     return skills.model_copy(update={"embedder_model": own.model_dump_json(exclude_defaults=True)})
 
@@ -78,7 +78,7 @@ class OpenAIEmbedder:
         for vector in found:
             if len(vector) != self.dimension:
                 raise EndpointError(
-                    f"{self.name} gave a vector of {len(vector)} numbers. Another model answers there than at the start.",
+                    f"{self.name} returned a vector of {len(vector)} numbers: the server's model has changed since the start.",
                     "malformed",
                 )
         if full:

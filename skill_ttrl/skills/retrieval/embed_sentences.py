@@ -114,7 +114,7 @@ def _not_loaded(model: str, revision: str | None, error: Exception) -> ModelErro
     reason = " ".join(str(error).split())[:300]
     at = f" at revision {revision!r}" if revision else ""
     if Path(model).expanduser().is_dir():
-        hint = "The folder is there but holds no whole sentence-transformers model."
+        hint = "The folder exists but holds no complete sentence-transformers model."
     elif model.startswith((".", "/", "~")) or model.count("/") > 1:
         hint = f"There is no folder {model}."
     else:

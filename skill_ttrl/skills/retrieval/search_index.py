@@ -128,11 +128,11 @@ class EmbeddingCache:
         expected = (len(texts), self.embedder.dimension)
         if made.shape != expected:
             raise ConfigError(
-                f"The embedder {self.embedder.name!r} gave an array of shape {made.shape}, not {expected}."
+                f"The embedder {self.embedder.name!r} returned an array of shape {made.shape}, not {expected}."
             )
         lengths = np.linalg.norm(made, axis=1)
         if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
-            raise ConfigError(f"The embedder {self.embedder.name!r} gave vectors that are not of length 1.")
+            raise ConfigError(f"The embedder {self.embedder.name!r} returned vectors whose length is not 1.")
         return made
 
     def load_vectors(self, index: SearchIndex) -> None:

@@ -97,22 +97,18 @@ class CaseCollector:
         notes = []
         if len(self.envs) > 1:
             notes.append(
-                f"The episodes are of {len(self.envs)} environments ({', '.join(sorted(self.envs))}): general principles and "
-                "mistakes are taken from all of them together. A bank for each is cleaner."
+                f"The episodes come from {len(self.envs)} environments ({', '.join(sorted(self.envs))}); general principles and "
+                "mistakes mix them. One bank for each is cleaner."
             )
         failed = sum(each["failed"] for each in self._counts.values())
         if failed:
-            notes.append(
-                f"{failed} of {self._number} episodes ended by an error, or before a step, and are not looked at."
-            )
+            notes.append(f"{failed} of {self._number} episodes failed with an error or have no step; they are ignored.")
         for (kind, how), sample in sorted(self._samples.items(), key=lambda item: (item[0][0], item[0][1] == "won")):
             there = self._counts[kind][how]
             if there > len(sample.items):
-                notes.append(
-                    f"{kind or NO_TYPE}: {len(sample.items)} of {there:,} {how} episodes, drawn evenly, are looked at."
-                )
+                notes.append(f"{kind or NO_TYPE}: using {len(sample.items)} of {there:,} {how} episodes, drawn evenly.")
         if self._number > failed and not self._stated:
-            notes.append("No episode says what was to be done: skills cannot tell what a task names.")
+            notes.append("No episode states its task, so skills cannot refer to what a task names.")
         return notes
 
 

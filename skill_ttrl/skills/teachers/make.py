@@ -82,5 +82,7 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
         raise ConfigError(f"Teacher {name!r} cannot be made without arguments: {error}.") from None
     missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]
     if missing:
-        raise ConfigError(f"{name!r} gave a {type(made).__name__} without {' and '.join(missing)}: it is no teacher.")
+        raise ConfigError(
+            f"{name!r} returned a {type(made).__name__} without {' and '.join(missing)}, so it is no teacher."
+        )
     return made

@@ -157,7 +157,7 @@ def _server(config: SkillTTRLConfig, address: str) -> Check:
         return Check(name, "fail", f"not ready: {said}", advice)
     listed = ask(f"{address}/v1/models", headers)
     if listed.status in (401, 403):
-        problem = f"it asks for a key; {KEY_VARIABLE} {'was refused' if headers else 'is not set'}"
+        problem = f"it requires a key; {KEY_VARIABLE} {'was refused' if headers else 'is not set'}"
         return Check(name, "fail", problem, f"Set {KEY_VARIABLE} to the server's key.")
     models = _models(listed)
     lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
@@ -170,7 +170,7 @@ def _server(config: SkillTTRLConfig, address: str) -> Check:
         advice = (
             f"skillttrl serve … --max-model-len {needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
         )
-        return Check(name, "fail", f"{text}; the config asks for {needed}", advice)
+        return Check(name, "fail", f"{text}; the config needs {needed}", advice)
     return Check(name, "ok", text)
 
 
@@ -231,7 +231,7 @@ def endpoint_checks(config: SkillTTRLConfig) -> list[Check]:
             advice = f"Name its model: --set endpoints.{role}.model=… and, where it is not OpenAI's, endpoints.{role}.base_url."
             checks.append(Check(name, "fail", f"{asked[role]}=openai, and endpoints.{role} is not set", advice))
         elif endpoint is not None and role not in asked:
-            advice = "Nothing in this config asks it; see docs/endpoints.md for the setting that does."
+            advice = "This config does not use it; docs/endpoints.md names the setting that does."
             checks.append(Check(name, "warn", f"{escape_terminal(endpoint.model)}: set, but unused", advice))
         elif endpoint is not None:
             checks += tried(name, lambda endpoint=endpoint, role=role: _endpoint(endpoint, role))  # type: ignore[misc]
@@ -251,7 +251,7 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     answer = ask(*_listing(endpoint, address))
     if answer.status == 0:
         problem = f"{where} does not answer: {address.scrubbed(answer.problem)}"
-        return Check(name, "fail", problem, "Start it, or mend base_url.")
+        return Check(name, "fail", problem, "Start the server, or correct base_url.")
     if answer.status in (401, 403):
         cure = f"Look at what {address.key_variable} holds." if not address.is_open else f"Set {address.key_variable}."
         return Check(name, "fail", f"{where} refuses the key (HTTP {answer.status}; {key})", cure)
@@ -259,7 +259,7 @@ def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
         advice = "base_url usually ends in /v1. A server without a list of models may still answer questions."
         return Check(name, "warn", f"{where} answers, but has no list of models there (HTTP 404; {key})", advice)
     if answer.status != 200:
-        advice = "An address that leads elsewhere, or a server in trouble: look at base_url and its log."
+        advice = "The address leads elsewhere, or the server has a problem: check base_url and the server's log."
         return Check(name, "fail", f"{where} answers HTTP {answer.status} ({key})", advice)
     models = _models(answer)
     ids = [each.get("id") for each in models]

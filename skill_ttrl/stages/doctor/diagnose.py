@@ -184,7 +184,7 @@ def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEs
         if version_sets.this_environment().engines:
             checks += memory_checks(estimate, "of this machine")
     except ModelError as error:
-        checks.append(Check("memory", "fail", "cannot be told for this machine", str(error)))
+        checks.append(Check("memory", "fail", "unknown for this machine", str(error)))
     planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
     found = f"{_parameters(planned)}; {gigabytes(planned.peak)} in bf16{_ranks(planned)}"
     if planned.parts["engine"]:

@@ -60,7 +60,7 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -
                 name,
                 "fail",
                 text,
-                "First mend what `versions` and `packages` say. Where both are ok this is a bug of skill-ttrl: report it.",
+                "First fix `versions` and `packages`. If both are ok, this is a bug of skill-ttrl: report it.",
             )
         ]
     if isinstance(found, str):

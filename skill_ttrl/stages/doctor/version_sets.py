@@ -125,7 +125,7 @@ def misfits(found: Environment) -> list[Misfit]:
     for package in WITH_TORCH:
         build = found.builds.get(package, "")
         if torch_is_cpu and build and build != "cpu":
-            text = f"{package} is built for CUDA ({build}), torch is not: transformers cannot be imported beside it"
+            text = f"{package} is built for CUDA ({build}) but torch is not, so transformers cannot be imported"
             wrong.append(Misfit(text, WITHOUT_THOSE))
         elif package in found.versions:
             asked = [text for text in found.requires.get(package, ()) if Requirement(text).name == "torch"]

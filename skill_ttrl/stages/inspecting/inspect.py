@@ -90,8 +90,9 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     if path.suffix in {".yaml", ".yml", ".json"}:
         return _config(path)
     raise RunFolderError(
-        f"{path} is none of what inspect knows: a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with {IDENTITY}), a skill bank (with {BANK_FILE}), "
-        f"skills in a format that `skills import` reads, a .jsonl file, {', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
+        f"inspect does not know {path}. It reads a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with "
+        f"{IDENTITY}), a skill bank (with {BANK_FILE}), skills in a format of `skills import`, a .jsonl file, "
+        f"{', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
     )
 
 

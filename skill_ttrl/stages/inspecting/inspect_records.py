@@ -59,7 +59,7 @@ def records_inspection(path: Path, limit: int) -> Inspection:
         if count <= limit:
             shown.append(row)
     if not count:
-        raise DataError(f"{path} holds no whole line.")
+        raise DataError(f"{path} holds no complete line.")
     present = {name for row in shown for name in row}
     episodes = outcomes and "phase" not in present
     known = [name for name in (EPISODE_COLUMNS if episodes else COLUMNS) if name in present]
@@ -86,7 +86,9 @@ def _collected(path: Path, count: int) -> dict[str, Any]:
     if not identity_file(path).is_file():
         return {}
     made = read_identity(path)["made_with"]
-    whole = "yes" if count == made["episodes"] else f"no, of {made['episodes']}; go on with the command that began it"
+    whole = (
+        "yes" if count == made["episodes"] else f"no, of {made['episodes']}; continue with the command that started it"
+    )
     return {"complete": whole, **{name: made[name] for name in ("env", "agent", "split", "seed", "rollouts_per_task")}}
 
 

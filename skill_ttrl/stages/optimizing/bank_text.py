@@ -97,8 +97,8 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
         )
     if transductive:
         raise ConfigError(
-            "optimize.every edits the bank by what the training tasks show, and this run is measured on the very same tasks. Give it "
-            "tasks of its own to be measured on (data.eval), or leave optimize.every out."
+            "optimize.every edits the bank by results on the training tasks, and this run evaluates on the same tasks. Give it "
+            "separate evaluation tasks (data.eval), or leave out optimize.every."
         )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or endpoints.optimizer is not None

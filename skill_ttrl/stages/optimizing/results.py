@@ -85,7 +85,7 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
     if trajectory.stop_reason == "max_turns":
         reasons.append(f"the task was not done after {len(trajectory.steps)} turns")
     elif trajectory.stop_reason == "truncated":
-        reasons.append(f"the episode was cut off after {len(trajectory.steps)} turns")
+        reasons.append(f"the episode was truncated after {len(trajectory.steps)} turns")
     if trajectory.steps and _cut_off(trajectory.steps[-1]):
         reasons.append("the last reply reached its length limit")
     if invalid:

@@ -25,8 +25,8 @@ NEED_ANSWERS = (MATH_ENV_ID, QA_ENV_ID)
 HELD_OUT = 0.25
 """Share of the training tasks that decide on candidates, where the config says nothing of it."""
 WAYS = (
-    "Every task has one role: training tasks are shown to the optimizer, selection tasks decide, test tasks report. Give others, or remove "
-    "them from one of the two."
+    "Each task has one role: training tasks are shown to the optimizer, selection tasks decide, test tasks report. Use "
+    "others, or remove them from one role."
 )
 
 
@@ -46,7 +46,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     train = training_tasks(config, env_id, pinned_source(config.data.train), progress)
     own = asked.selection
     if (own.data is not None) + (own.split is not None) + (own.tasks is not None) > 1:
-        raise ConfigError("optimize.selection names its tasks twice: give one of data, split and tasks.")
+        raise ConfigError("optimize.selection names its tasks twice: give only one of data, split and tasks.")
     if own.split is not None and config.data.train is not None:
         raise ConfigError(
             "optimize.selection.split is a split of the environment's own tasks, but data.train names others. Set optimize.selection.data, or "
@@ -55,7 +55,7 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     test = _test_tasks(config, env_id, progress) if asked.test and not asked.test_tasks else []
     if asked.test and asked.test_tasks:
         if config.data.eval is not None:
-            raise ConfigError("optimize.test_tasks and data.eval both name test tasks: give one of them.")
+            raise ConfigError("optimize.test_tasks and data.eval both name test tasks: give only one.")
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
     if own.data is not None or own.split is not None:
         selection = source_tasks(config, env_id, pinned_source(own.data), own.split or SELECTION, None, progress)
@@ -76,9 +76,9 @@ def hold_out(tasks: Sequence[Task], count: int | None, seed: int, role: str) -> 
     wanted = math.ceil(len(contents) * HELD_OUT) if count is None else count
     if wanted >= len(contents):
         raise DataError(
-            f"{wanted} {role} tasks are to be held out of {len(contents)} different training tasks, which leaves none to train on. "
-            "Give more training tasks, a smaller optimize.selection.tasks or optimize.test_tasks, or tasks of their own "
-            "(optimize.selection.data, data.eval)."
+            f"Holding out {wanted} {role} tasks of {len(contents)} different training tasks leaves none to train on. Add training "
+            "tasks, lower optimize.selection.tasks or optimize.test_tasks, or give them their own tasks (optimize.selection.data, "
+            "data.eval)."
         )
     held = {*random.Random(seed).sample(contents, wanted)}
     selection: dict[str, Task] = {}

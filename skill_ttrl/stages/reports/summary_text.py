@@ -180,7 +180,7 @@ def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
         f"{sentence(learned_by(summary))}, seed {summary.seed}. {measured_line(summary)} {summary.problems} problems, "
         f"{summary.samples} samples each at T = {summary.temperature:g}.",
         "",
-        "| figure | before | after |",
+        "| metric | before | after |",
         "|---|---:|---:|",
         *(f"| {label} | {_number(before)} | {_number(after)} |" for label, before, after in summary_rows(summary)),
         "",

@@ -240,6 +240,6 @@ def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_interval
     config.data.eval = SourceConfig(path="synthetic:add")
     card = model_card(config, phase="rl", step=2, evaluations=[measured("before", [1, 2]), measured("after", [4, 4])])
     assert "Measured on 2 held-out problems (`synthetic:add`, split test), 4 samples each at T = 1" in card
-    assert "| figure | before | after |" in card
+    assert "| metric | before | after |" in card
     assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
     assert "Change of avg@4: +0.625 [" in card

@@ -133,8 +133,8 @@ def test_several_blocks_and_titles_keep_their_order() -> None:
         ("<skill_ops><retrieve>q</retrieve></skill_ops>", "<retrieve> has no query"),
         ('<skill_ops><retrieve query=" "></retrieve></skill_ops>', "<retrieve> has an empty query"),
         (f'<skill_ops><retrieve query="{"q" * (MAX_QUERY + 1)}"/></skill_ops>', "the most is 1000"),
-        ("<skill_ops><retrieve query=q></retrieve></skill_ops>", "<retrieve> is not a whole tag"),
-        ('<skill_ops><retrieve query="q></retrieve></skill_ops>', "<retrieve> is not a whole tag"),
+        ("<skill_ops><retrieve query=q></retrieve></skill_ops>", "<retrieve> is not a complete tag"),
+        ('<skill_ops><retrieve query="q></retrieve></skill_ops>', "<retrieve> is not a complete tag"),
         ('<skill_ops><evolve base="# ">t</evolve></skill_ops>', "<evolve> names no skill"),
         ("<skill_ops><evolve>t</evolve></skill_ops>", "<evolve> names no skill"),
         ('<skill_ops><evolve base="1"></evolve></skill_ops>', "<evolve> has no text"),
@@ -142,10 +142,10 @@ def test_several_blocks_and_titles_keep_their_order() -> None:
         ("<skill_ops><generate>a</retrieve></skill_ops>", "<generate> is not closed before the next tag"),
         ("<skill_ops><generate>a", "<generate> is never closed"),
         ("<skill_ops>", "<skill_ops> is never closed"),
-        ("<skill_ops><skill_ops></skill_ops>", "<skill_ops> stands inside of another"),
+        ("<skill_ops><skill_ops></skill_ops>", "<skill_ops> is inside another"),
         ("</skill_ops>", "</skill_ops> closes nothing"),
         ("<skill_ops></evolve></skill_ops>", "</evolve> closes nothing"),
-        ("<generate>a</generate>", "<generate> stands outside of <skill_ops>"),
+        ("<generate>a</generate>", "<generate> is outside of <skill_ops>"),
     ],
 )
 def test_what_cannot_be_read_is_an_error_and_no_operation(text: str, reason: str) -> None:

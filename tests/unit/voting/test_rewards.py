@@ -89,7 +89,7 @@ def test_a_reward_of_ones_own(own: str) -> None:
 def test_a_reward_of_ones_own_that_gives_no_numbers(own: str, function: str) -> None:
     with pytest.raises(
         ConfigError,
-        match=rf"{function}' must give one finite number of at most 1e\+15 for each of the 2 rollouts of task 't'",
+        match=rf"{function}' must return one finite number of at most 1e\+15 for each of the 2 rollouts of task 't'",
     ):
         rewards(f"{own}:{function}", group(["1", "2"]))
 

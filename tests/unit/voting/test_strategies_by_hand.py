@@ -204,11 +204,11 @@ def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(ConfigError, match="cannot work with its options"):
         check_strategy(own, {"strength": None})
     with pytest.raises(
-        ConfigError, match="must give a VoteResult with one finite entry for each of 4 samples; it gave None"
+        ConfigError, match="must return a VoteResult with one finite entry for each of 4 samples; it returned None"
     ):
         check_strategy("own_votes_under_test:nothing")
     for wrong in ("short", "nan", "unplaced", "negative"):
-        with pytest.raises(ConfigError, match="must give a VoteResult with one finite entry"):
+        with pytest.raises(ConfigError, match="must return a VoteResult with one finite entry"):
             check_strategy(f"own_votes_under_test:{wrong}")
 
 

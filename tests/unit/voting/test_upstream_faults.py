@@ -120,5 +120,5 @@ def test_a_reward_that_is_no_number_is_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(str(tmp_path))
     references: Mapping[str, Any] = {}
     group = Group(TASK, (Trajectory(TASK, (), "1", "terminated"),))
-    with pytest.raises(ConfigError, match="must give one finite number"):
+    with pytest.raises(ConfigError, match="must return one finite number"):
         build_reward("own_numbers_under_test:nan", references)(group, vote("majority", Ballot(("1",))), 0)

@@ -213,9 +213,7 @@ def test_an_id_that_is_not_there_gets_a_hint(data: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", [0, None, 1.5, ("a",), Path("train")])
 def test_a_number_is_no_id(data: Path, name: object) -> None:
-    with pytest.raises(
-        EnvError, match=r"A task is a game's id, such as 'train/.*found .*Numbers change"
-    ):
+    with pytest.raises(EnvError, match=r"A task is a game's id, such as 'train/.*found .*Numbers change"):
         open_games(data, "train").find(name)
 
 

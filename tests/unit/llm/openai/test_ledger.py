@@ -168,9 +168,7 @@ def test_a_report_has_a_line_for_all_and_for_each() -> None:
     ledger = Ledger()
     assert usage_lines(ledger.report()) == []
     ledger.record(entry())
-    assert usage_lines(ledger.report()) == [
-        "asked of models behind addresses: 1 requests; 10 tokens in, 5 out; cost 0.5"
-    ]
+    assert usage_lines(ledger.report()) == ["API usage: 1 requests; 10 tokens in, 5 out; cost 0.5"]
     ledger.record(entry(role="teacher", outcome="dropped"))
     assert usage_lines(ledger.report())[1:] == [
         "rl, merger: 1 requests; 10 tokens in, 5 out; cost 0.5",
@@ -185,7 +183,7 @@ def test_programs_are_no_models_behind_addresses() -> None:
     assert usage_lines(ledger.report()) == ["programs started: 2, 1 failed"]
     ledger.record(entry("analyst", "optimizer"))
     assert usage_lines(ledger.report()) == [
-        "asked of models behind addresses: 1 requests; 10 tokens in, 5 out; cost 0.5",
+        "API usage: 1 requests; 10 tokens in, 5 out; cost 0.5",
         "programs started: 2, 1 failed",
     ]
 

@@ -144,7 +144,7 @@ def test_a_log_that_somebody_cuts_or_damages_is_noticed(tmp_path: Path) -> None:
         bank.add(skill("y"))
         whole = file.read_bytes()
         file.write_bytes(whole.partition(b"\n")[0] + b"\n")
-        with pytest.raises(SkillBankError, match=r"version 2\) were read before: another program cut or replaced it"):
+        with pytest.raises(SkillBankError, match=r"version 2\) read before: another program truncated or replaced it"):
             bank.refresh()
         file.write_bytes(whole + whole.partition(b"\n")[0] + b"\n")
         with pytest.raises(SkillBankError, match=r"line 3 is damaged: its checksum is wrong"):

@@ -159,7 +159,7 @@ def test_a_folder_by_others_is_read_and_told_what_is_not_taken(tmp_path: Path) -
     fields = json.loads(skill.extra)["fields"]
     assert fields["metadata"] == {"author": "example-org", "version": "1.10"} and fields["stars"] == "5"
     assert [notice.partition(":")[0] for notice in found.notices] == [
-        "passed over, no skills", "pdf-processing is read, but breaks the standard", "not taken of pdf-processing",
+        "skipped, not skills", "pdf-processing is read, but breaks the standard", "not taken of pdf-processing",
     ]  # fmt: skip
     assert "unknown keys 'stars'" in found.notices[1] and "'scripts/'" in found.notices[2]
     for path in (folder, folder / "SKILL.md"):
@@ -193,8 +193,8 @@ BOMB = "---\na: &a [x]\n" + "".join(f"k{n}: &k{n} [*a, *a]\n" for n in range(3))
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("no front matter", "begins with YAML between two lines"),
-        ("---\nname: x\n", "begins with YAML between two lines"),
+        ("no front matter", "start with YAML between two lines"),
+        ("---\nname: x\n", "start with YAML between two lines"),
         ("---\n- a\n---\n", r"the front matter is a map .* found \['a'\]"),
         ("---\nname: [x\n---\n", r"SKILL\.md:\d+ is no YAML: "),
         ("---\nname: \x00\n---\n", "is no YAML: characters that YAML does not allow"),

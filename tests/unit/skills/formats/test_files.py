@@ -174,7 +174,7 @@ def test_a_bank_of_skill_ttrl_keeps_its_statistics_and_parents(tmp_path: Path) -
         unused.stats == SkillStats() and unused.parents == () and (unused.tier, unused.source) == ("general", "seeded")
     )
     assert found.notices == (f"not taken of {path}, no skills: 'max_skills, retrieval_mode'",)
-    with pytest.raises(SkillBankError, match="statistics are whole numbers"):
+    with pytest.raises(SkillBankError, match="statistics must be whole numbers"):
         SkillBank().add_from_dict({**SEED, "usage_count": "many"})
 
 

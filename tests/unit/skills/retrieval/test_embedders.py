@@ -218,7 +218,7 @@ def test_a_model_that_is_not_there_is_a_plain_error(model: str, says: str, monke
 
 def test_a_folder_without_a_model_is_a_plain_error(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match="holds no whole sentence-transformers model"):
+    with pytest.raises(ModelError, match="holds no complete sentence-transformers model"):
         make_embedder("sentence-transformers", str(tmp_path))
 
 

@@ -298,7 +298,7 @@ def test_an_embedder_that_breaks_its_promise_is_named() -> None:
             return super().embed(texts) * np.float32("nan")
 
     snapshot = Snapshot.of(1, [skill("a", "one")])
-    for broken, says in ((Long(), "not of length 1"), (Flat(), r"shape \(384,\)"), (NotANumber(), "not of length 1")):
+    for broken, says in ((Long(), "length is not 1"), (Flat(), r"shape \(384,\)"), (NotANumber(), "length is not 1")):
         with pytest.raises(ConfigError, match=says):
             Retriever("embedding", broken, MemoryIndex()).search(snapshot, ["q"])
 
