@@ -11,9 +11,9 @@ from rich.console import Console
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, show
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.games.serve_env import serve
 from skill_ttrl.cli.options import ENV_RULE, AsJson, words
 from skill_ttrl.cli.play import play
+from skill_ttrl.cli.serve_env import serve
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
 
 if TYPE_CHECKING:

@@ -1,1 +1,0 @@
-"""Games in the terminal: play, and the shop in a browser."""
