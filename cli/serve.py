@@ -53,7 +53,7 @@ TransferDir = Annotated[
     Path | None,
     typer.Option(
         "--weight-transfer-dir",
-        help="Folder through which weights are handed over (vllm.weight_transfer_dir). Default: shared memory.",
+        help="Folder for handing over weights. Default: vllm.weight_transfer_dir, else shared memory.",
     ),
 ]
 

@@ -182,7 +182,7 @@ def test_what_a_form_gives_is_looked_at() -> None:
         text.observe(SCENE)
     with pytest.raises(ConfigError, match="returned dict instead of FormActions"):
         made.actions(SCENE)
-    for name, said in (("TWO_SLOTS", "'ask <it>' looks like a slot"), ("NOT_LAST", "at its end")):
+    for name, said in (("TWO_SLOTS", "'ask <it>' looks like a slot"), ("NOT_LAST", "must end with")):
         form = named(name)
         with pytest.raises(ConfigError, match=said):
             assert form and form.actions and form.actions(SCENE)

@@ -42,7 +42,7 @@ def test_an_option_that_never_was_stays_a_usage_error(
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_prints_json_and_shows_an_example(command: str) -> None:
-    assert "--json" in options(command)
+    assert "--json" in options(command) or command == "serve"  # which prints vLLM's own messages
     text = COMMANDS[command].help
     (example,) = re.findall(r"Example: `([^`]*)`", text)
     assert f"skillttrl {command}".strip() in example and text.rstrip().endswith(f"`{example}`")

@@ -172,7 +172,7 @@ def test_seeds_are_the_tasks_of_a_plain_environment(own_module: Path) -> None:
     splits = ["train", "validation", "test", "other"]
     seeds = [{task.seed for task in env_tasks(name, {}, split)} for split in splits]
     assert [len(part) for part in seeds] == [256] * 4 and len(set.union(*seeds)) == 4 * 256
-    with pytest.raises(EnvError, match="At most 1,000,000"):
+    with pytest.raises(EnvError, match="at most 1,000,000"):
         env_tasks(name, {}, "train", 1_000_001)
 
 

@@ -89,7 +89,7 @@ def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
     assert [found["line"] for found in read("0", "1", "2", "3", "4")] == [0, 1, 2, 3, 4]
     with pytest.raises(RunFolderError, match="more than the expected 4 lines.*sample again"):
         read("0", "1", "2", "3")
-    with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 is of the problem 1, but 7 belongs there"):
+    with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 belongs to the problem 1 instead of 7"):
         read("0", "7", "2", "3", "4")
 
 

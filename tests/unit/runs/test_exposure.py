@@ -30,7 +30,7 @@ def test_each_rollout_counts_a_skill_once_and_a_resumed_run_goes_on_counting() -
 
 def test_a_skill_that_fills_the_prompts_while_a_better_one_goes_unseen_is_warned_of() -> None:
     found = exposure_warning(400, {"g1": (299, 60), "g7": (6, 6), "g2": (95, 40)})
-    assert found is not None and "g1 was given to 299 of 400" in found and "g7 to 6, of which 1.00 won" in found
+    assert found is not None and "g1 was shown in 299 of 400" in found and "g7 in 6 (1.00 won)" in found
     assert exposure_warning(400, {"g1": (299, 60), "g7": (6, 1)}) is None, "it serves no better"
     assert exposure_warning(400, {"g1": (299, 60), "g7": (3, 3)}) is None, "three say little"
     assert exposure_warning(400, {"g1": (150, 30), "g7": (6, 6)}) is None, "it does not fill the prompts"
