@@ -25,7 +25,6 @@ from skill_ttrl.cli.evaluate import evaluate
 from skill_ttrl.cli.inspect import inspect
 from skill_ttrl.cli.learn import distill, merge
 from skill_ttrl.cli.optimize import optimize
-from skill_ttrl.cli.plan import plan
 from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
@@ -93,7 +92,6 @@ for command in (
     distill,
     optimize,
     vote,
-    plan,
     serve,
     init,
     doctor,

@@ -13,7 +13,7 @@ TARGET = Path(__file__).with_name("metrics.md")
 OPENING = """\
 # Every metric
 
-Made from `skill_ttrl/metrics/` by `python docs/generate_metrics.py`; do not edit it by hand.
+Made from `skill_ttrl/metrics.toml` by `python docs/generate_metrics.py`; do not edit it by hand.
 
 **What you get.** The name, the unit, the range and the meaning of every number in a run's `metrics.jsonl` and `timings.jsonl`, one line of
 either for each step; and, where they are known, the values that are a sign of trouble and what to change. A tracker has the same names behind

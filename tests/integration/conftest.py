@@ -21,7 +21,7 @@ def _metrics_are_registered() -> Iterator[None]:
 
     def checked(log: MetricsLog, phase: str, figures: Mapping[str, float], step: int) -> None:
         missing = [name for name in figures if find_tracked(f"{phase}/{name}") is None]
-        assert not missing, f"skill_ttrl/metrics/ does not have {', '.join(missing)} (phase {phase})"
+        assert not missing, f"skill_ttrl/metrics.toml does not have {', '.join(missing)} (phase {phase})"
         track(log, phase, figures, step)
 
     with pytest.MonkeyPatch.context() as patch:

@@ -18,7 +18,7 @@ def test_a_metric_that_is_not_registered_fails_the_test_that_logs_it(tmp_path: P
         log.time("rl", 0, {"seconds": 1.0})
         log.track("evaluate", {"accuracy": 0.5}, 1)
         for write in (log.log, log.time):
-            with pytest.raises(AssertionError, match=r"skill_ttrl/metrics/ does not have made_up \(phase rl\)"):
+            with pytest.raises(AssertionError, match=r"skill_ttrl/metrics.toml does not have made_up \(phase rl\)"):
                 write("rl", 1, {"reward": 0.5, "made_up": 1.0})
         with pytest.raises(AssertionError, match="made_up"):
             log.track("evaluate", {"made_up": 1.0}, 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from skill_ttrl.metrics import METRICS
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_metrics_page_is_that_of_the_registry() -> None:
