@@ -71,7 +71,7 @@ def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
     labels = [row["label"] for row in read_jsonl(reference / "evaluations.jsonl")]
     assert labels == ["before", "dagger 1", "after"]
     card = (reference / "checkpoints" / "dagger-000005" / "README.md").read_text()
-    assert "2 rounds of 5 episodes" in card and f"episodes of `{DOORS}`" in card
+    assert "this checkpoint is of `dagger`" in card and "rounds: 2" in card
     chats = read_jsonl(reference / "demonstrations.jsonl")
     assert len(chats) == 20 and {row["messages"][-1]["role"] for row in chats} == {"assistant"}
     assert sum(len(row["learnt"]) for row in chats) == json.loads((reference / "coverage.json").read_text())["examples"]
