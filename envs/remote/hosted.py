@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from multiprocessing.managers import BaseManager
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 
@@ -26,10 +26,21 @@ Answer = tuple[int, str]
 """HTTP status and JSON text."""
 
 
-class Host:
-    """Environment of a process; it is made at the first reset, in the thread that calls it. A worker's is reached through a proxy.
+class Host(Protocol):
+    """Calls of an environment. Each returns an answer and raises nothing of the environment's."""
 
-    Each call returns an answer and raises nothing of the environment's.
+    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Answer:
+        """See `gymnasium.Env.reset`."""
+
+    def step(self, action: str) -> Answer:
+        """See `gymnasium.Env.step`."""
+
+    def close(self) -> None:
+        """See `gymnasium.Env.close`."""
+
+
+class LocalHost:
+    """Environment of this process; it is made at the first reset, in the thread that calls it.
 
     Args:
         name: see `resolve_env`.
@@ -87,7 +98,7 @@ class _WorkerManager(BaseManager):
     """Process that hosts environments; each of the threads that call it has a thread there."""
 
 
-_WorkerManager.register("host", Host, exposed=("reset", "step", "close"))
+_WorkerManager.register("host", LocalHost, exposed=("reset", "step", "close"))
 
 
 class EnvWorkers:
@@ -109,7 +120,7 @@ class EnvWorkers:
             OSError, EOFError: the new worker has died too.
         """
         if not self._workers:
-            return Host(name, kwargs)
+            return LocalHost(name, kwargs)
         at = next(self._turns) % len(self._workers)
         worker = self._workers[at]
         try:
