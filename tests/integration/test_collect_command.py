@@ -155,7 +155,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     refused(collect("--policy", "random", "--env-data", "/nowhere"), 3, "'data'")
     refused(collect("--policy", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
     refused(collect("--policy", "random", env="mth"), 3, "Unknown environment", "math")
-    refused(collect("--policy", "random", env="math"), 3, "Every one of 100 episodes failed", "admissible_commands")
+    refused(collect("--policy", "random", env="math"), 3, "All 100 episodes failed", "admissible_commands")
     for option in ("--limit", "--rollouts-per-task", "--num-workers"):
         assert collect("--policy", "random", option, 0).code == 2
     assert list(tmp_path.iterdir()) == []

@@ -278,7 +278,7 @@ def test_a_greedy_policy_plays_the_same_with_every_seed(tmp_path: Path, recipe: 
 
 def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
     short = ["data.max_prompt_tokens=2"]
-    with pytest.raises(EnvError, match=r"Every one of 6 episodes failed .*The prompt has \d+ tokens"):
+    with pytest.raises(EnvError, match=r"All 6 episodes failed .*The prompt has \d+ tokens"):
         run_policy("builtin", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
     assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
 

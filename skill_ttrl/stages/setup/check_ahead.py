@@ -41,7 +41,7 @@ def _problems(config: SkillTTRLConfig) -> Iterator[str]:
         )
     if facts.is_learner:
         yield (
-            f"rollout.backend={backend} samples with the learner's own weights, which change while rollouts run ahead. Use hf, "
+            f"rollout.backend={backend} samples with the learner's own weights (is_learner), which change while rollouts run ahead. Use hf, "
             f"which keeps a copy, or vLLM servers, or {TURNS}."
         )
     if backend == "vllm" and config.vllm.enable_sleep_mode:

@@ -318,9 +318,7 @@ def test_a_task_without_a_seed_is_given_one_that_all_its_tries_share() -> None:
 def test_where_every_try_failed_there_is_nothing_to_go_on_with() -> None:
     some = play(Guess, [guess(1), guess(2, broken="reset")], 2, Recording(["1"]))
     assert refuse_failure(some) == ["OSError: no such game"] * 2
-    with pytest.raises(
-        EnvError, match=r"Every one of 2 rollouts failed in Guess-v0\. The first: OSError: no such game"
-    ):
+    with pytest.raises(EnvError, match=r"All 2 rollouts failed in Guess-v0\. The first error: OSError: no such game"):
         refuse_failure(some[1:])
 
 

@@ -200,7 +200,7 @@ def test_in_lockstep_an_answer_that_never_comes_ends_all_that_wait_with_it() -> 
 
 def test_where_every_try_is_late_the_run_is_told_so() -> None:
     groups = play([task("a")], Asked(lambda prompt: FOREVER), rollout_timeout_s=0.1)
-    with pytest.raises(EnvError, match=r"Every one of 1 rollouts failed.*0\.1 s \(rollout\.rollout_timeout_s\)"):
+    with pytest.raises(EnvError, match=r"All 1 rollouts failed.*0\.1 s \(rollout\.rollout_timeout_s\)"):
         refuse_failure(groups)
 
 

@@ -133,7 +133,7 @@ def test_a_checkpoint_whose_files_lost_or_changed_lines_is_damaged_too(folder, d
 def test_last_good_with_nothing_good(folder: RunFolder) -> None:
     assert newest(folder) == (None, [])
     (save(folder, "rl", 1) / "state.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is whole"):
+    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is intact"):
         newest(folder, "last-good")
 
 

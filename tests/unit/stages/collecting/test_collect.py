@@ -231,13 +231,13 @@ def test_half_a_character_is_replaced_and_ends_nothing(tmp_path: Path) -> None:
 def test_where_every_episode_fails_nothing_is_kept_and_the_first_error_is_said(
     tmp_path: Path, agent: str, words: str
 ) -> None:
-    with pytest.raises(EnvError, match=rf"(?s)Every one of 30 episodes failed .*{words}"):
+    with pytest.raises(EnvError, match=rf"(?s)All 30 episodes failed .*{words}"):
         run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_broken_setting_is_noticed_long_before_the_end(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=f"Every one of {ABORT_AFTER_FAILURES} episodes failed"):
+    with pytest.raises(EnvError, match=f"All {ABORT_AFTER_FAILURES} episodes failed"):
         run("math", agent="random", output=tmp_path / "out.jsonl", kwargs={"family": "add"})
 
 
@@ -312,7 +312,7 @@ def test_exploring_that_makes_no_sense_is_refused(tmp_path: Path, agent: str, ex
 def test_only_the_types_that_are_asked_for_are_played() -> None:
     found = run(DOORS, agent="random", types=["right"])
     assert found.overall.tasks == 15 and found.by_type == {}
-    with pytest.raises(EnvError, match=r"no tasks of the type 'rigth'.* Did you mean 'right'\? Known: left, right"):
+    with pytest.raises(EnvError, match=r"no tasks of type 'rigth'.* Did you mean 'right'\? Known: left, right"):
         run(DOORS, agent="random", types=["rigth"])
 
 
@@ -328,8 +328,8 @@ def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Pa
         "randon": r"Did you mean 'random'\? Known: brief, careful, constant, expert, first, random, rule, walkthrough\.",
         "tests.doors:Doors": "has no method 'start'",
         "tests.doors:Nobody": "has no agent 'Nobody'",
-        "tests.unit.stages.collecting.test_collect:twice": "called without arguments): TypeError: ",
-        "tests.doors:Lost": "called without arguments): RuntimeError: no map",
+        "tests.unit.stages.collecting.test_collect:twice": "called without arguments.: TypeError: ",
+        "tests.doors:Lost": "called without arguments.: RuntimeError: no map",
     }.items():
         with pytest.raises(ConfigError, match=words):
             run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
@@ -369,7 +369,7 @@ def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     collect()
     lines = file.read_bytes().splitlines(keepends=True)
     for changed, words in [
-        ([*lines, lines[0]], "more than the 6 lines"),
+        ([*lines, lines[0]], "more than the expected 6 lines"),
         ([lines[1], lines[0]], "out.jsonl:1 is of the task 'test/1', but 'test/0' belongs there"),
         ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is no trajectory"),
     ]:
