@@ -91,7 +91,7 @@ def test_an_environment_that_fails_in_every_try_is_no_measurement(tiny_yaml: Pat
     config = load_config(tiny_yaml, ["phases=[sft]", "env.id=SkillTTRL/Broken-v0", "sft.steps=1"])
     gymnasium.register("SkillTTRL/Broken-v0", entry_point=lambda **kwargs: Broken(**kwargs))
     try:
-        with pytest.raises(EnvError, match="Every one of 8 rollouts failed in SkillTTRL/Broken-v0"):
+        with pytest.raises(EnvError, match="All 8 rollouts failed in SkillTTRL/Broken-v0"):
             train.run(config, tmp_path / "run")
     finally:
         del gymnasium.registry["SkillTTRL/Broken-v0"]
