@@ -34,7 +34,7 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {}
+NAMES: dict[str, str | None] = {"policy": None}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
 IGNORED = {"seconds", "created", "digest", "config_digest", "timing"}
@@ -80,14 +80,14 @@ WORKLOADS: dict[str, list[str]] = {
     "quickstart_optimize": [
         """optimize quickstart_optimize --policy @operators --seed 0 --set runtime.threads=1 --set agent.template=plain
         --set agent.prompts=tiny --set data.max_prompt_tokens=64 --set rollout.max_new_tokens=40 --set optimize.epochs=1
-        --set optimize.selection.tasks=40 --set optimize.test_tasks=20 -o @out/run"""
+        --set optimize.test_tasks=20 -o @out/run"""
     ],
     "nsr": [f'{QUICK} --set "rl.algorithm={{type: grpo_nsr}}" --set rl.kl_coef=0.01 --set "rl.kl_in_reward={{}}"'],
     "critic": [
         f'{QUICK} --set rl.algorithm=gae --set "rl.critic={{}}" --set rl.kl_coef=0.01 --set "rl.kl_in_reward={{}}"'
     ],
     "vote_sft": [f"train quickstart --set model.path=@math --set phases=[vote_sft] {FEW}"],
-    "lora": [f'{QUICK} --set "model.lora={{rank: 4}}" --set rl.learning_rate=1e-3'],
+    "lora": [f'{QUICK} --set "model.lora={{r: 4}}" --set rl.learning_rate=1e-3'],
     "asynchronous": [f"{QUICK} --set rl.max_staleness=1 --set rl.in_flight_updates=false"],
     "ranks": [f"{QUICK} --nproc 2 --set rl.steps=2"],
     "resumed": [f"KILL {QUICK} --set rl.steps=6 --set rl.save_steps=1"],
