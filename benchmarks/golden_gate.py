@@ -300,7 +300,7 @@ def _first_difference(before: Any, now: Any, place: str = "") -> str | None:
 
 
 SIGHTS = (
-    "skills retrieved", "skills written", "skills merged", "skills evolved", "gate accepted", "gate refused", "edit accepted", "edit refused",
+    "skills retrieved", "skills written", "skills merged", "skills evolved", "gate accepted", "gate refused",  "edit refused",
 )  # fmt: skip
 
 

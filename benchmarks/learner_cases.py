@@ -143,10 +143,10 @@ def utilisation(operations: float, seconds: float, device: str) -> Row:
     """`mfu` of an update, and its `floor`: seconds at the peak of the data sheet. Nothing where the device has no known peak."""
     import torch
 
-    from skill_ttrl.rl.speed import device_of
+    from skill_ttrl.rl.speed import peak_flops
 
-    known = None if device == "cpu" else device_of(torch.cuda.get_device_name())
-    return {} if known is None else {"mfu": operations / seconds / known.flops, "floor": operations / known.flops}
+    known = None if device == "cpu" else peak_flops(torch.cuda.get_device_name())
+    return {} if known is None else {"mfu": operations / seconds / known, "floor": operations / known}
 
 
 def items(case: Case) -> list[tuple[list[int], list[int], float]]:

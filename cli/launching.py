@@ -1,4 +1,4 @@
-"""Carrying out a launch: the plan of `--dry-run`, the ranks, the run with its live view, and its result."""
+"""Carrying out a launch: the checks of `--dry-run`, the ranks, the run with its live view, and its result."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.output import print_json, say, show
 from skill_ttrl.cli.display.summary_view import closing_lines, summary_table
-from skill_ttrl.cli.display.tables import plan_view
+from skill_ttrl.cli.display.tables import dry_run_view
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.runs import EVERYTHING, train_seeds
 
@@ -60,22 +60,22 @@ def notice(text: str) -> None:
     say(text, screen=Console(stderr=True))
 
 
-def run_or_plan(
+def run_or_check(
     found: Launch, *, as_json: bool, dry_run: bool, full: bool = False, seeds: list[int] | None = None
 ) -> None:
-    """Run a launch, in this process or as the driver of several; with `dry_run` only print what it would take."""
+    """Run a launch, in this process or as the driver of several; with `dry_run` only check it and print its sizes."""
     from skill_ttrl.config import read_config_text
     from skill_ttrl.rl.parallel.environment import launched
 
     config, resume = found.load(), found.options.resume
     text, where = read_config_text(found.source)
     if dry_run:
-        from skill_ttrl.stages.doctor.plan import plan
+        from skill_ttrl.stages.doctor.dry_run import dry_run as check
 
-        planned = plan(config, asks_ranks=found.asks_ranks)
-        show(planned, as_json, plan_view)
-        if planned.exit_code:
-            raise typer.Exit(planned.exit_code)
+        checked = check(config, asks_ranks=found.asks_ranks)
+        show(checked, as_json, dry_run_view)
+        if checked.exit_code:
+            raise typer.Exit(checked.exit_code)
         return
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skill_ttrl.cli.launching import notice, run_or_plan, serve_other_ranks
+from skill_ttrl.cli.launching import notice, run_or_check, serve_other_ranks
 from skill_ttrl.cli.options import (
     AUTO,
     CONFIG_HELP,
@@ -97,8 +97,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Estimate tokens, memory, hours and cost of the run, and do nothing. Exits with the error code of a run that cannot "
-        "start.",
+        help="Check everything that the run checks before it starts, show its sizes and memory, and do nothing. Exits with the error code "
+        "of a run that cannot start.",
     ),
 ]
 
@@ -130,7 +130,7 @@ def train(
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
     settings = _overrides(overrides, env_data, mock)
     found = launch(config, _options(settings, env, seed, nproc, report_to, output, resume))
-    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
+    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
 def sft(
@@ -165,7 +165,7 @@ def sft(
 
     options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
-    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
 def rl(
@@ -198,7 +198,7 @@ def rl(
 
     options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
     found = launch_rl(config, options, model=policy, bank=bank)
-    run_or_plan(found, as_json=as_json, dry_run=dry_run, full=full)
+    run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
 
 def _overrides(given: Sequence[str] | None, env_data: str | None, mock: bool) -> list[str]:

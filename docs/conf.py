@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,16 @@ def left_out(app: Sphinx, what: str, name: str, thing: Any, skip: bool, options:
     return True if name == "model_config" or (name == "options_type" and isinstance(thing, type)) else None
 
 
+def write_pages() -> None:
+    """Write the pages that are made from the code: settings, commands and metrics. Git ignores them."""
+    for name in ("settings", "cli", "metrics"):
+        page = runpy.run_path(str(DOCS / f"generate_{name}.py"))[f"{name}_page"]()
+        (DOCS / f"{name}.md").write_text(page, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
-    """Connect the functions above."""
+    """Write the generated pages, and connect the functions above."""
+    write_pages()
     app.connect("source-read", link_files)
     app.connect("autodoc-process-docstring", google_style)
     app.connect("autodoc-skip-member", left_out)

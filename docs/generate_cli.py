@@ -1,20 +1,44 @@
-"""Write the list of commands in docs/cli.md from the command line itself. `tests/integration/test_docs.py` holds them together.
-
-Run it after a change of a command: python docs/generate_cli.py
-"""
+"""Writes docs/cli.md from the command line itself, for the site (`make docs`)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
 from skill_ttrl.cli.main import app
 
-TARGET = Path(__file__).with_name("cli.md")
-BEGIN, END = "<!-- commands: made by docs/generate_cli.py -->\n", "<!-- /commands -->"
+OPENING = """\
+# Commands
+
+`skillttrl COMMAND --help` prints the same. `--debug` (show the traceback of an error) and `--trust` (follow the config of a run that somebody else made,
+[security](security.md)) may stand anywhere. `--json` prints one JSON value on stdout; the live view and warnings then go to stderr:
+
+```console
+$ skillttrl --version
+$ skillttrl evaluate runs/quickstart --json | python -c 'import json, sys; print(json.load(sys.stdin)["accuracy"])'
+```
+
+`--env` takes a short name (`math`), a Gymnasium id (`SkillTTRL/Math-v0`) or `module:EnvId-v0` ([environments](environments.md)). `--set`:
+[configuration](configuration.md). `--resume`, signals and details of exit codes: [operations](operations.md).
+
+**Exit codes.** 0 done; 1 an unexpected error: a bug; 2 config or command line; 3 data or environment; 4 run folder, checkpoint or
+skill bank; 5 model, device or missing package; 6 a language model's server that refuses or gives no answer; 7 the budget for such
+models is spent; 8 nothing can be learned: no update is finite, or too few groups differ in reward; 9 one of several processes of a run
+has died, or a cluster cannot be used; 128+n stopped by signal n with everything saved.
+
+## All commands
+
+"""
+CLOSING = """\
+## If a command fails
+
+A mistake of yours gives one message on stderr and an exit code, no traceback. A traceback is a bug, unless it comes from a file of yours.
+
+- `command not found`: use the environment of the installation, `.venv/bin/skillttrl` after `make quickstart`.
+- No live view: the output is not a terminal, so a line is printed now and then instead.
+"""
 
 
 def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
@@ -27,11 +51,9 @@ def commands(command: Any = None, name: str = "") -> Iterator[tuple[str, Any]]:
         yield from commands(child, f"{name} {word}".strip())
 
 
-def with_commands(page: str) -> str:
-    """The page with its list of commands written anew."""
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return before + BEGIN + "\n".join(_entry(name, command) for name, command in commands()) + "\n" + END + after
+def cli_page() -> str:
+    """The page's text."""
+    return OPENING + "\n".join(_entry(name, command) for name, command in commands()) + "\n" + CLOSING
 
 
 def _entry(name: str, command: Any) -> str:
@@ -54,8 +76,3 @@ def _placeholder(argument: Any) -> str:
 
 def _help(parameter: Any) -> str:
     return " ".join((parameter.help or "").split()).replace("|", "\\|")
-
-
-if __name__ == "__main__":
-    TARGET.write_text(with_commands(TARGET.read_text(encoding="utf-8")), encoding="utf-8")
-    print(TARGET)

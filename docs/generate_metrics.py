@@ -1,19 +1,11 @@
-"""Write docs/metrics.md from the registry of metrics. `tests/unit/metrics/test_metrics_page.py` holds them together.
-
-Run it after a change of a metric: python docs/generate_metrics.py
-"""
+"""Writes docs/metrics.md from skill_ttrl/metrics.toml, for the site (`make docs`)."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from skill_ttrl.metrics import SECTIONS, Metric, Section
 
-TARGET = Path(__file__).with_name("metrics.md")
 OPENING = """\
 # Every metric
-
-Made from `skill_ttrl/metrics.toml` by `python docs/generate_metrics.py`; do not edit it by hand.
 
 **What you get.** The name, the unit, the range and the meaning of every number in a run's `metrics.jsonl` and `timings.jsonl`, one line of
 either for each step; and, where they are known, the values that are a sign of trouble and what to change. A tracker has the same names behind
@@ -50,8 +42,3 @@ def _row(metric: Metric) -> str:
     help_text = " → ".join(filter(None, (metric.trouble, metric.change)))
     cells = (f"`{metric.name}`", scale, metric.meaning, metric.logged, metric.healthy, help_text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-if __name__ == "__main__":
-    TARGET.write_text(metrics_page(), encoding="utf-8")
-    print(TARGET)

@@ -1,13 +1,9 @@
-"""Write docs/settings.md from the types of the config and of algorithms and losses. `tests/integration/test_docs.py` holds them together.
-
-Run it after a change of a setting or an option: python docs/generate_settings.py
-"""
+"""Writes docs/settings.md from the types of the config and of algorithms and losses, for the site (`make docs`)."""
 
 from __future__ import annotations
 
 import json
 import types
-from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -17,13 +13,12 @@ from skill_ttrl.registry import Registry
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 
-TARGET = Path(__file__).with_name("settings.md")
 SOURCES = ("data.train", "data.eval", "sft.data")
 """Settings that hold a source: its keys are listed once."""
 OPENING = """\
 # All settings
 
-Made from `skill_ttrl/config/schema.py` by `python docs/generate_settings.py`; do not edit it by hand. What the words mean and how a
+What the words mean and how a
 file is written stands in [configuration.md](configuration.md).
 
 `None` in a meaning is written `null` in a file. A default is what counts where neither the file nor `--set` says anything. `skillttrl configs NAME --full` prints the
@@ -128,8 +123,3 @@ def _section(field: FieldInfo) -> type[Section] | None:
 
 def _sentence(section: type[Section]) -> str:
     return " ".join((section.__doc__ or "").split())
-
-
-if __name__ == "__main__":
-    TARGET.write_text(settings_page(), encoding="utf-8")
-    print(TARGET)

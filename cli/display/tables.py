@@ -1,4 +1,4 @@
-"""Views of the commands that show one thing: a reply, an inspection, a diagnosis, the plan of a run."""
+"""Views of the commands that show one thing: a reply, an inspection, a diagnosis, a dry run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from skill_ttrl.sanitize import escape_terminal, one_line
 if TYPE_CHECKING:
     from skill_ttrl.metrics import UnhealthyMetric
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
-    from skill_ttrl.stages.doctor.plan import PhasePlan, Plan
+    from skill_ttrl.stages.doctor.dry_run import DryRun
     from skill_ttrl.stages.inspecting.inspection import Inspection
     from skill_ttrl.stages.targets.trained import Reply
     from skill_ttrl.types import Skill
@@ -108,75 +108,27 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
     return table
 
 
-def plan_view(found: Plan) -> RenderableType:
-    """Show what a run would take: a row for each phase and what it does, then memory, speed, assumptions and obstacles."""
-    table = Table(title=f"{found.name}: what a run would take", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+def dry_run_view(found: DryRun) -> RenderableType:
+    """Show the sizes of a run, a row for each phase, then its memory, notes and obstacles."""
+    table = Table(title=f"{found.name}: checked, not run", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     table.add_column("phase")
-    tokens = [f"{what}\ntokens" for what in ("prompt", "answer", "trained")]
-    for column in ("epi-\nsodes", *tokens, "time,\nat most", "time,\nusual", "LLM\ncalls", "cost"):
+    for column in ("steps", "prompts", "samples"):
         table.add_column(column, justify="right")
     for each in found.phases:
-        table.add_row(*_plan_row(each))
-    total = ["all", *[""] * 4, _hours(found.hours), _hours(found.usual_hours), "", _money(found.cost)]
-    table.add_row(*total, style="bold")
-    parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
-    lines: list[RenderableType] = [
-        table,
-        Text(),
-        *(Text(f"{each.phase}: {each.what}") for each in found.phases),
-        Text(),
-        Text(f"Model: {found.model}, {found.parameters:,} parameters, {found.trainable:,} trainable."),
-        Text(
-            f"Memory{_of_ranks(found)}: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. "
-            f"Parts in GB{' of one rank' if found.ranks > 1 else ''}: {parts}."
-        ),
-    ]
-    if found.speed is not None:
-        speed, how = found.speed, "measured" if found.speed.measured else "estimated"
-        cache = "" if speed.cached is None else f", {speed.cached / 1e6:,.0f}M cached tokens/s"
-        of_all = f"{speed.gpus} x {speed.device}" if speed.gpus > 1 else speed.device
-        lines.append(
-            Text(
-                f"Speed of {of_all} ({how}): {speed.training:,.0f} tokens/s trained, {speed.reading:,.0f} read, "
-                f"{speed.rounds:,.0f} decoding steps/s{cache}."
-            )
+        table.add_row(
+            each.phase, *("" if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples))
         )
-    lines += [Text(f"- {text}") for text in found.assumptions]
-    lines += [Text(f"Not yet: {text}.", "red") for text in found.obstacles]
-    return Group(*lines)
-
-
-def _of_ranks(found: Plan) -> str:
-    if found.ranks == 1:
-        return ""
-    where = f"each of {found.ranks} GPUs" if found.speed is not None and found.speed.gpus else f"{found.ranks} ranks"
-    return f" of {where} ({found.parallel})"
-
-
-def _plan_row(each: PhasePlan) -> list[str]:
-    counts = (each.episodes, each.prompt_tokens, each.answer_tokens, each.trained_tokens)
-    return [
-        each.phase,
-        *map(_count, counts),
-        _hours(each.hours),
-        _hours(each.usual_hours),
-        f"{each.requests:,}" if each.requests else "",
-        _money(each.cost),
+    parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
+    several = f" of {found.ranks} ranks, parts of one" if found.ranks > 1 else ""
+    lines = [
+        f"Tasks: {_tasks(found.train_tasks)} to train on, {_tasks(found.evaluated_tasks)} to evaluate on.",
+        f"Model: {found.model}, {found.parameters:,} parameters, {found.trainable:,} trainable.",
+        f"Memory{several}: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}.",
+        *(f"- {text}" for text in found.notes),
     ]
+    obstacles = [Text(f"It would not start: {text}.", "red") for text in found.obstacles]
+    return Group(table, Text(), *map(Text, lines), *(obstacles or [Text("It would start.")]))
 
 
-def _count(count: int) -> str:
-    if count < 1e6:
-        return f"{count:,}" if count else ""
-    return f"{count / 1e6:.1f}M" if count < 1e9 else f"{count / 1e9:.2f}B"
-
-
-def _hours(hours: float | None) -> str:
-    if hours is None:
-        return ""
-    minutes = hours * 60
-    return f"{hours:.1f} h" if minutes >= 60 else f"{minutes:.0f} min" if minutes >= 10 else f"{minutes:.1f} min"
-
-
-def _money(cost: float | None) -> str:
-    return "" if cost is None else f"{cost:.2f}"
+def _tasks(count: int | None) -> str:
+    return "an unknown number" if count is None else f"{count:,}"

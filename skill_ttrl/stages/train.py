@@ -34,17 +34,15 @@ from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.check_ahead import check_ahead, uncorrected_staleness
-from skill_ttrl.stages.setup.check_scale import check_scale
-from skill_ttrl.stages.setup.check_scripted_agents import check_dagger, check_dagger_backend
-from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases
+from skill_ttrl.stages.setup.check_ahead import uncorrected_staleness
+from skill_ttrl.stages.setup.check_scripted_agents import check_dagger_backend
+from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases, refusals
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
-from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.on_cluster import on_cluster
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, check_started
+from skill_ttrl.stages.setup.ranks import check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -87,7 +85,7 @@ def run(
         Interrupted: after a signal.
     """
     progress = progress or SilentProgress()
-    check_runnable(config)
+    check_runnable(config, resumed=(Path(output) / "checkpoints").is_dir())
     config = with_defaults(config)
     phases = learning_phases(config)
     with ExitStack() as stack:
@@ -105,21 +103,22 @@ def run(
         return summary
 
 
-def check_runnable(config: SkillTTRLConfig, output: Path | None = None) -> None:
+def check_runnable(config: SkillTTRLConfig, output: Path | None = None, *, resumed: bool = False) -> None:
     """Refuse what no run can do, by the config alone and, where a new run is to have it, by its folder.
+
+    Args:
+        config: The config as given.
+        output: The folder of a new run; None: it is not looked at.
+        resumed: see `refusals`.
 
     Raises:
         SkillTTRLError: see `stages.setup.checks` and `open_folder`.
     """
     check_ready(config)
-    check_names(config)
-    check_groups(config)
-    check_dagger(config)
-    check_ahead(config)
-    check_scale(config)
-    check_ranks(config)
+    check_names(config)  # all of them in one message
     check_started(config)
-    check_gpus(config)
+    for error in refusals(config, resumed=resumed):
+        raise error
     if output is not None:
         check_new(output)
 

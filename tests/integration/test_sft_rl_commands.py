@@ -96,7 +96,7 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
         skills = found.load().skills
         began.append(None if skills is None else skills.bank)
 
-    monkeypatch.setattr("skill_ttrl.cli.train.run_or_plan", would_run)
+    monkeypatch.setattr("skill_ttrl.cli.train.run_or_check", would_run)
     done = skillttrl("rl", "recipe.yaml", "--policy", which)
     own = str(Path("runs/a/sft/bank"))
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done

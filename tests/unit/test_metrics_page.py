@@ -1,4 +1,4 @@
-"""docs/metrics.md is that of the registry."""
+"""docs/metrics.md, as `make docs` makes it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from skill_ttrl.metrics import METRICS
 DOCS = Path(__file__).parents[2] / "docs"
 
 
-def test_metrics_page_is_that_of_the_registry() -> None:
-    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
-    made = runpy.run_path(str(DOCS / "generate_metrics.py"))["metrics_page"]()
-    assert page == made, "run: python docs/generate_metrics.py"
+def test_the_page_has_a_row_for_each_metric() -> None:
+    page = runpy.run_path(str(DOCS / "generate_metrics.py"))["metrics_page"]()
     assert page.count("\n| `") == len(METRICS)

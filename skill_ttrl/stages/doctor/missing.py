@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from urllib.parse import urlsplit
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import EndpointError, SkillTTRLError
-from skill_ttrl.llm.server_key import is_localhost
 from skill_ttrl.stages.doctor.backends import endpoint_checks, vllm_checks
 from skill_ttrl.stages.doctor.machine import Check
 from skill_ttrl.stages.setup.checks import check_models
@@ -34,20 +32,6 @@ def missing_servers(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
 def asks_servers(config: SkillTTRLConfig) -> bool:
     """True if running vLLM servers sample."""
     return config.rollout.backend == "vllm" and config.vllm.mode == "server"
-
-
-def beside_learner(config: SkillTTRLConfig) -> list[str]:
-    """A line where vLLM servers share the learner's machine, and so perhaps its GPUs."""
-    if not asks_servers(config):
-        return []
-    here = [each for each in config.vllm.servers if is_localhost(urlsplit(each).hostname or "")]
-    if not here:
-        return []
-    asleep = ", and give it back while the learner computes" if config.vllm.enable_sleep_mode else ""
-    return [
-        f"{len(here)} vLLM servers on this machine are not counted: started with this config they take "
-        f"{config.vllm.gpu_memory_utilization:.0%} of the GPU that each is on (vllm.gpu_memory_utilization){asleep}"
-    ]
 
 
 def _named(names: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,16 +25,13 @@ from skill_ttrl.stages.inputs.leak import (
 )
 from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks, training_tasks
 from skill_ttrl.stages.setup.checks import (
-    RULES,
     check_cut_series,
     check_enough,
-    check_ready,
     check_states,
-    wrong_names,
+    refusals,
 )
 from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import imitated_files
-from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")
@@ -68,18 +65,9 @@ def look_before(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Preflig
 
     `asks_ranks`: the command line says how many ranks (`check_gpus`).
     """
-    found = Preflight()
-    found.attempt(check_ready, config)
-    found.attempt(check_ranks, config)
-    found.attempt(check_gpus, config, asked=asks_ranks)
-    found.refusals += wrong_names(config)
-    try:
-        config = with_defaults(config)
-    except SkillTTRLError:  # among the names
-        return found
-    for rule in RULES:
-        found.attempt(rule, config)
-    _look_at_tasks(config, found)
+    found = Preflight(list(refusals(config, asks_ranks=asks_ranks)))
+    with suppress(SkillTTRLError):  # among the refusals: there are no tasks to look at
+        _look_at_tasks(with_defaults(config), found)
     return found
 
 

@@ -43,10 +43,10 @@ from skill_ttrl.stages.setup.check_form import check_form
 from skill_ttrl.stages.setup.check_memory import check_memory
 from skill_ttrl.stages.setup.check_scale import check_scale
 from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
-from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults
+from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults, with_defaults
 from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import check_start
-from skill_ttrl.stages.setup.ranks import check_ranks
+from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
 from skill_ttrl.types import Task
@@ -195,6 +195,36 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     lambda config: check_tracker(config.run.report_to),
 )
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""
+
+
+def refusals(config: SkillTTRLConfig, *, asks_ranks: bool = False, resumed: bool = False) -> Iterator[SkillTTRLError]:
+    """Every reason why a run of `config` would not start, as far as the config and this machine tell: for `train` and for `--dry-run`.
+
+    Args:
+        config: The config as given.
+        asks_ranks: The command line says how many ranks (`check_gpus`).
+        resumed: The run has its bank already, so the one to begin with is not looked at.
+    """
+
+    def failed(check: Callable[..., object], *args: Any, **kwargs: Any) -> Iterator[SkillTTRLError]:
+        try:
+            check(*args, **kwargs)
+        except SkillTTRLError as error:
+            yield error
+
+    yield from failed(check_ready, config)
+    yield from failed(check_ranks, config)
+    yield from failed(check_gpus, config, asked=asks_ranks)
+    yield from (names := list(wrong_names(config)))
+    try:
+        config = with_defaults(config)
+    except SkillTTRLError as error:
+        if not names:
+            yield error
+        return
+    for rule in RULES:
+        if not (resumed and rule is check_bank):
+            yield from failed(rule, config)
 
 
 def check_cut_series(config: SkillTTRLConfig, tasks: Iterable[Task]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.stages.doctor.plan import plan
+from skill_ttrl.stages.doctor.dry_run import dry_run
 from skill_ttrl.stages.setup.checks import load_checked, wrong_names
 
 ROOT = Path(__file__).parents[3]
@@ -90,12 +90,12 @@ def test_the_config_passes_the_checks_and_a_dry_run_names_what_is_not_here(
 ) -> None:
     monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
     config = load_checked(NAME, changes)
-    found = plan(config)
+    found = dry_run(config)
     gpus, *others = [each for each in found.obstacles if not each.startswith("The model Qwen/Qwen2.5-Math-1.5B is no")]
     assert found.exit_code == 5 and "8 ranks (runtime.nproc) need one GPU each" in gpus
     if changes:
         assert others == []
     else:
         assert len(others) == 1 and others[0].startswith("vllm server http://127.0.0.1:8000 and 7 more, up to")
-    assert found.phases[0].episodes == 1000 * 32 * 64
+    assert found.phases[0].samples == 1000 * 32 * 64
     assert list(wrong_names(config)) == []
