@@ -77,7 +77,7 @@ def test_tasks_of_an_environment_are_counted_where_that_is_quick(tiny_yaml: Path
     assert found.exit_code == 0, found.obstacles
     assert (found.train_tasks, found.phases[-1]) == (6, PhaseSize("evaluate", prompts=4, samples=12))
     few = planned(tiny_yaml, *OWN, "rl.prompts_per_step=7")
-    assert few.exit_code == 2 and "there are 6 tasks to train on" in few.obstacles[0]
+    assert few.exit_code == 2 and "there are only 6 training tasks" in few.obstacles[0]
 
 
 @pytest.mark.usefixtures("house")
@@ -97,7 +97,7 @@ def test_where_counting_takes_long_that_is_said_and_not_done(tiny_yaml: Path) ->
         (["data.eval={path: 'synthetic:add', split: train, limit: 4}"], 3, "tasks of data.eval are also in data.train"),
         (["data.eval={path: 'synthetic:add', split: demos, limit: 4}"], 3, "are also in sft.data"),
         (["sft.data=null"], 2, "needs something to imitate"),
-        (["requires=the moon"], 2, "waits for the moon"),
+        (["requires=the moon"], 2, "requires the moon"),
         (
             ["skills={embedder: hash, index: memory, merger: openai}", "endpoints.merger.model=m", *ROOM],
             2,

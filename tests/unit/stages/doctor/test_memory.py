@@ -313,7 +313,7 @@ def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None
     from skill_ttrl.config import ModelConfig
     from skill_ttrl.llm.models.model_config import load_model_config
 
-    with pytest.raises(ModelError, match=r"needs its config\.json alone"):
+    with pytest.raises(ModelError, match=r"config\.json cannot be used"):
         load_model_config(ModelConfig(path=str(tmp_path)))
 
 
