@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.optimize import Checked
     from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
 
-FILES = "Everything is in {0}. The document to use: {0}/best_skill.md. Its page: {0}/report.html. Its steps: skillttrl inspect {0}"
+FILES = "Results: {0}. The document to use: {0}/best_skill.md. Report: {0}/report.html. Steps: skillttrl inspect {0}"
 
 Config = Annotated[
     str | None,

@@ -85,7 +85,7 @@ def test_weights_in_flight_stay_within_the_staleness_and_each_turn_says_its_vers
 
 
 def test_what_cannot_run_ahead_leaves_no_folder(tiny_yaml: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"rl\.max_staleness=1: with rl\.dynamic_sampling"):
+    with pytest.raises(ConfigError, match=r"rl\.max_staleness=1: rl\.dynamic_sampling"):
         train.run(load_config(tiny_yaml, [*SETTINGS, *REPEATABLE, "rl.dynamic_sampling={}"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -105,7 +105,7 @@ def stopping_reward(group: Group) -> list[float]:
 def test_a_signal_saves_and_leaves_no_thread(tiny_yaml: Path, tmp_path: Path) -> None:
     sent.clear()
     config = load_config(tiny_yaml, [*SETTINGS, "rl.max_staleness=2", f"rl.reward={__name__}:stopping_reward"])
-    with pytest.raises(Interrupted, match="after rl step 1; everything is saved") as stopped:
+    with pytest.raises(Interrupted, match="after rl step 1; saved in") as stopped:
         train.run(config, tmp_path / "run")
     assert stopped.value.exit_code == 128 + signal.SIGTERM
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("rollouts-")]

@@ -147,7 +147,7 @@ def test_a_signal_saves_and_leaves_with_its_own_code(reference: Path, tiny_yaml:
     assert stops == [["SIGTERM", 128 + 15, "sft"], ["SIGINT", 128 + 2, "sft"], ["SIGUSR1", 128 + 10, "rl"]]
     assert end[1] == 0
     log = (tmp_path / "stopped.log").read_text()
-    assert log.count("everything is saved in") + log.count("is done again from its start") == 3
+    assert log.count("; saved in") + log.count("which will start over") == 3
     assert log.count("Continuing from") == 3
     assert_same(tmp_path / "stopped", reference)
 

@@ -65,7 +65,7 @@ def test_ctrl_c_saves_and_a_killed_rank_ends_all(tiny_yaml: Path, tmp_path: Path
     wait_for(run / "checkpoints" / "rl-000001", process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == 130 and "everything is saved" in err and "Traceback" not in err
+    assert process.returncode == 130 and "saved in" in err and "Traceback" not in err
     saved = len(checkpoints(run))
 
     process = start(command)
@@ -83,7 +83,7 @@ def test_torchrun_starts_it_too(tiny_yaml: Path, tmp_path: Path) -> None:
     process = start([*TORCHRUN, *arguments(tiny_yaml, run, "--set", "rl.steps=2")])
     out, err = process.communicate(timeout=240)
     assert process.returncode == 0, err
-    assert out.count("Everything is in") == 1 and checkpoints(run)[-1].startswith("sft")
+    assert out.count("Results: ") == 1 and checkpoints(run)[-1].startswith("sft")
 
 
 @pytest.mark.slow

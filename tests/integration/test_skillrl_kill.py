@@ -223,7 +223,7 @@ def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, 
     said = log_of(tmp_path / "run")
     assert found == [130, 143, 143, 130, 0], said
     assert "9 of 24 episodes are saved" in said and "Resume: the same command with --resume auto." in said
-    assert "Stopped before anything was trained" in said and said.count("everything is saved in") == 2
+    assert "Interrupted before training started" in said and said.count("; saved in") == 2
     assert_same(tmp_path / "run", whole)
 
 

@@ -30,7 +30,7 @@ class StopIn(SilentProgress):
 def test_steps_before_a_stopped_evaluation_are_saved(tiny_yaml: Path, tmp_path: Path) -> None:
     config = load_config(tiny_yaml, SETTINGS)
     train.run(config, tmp_path / "whole")
-    with pytest.raises(Interrupted, match="after rl step 2; everything is saved"):
+    with pytest.raises(Interrupted, match="after rl step 2; saved in"):
         train.run(config, tmp_path / "stopped", progress=StopIn("evaluate step 2"))
     assert [path.name for path in (tmp_path / "stopped" / "checkpoints").iterdir()] == ["rl-000002"]
     train.run(config, tmp_path / "stopped", resume="auto")
