@@ -101,5 +101,5 @@ def test_site_is_built_without_a_warning_and_without_optional_packages(tmp_path:
     shown = re.sub(r"<!--.*?-->", "", "".join(pages.values()), flags=re.DOTALL)
     assert "–output" not in shown and "--output" in shown  # smart quotes would make a dash of an option
     assert {"answer", "format"} <= {*re.findall("[a-z]+", re.sub("<.*?>", "", pages["data.html"]).lower())}
-    assert "not run:" not in shown and "quickstart-output" not in shown and "{toctree}" not in shown
+    assert "not run: it" not in shown and "quickstart-output" not in shown and "{toctree}" not in shown
     assert 'src="_images/gate.svg"' in pages["optimize-results.html"]
