@@ -187,7 +187,7 @@ def newest(folder: RunFolder, mode: ResumeMode = "auto") -> tuple[Checkpoint | N
             if folder.locked:
                 state = load_state(checkpoint.path)
                 if damage := folder.damage(state["offsets"], state.get("digests", {})):
-                    raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}")
+                    raise CheckpointError(f"Cannot continue from the checkpoint {checkpoint.path}: {damage}.")
         except CheckpointError as error:
             if mode == "auto":
                 raise CheckpointError(

@@ -107,7 +107,7 @@ def distill_into(
     result = teacher.distill(cases, config.distill)
     if not isinstance(result, TeacherResult):
         raise ConfigError(
-            f"The teacher {name!r} returned a {type(result).__name__} instead of a Lesson (skills.teacher)."
+            f"The teacher {name!r} must return a TeacherResult, not {type(result).__name__} (distill.teacher)."
         )
     admitted = admit(result.drafts, bank.refresh(), _rules(bank, config), step=round)
     notes += [*result.notes, *admitted.fusions]

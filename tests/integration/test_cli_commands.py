@@ -307,7 +307,7 @@ def test_mistakes_in_a_config(tiny_yaml: Path, tmp_path: Path) -> None:
     refused(skillttrl(*run, "agent.template=boxd"), 2, "Did you mean 'boxed'")
     refused(skillttrl(*run, "rollout.backend=hff"), 2, "Did you mean 'hf'")
     refused(skillttrl(*run, "rollout.max_new_tokens=60"), 2, "the model has 64 positions")
-    refused(skillttrl(*run, "requires=the next release"), 2, "waits for the next release")
+    refused(skillttrl(*run, "requires=the next release"), 2, "it requires the next release")
     refused(skillttrl("train", tmp_path / "none.yaml"), 2, "No config file at")
     refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume is 'auto', 'last-good' or 'never'")
     assert skillttrl("train").code == 2 and skillttrl("trian").code == 2

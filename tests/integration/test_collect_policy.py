@@ -258,7 +258,7 @@ def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
     for words in (("--config", "quickstart"), ("--batch-size", 3), ("--no-skills",)):
         refused(collect("--policy", "random", *words), 2, f"{words[0]} needs a model", "random is a scripted agent")
     refused(collect("--policy", "no/where/at/all"), 4, "no/where/at/all")
-    refused(collect("--policy", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of the type 'up'")
+    refused(collect("--policy", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of type 'up'")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -333,9 +333,9 @@ def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_ow
     [
         (
             {"collect": {"agent": "openai:m", "epsilon": 0.5}},
-            "is for a scripted agent, but collect.agent=openai:m is a policy",
+            "collect.epsilon works with scripted agents, but collect.agent=openai:m is a policy",
         ),
-        ({"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}}, "but data.train names others"),
+        ({"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}}, "but data.train names other tasks"),
         ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
     ],
 )

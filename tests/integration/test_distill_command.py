@@ -139,7 +139,7 @@ def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) 
     other = replace(seen, task=replace(seen.task, split="valid_seen"))
     mixed = tmp_path / "mixed.jsonl"
     mixed.write_text("\n".join([*lines, to_json(other), to_json(other)]) + "\n")
-    with pytest.raises(DataError, match=r"2 of the split 'valid_seen'.*training tasks only \(train; "):
+    with pytest.raises(DataError, match=r"2 of the split 'valid_seen'.*Training uses train only"):
         run(mixed, tmp_path / "bank")
     assert not (tmp_path / "bank").exists()
     named = load_config({}, ["env.train_split=valid_seen"])  # what a run trains on it may learn from
@@ -151,7 +151,7 @@ def test_episodes_of_several_environments_and_failed_ones_are_said(played: Path)
     odd = replace(trajectories[0], task=Task("t", "Other/Env-v0"), error="it broke", stop_reason="error")
     found = distill_into(SkillBank(), [*trajectories, odd], SkillTTRLConfig(), LLMEndpoints())
     assert found.envs == ("Other/Env-v0", "SkillTTRL/ALFWorld-v0")
-    assert found.notes[0].startswith("The episodes are of 2 environments (Other/Env-v0, SkillTTRL/ALFWorld-v0)")
+    assert found.notes[0].startswith("The episodes come from 2 environments (Other/Env-v0, SkillTTRL/ALFWorld-v0)")
     assert found.notes[1].startswith(f"1 of {len(trajectories) + 1} episodes failed with an error")
 
 
@@ -224,7 +224,7 @@ def test_a_teacher_of_the_user_s_own_is_called_and_its_drafts_are_checked(played
     assert any("the text is empty" in note for note in found.notes) and any(
         "take the place" in note for note in found.notes
     )
-    with pytest.raises(ConfigError, match="gave a str in place of a Lesson"):
+    with pytest.raises(ConfigError, match="must return a TeacherResult, not str"):
         run(played, tmp_path / "b", teacher=f"{__name__}:Wordy")
     assert not (tmp_path / "b").exists()
 

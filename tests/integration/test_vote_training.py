@@ -215,7 +215,7 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
     ]
     shares = states[0]["base_shares"]
     assert shares == states[1]["base_shares"] and len(shares) == 6 and all(0 <= share <= 1 for share in shares.values())
-    with pytest.raises(Interrupted, match="Stopped during the votes of the base"):
+    with pytest.raises(Interrupted, match="Interrupted during the votes of the base"):
         train.run(config, tmp_path / "stopped", progress=StopAfter(3, "votes of the base"))
     train.run(config, tmp_path / "stopped", resume="auto")
     assert (tmp_path / "stopped" / "votes.jsonl").read_bytes() == (tmp_path / "run" / "votes.jsonl").read_bytes()
