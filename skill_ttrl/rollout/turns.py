@@ -208,7 +208,7 @@ def _naming_backend(backend: Backend, asking: Sequence[ActiveRollout]) -> Abstra
         return nullcontext()
     tasks = list(dict.fromkeys(episode.task.id for episode in asking))
     more = f" and {len(tasks) - 1} more" if len(tasks) > 1 else ""
-    return naming(f"The backend {type(source).__module__}:{type(source).__qualname__}", f"at task {tasks[0]!r}{more}")
+    return naming(f"The backend {type(source).__module__}:{type(source).__qualname__}", f"on task {tasks[0]!r}{more}")
 
 
 async def _generate(

@@ -105,7 +105,7 @@ def build_reward(
 def _checked(
     name: str, function: Callable[[Group], Sequence[float]], group: Group, vote: VoteResult, seed: int
 ) -> list[float]:
-    with naming(f"The reward {name!r}", f"at task {group.task.id!r}"):
+    with naming(f"The reward {name!r}", f"on task {group.task.id!r}"):
         given = function(group)
     try:
         values = [as_reward(value) for value in given]

@@ -102,7 +102,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
             raise ValueError(
                 f"The ballot of {ballot.prompt!r} has {len(given)} {field} for {len(ballot.answers)} answers. Give one each."
             )
-    with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"at task {ballot.prompt!r}"):
+    with nullcontext() if name in STRATEGIES else naming(f"The voting strategy {name!r}", f"on task {ballot.prompt!r}"):
         found = function(ballot, **(options or {}))
     if not isinstance(found, VoteResult) or not _sound(found, len(ballot.answers)):
         raise ConfigError(

@@ -148,8 +148,8 @@ def test_a_run_whose_updates_are_all_left_out_fails_and_says_so(
     assert caught.value.exit_code == 8
     summary = read_summary(tmp_path / "run")
     assert summary.stopped == str(caught.value) and summary.steps == {"rl": 2} and summary.accuracy_after is None
-    assert [text for text in summary.warnings if text.startswith("Updates are left out")] == [
-        "Updates are left out whose loss or gradient is not finite, first in step 0 of rl: the loss is nan; all that goes into it is "
+    assert [text for text in summary.warnings if text.startswith("Updates were skipped")] == [
+        "Updates were skipped because the loss or gradient was not finite, first in step 0 of rl: the loss is nan; all that goes into it is "
         "finite. The batch is in nonfinite/rl-000000.pt. Metric: skipped_updates."
     ]
     assert sorted(path.name for path in (tmp_path / "run" / "nonfinite").iterdir()) == ["rl-000000.pt", "rl-000001.pt"]
@@ -200,7 +200,7 @@ def test_a_run_that_had_nothing_to_learn_from_says_so(base: Path, own: str, tiny
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("rl.reward={own}:reward", "The reward '{own}:reward' failed at task 'add-34-99': ZeroDivisionError"),
+        ("rl.reward={own}:reward", "The reward '{own}:reward' failed on task 'add-34-99': ZeroDivisionError"),
         ("rl.loss={own}:Broken", "The loss '{own}:Broken' failed: IndexError: no such token. Fix it"),
         (
             "rl.loss={own}:OneNumber",

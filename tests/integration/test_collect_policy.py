@@ -335,7 +335,10 @@ def test_the_phase_collect_may_be_a_policys_that_is_asked_as_the_run_asks_its_ow
             {"collect": {"agent": "openai:m", "epsilon": 0.5}},
             "collect.epsilon works with scripted agents, but collect.agent=openai:m is a policy",
         ),
-        ({"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}}, "but data.train names other tasks"),
+        (
+            {"collect": {"agent": "random"}, "data": {"train": {"path": "synthetic:add"}}},
+            "but data.train names other tasks",
+        ),
         ({"collect": {"agent": "randon"}}, "Did you mean 'random'"),
     ],
 )

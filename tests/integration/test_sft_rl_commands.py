@@ -100,12 +100,12 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     done = skillttrl("rl", "recipe.yaml", "--policy", which)
     own = str(Path("runs/a/sft/bank"))
     assert began == [began[0]] and Path(began[0] or "").resolve() == Path(own).resolve(), done
-    assert "of the run that --policy names" in " ".join(done.err.split())
+    assert "of the run in --policy" in " ".join(done.err.split())
     skillttrl("rl", "recipe.yaml", "--policy", which, "--bank", bank)
     skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills.bank=synthetic:operators")
     assert began[1:] == ["runs/a/bank", "synthetic:operators"]
     done = skillttrl("rl", "recipe.yaml", "--policy", which, "--set", "skills=null", "--set", "evolve=null")
-    assert began[3] is None and "Begins with" not in done.err
+    assert began[3] is None and "Skill bank:" not in done.err
 
 
 def test_the_bank_is_looked_at(reinforced: Path, bank: Path) -> None:

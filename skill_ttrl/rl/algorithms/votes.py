@@ -667,7 +667,7 @@ class EvolRL:
     def _similarity(self, group: Group) -> Any:
         if self.embed is None:
             return ngram_similarity([_tokens(each) for each in group.trajectories], self.options.ngram)
-        with naming(f"The embedder {self.options.embedder!r}", f"at task {group.task.id!r}"):
+        with naming(f"The embedder {self.options.embedder!r}", f"on task {group.task.id!r}"):
             vectors_N_D = np.asarray(self.embed([each.text for each in group.trajectories]), dtype=np.float64)
         if vectors_N_D.ndim != 2 or len(vectors_N_D) != len(group.trajectories) or not np.isfinite(vectors_N_D).all():
             raise ConfigError(

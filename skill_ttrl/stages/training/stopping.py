@@ -13,7 +13,7 @@ from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import PhaseState
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 
-LEFT_OUT = "Updates are left out"
+LEFT_OUT = "Updates were skipped because the loss or gradient was not finite"
 """Begins the warning of them, which a run gives once."""
 DUMPS = "nonfinite"
 """Folder of a run with the batches of updates that were left out."""
@@ -87,10 +87,7 @@ def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | Non
                 f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
             )
         run.warn(
-            (
-                f"{LEFT_OUT} whose loss or gradient is not finite, first in step {step} of {state.phase}: {what}. Metric: "
-                "skipped_updates."
-            ),
+            (f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates."),
             once=LEFT_OUT,
         )
     return skipped_too_often(run, state.phase, ended=False)
