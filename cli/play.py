@@ -17,7 +17,6 @@ from rich.console import Console
 from skill_ttrl.cli.display.output import say
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import ENV_RULE, POLICIES, SCRIPTED, EnvData, NoSkills, policy_option, refuse, set_option
-from skill_ttrl.rollout.info import admissible_actions
 from skill_ttrl.sanitize import escape_json
 from skill_ttrl.signals import Interrupted
 
@@ -43,6 +42,7 @@ class Person:
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         """See `ScriptedAgent.act`; raises `Stopped` when the user leaves or the input ends."""
+        from skill_ttrl.rollout.info import admissible_actions
         from skill_ttrl.stages.collecting.watch import Stopped
 
         listed = admissible_actions(info)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import sys
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import urlsplit
@@ -443,9 +443,8 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
         import openai
     except ImportError:
         raise MissingDependencyError.for_extra(f"endpoints.{role}", "openai") from None
-    http = import_module(
-        openai.DefaultAsyncHttpxClient.__bases__[0].__module__.partition(".")[0]
-    )  # httpx, later httpx2
+    # The package of the SDK's client, already imported by it: httpx, later httpx2.
+    http: Any = sys.modules[openai.DefaultAsyncHttpxClient.__bases__[0].__module__.partition(".")[0]]
 
     class Bounded(openai.DefaultAsyncHttpxClient):
         async def send(self, request: Any, **how: Any) -> Any:

@@ -110,7 +110,7 @@ def test_what_cannot_be_compared_is_refused(
     assert reproduce("--published", published, "--output", tmp_path / "run-1") == 4
     assert "has the seed 1, not 3" in capsys.readouterr().err
     assert reproduce("--published", published, "--publish", tmp_path / "run-1", tmp_path / "run-1") == 2
-    assert "List each seed once" in capsys.readouterr().err
+    assert "each seed once" in capsys.readouterr().err
     assert reproduce("--published", tmp_path / "none.json") == 3
     assert "--publish" in capsys.readouterr().err
     monkeypatch.delitem(os.environ, "ALFWORLD_DATA")

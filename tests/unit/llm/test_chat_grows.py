@@ -69,7 +69,7 @@ def test_an_answer_that_was_cut_off_gets_the_end_it_lacks(tiny_model: tuple[Any,
         (WITHOUT_THOUGHTS, "changes thoughts of earlier answers"),
         (LAST_ALONE, "changes what it wrote before"),
         (NO_END, "ends an answer with a control token"),
-        (None, "has no chat template"),
+        (None, "needs a chat template"),
     ],
 )
 def test_a_template_that_does_more_than_append_is_refused(

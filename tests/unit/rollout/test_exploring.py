@@ -100,7 +100,7 @@ def test_where_no_action_is_listed_an_exploring_player_fails_its_episode() -> No
             return {}
 
     episode = run_scripted_episode(Bare(), Doors().tasks("train")[0], Opener(), seed=0, explore=1.0)
-    assert episode.error is not None and "info['admissible_commands'] a list of actions" in episode.error
+    assert episode.error is not None and "info['admissible_commands'], a list of actions" in episode.error
 
 
 def test_all_exploring_is_playing_at_random_and_a_search_is_filled_with_the_words_of_the_task() -> None:

@@ -123,7 +123,7 @@ def test_each_way_of_sampling_has_an_interval_and_its_figures_by_type() -> None:
 
 def test_every_try_failed() -> None:
     broken = TaskSamples("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
-    with pytest.raises(EnvError, match=r"All 4 rollouts failed in E-v0\. The first error: the board fell over"):
+    with pytest.raises(EnvError, match=r"4 rollouts failed in E-v0\. The first.*: the board fell over"):
         evaluate_samples([broken], label="x", config=CONFIG)
     half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}))
     assert half.failed == 0.5 and half.accuracy == 3 / 8

@@ -110,7 +110,7 @@ def test_a_variable_without_games_is_an_error_with_both_ways_out(
 ) -> None:
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     with pytest.raises(
-        EnvError, match=r"no games in .*\$ALFWORLD_DATA.*looked for .*json_2\.1\.1.*\"generated\", or unset ALFWORLD"
+        EnvError, match=r"no games in .*\$ALFWORLD_DATA.*expected .*json_2\.1\.1.*\"generated\", or unset ALFWORLD"
     ):
         open_games(None, "train")
     with pytest.raises(EnvError, match=r"no games in .*nowhere.*data=\"generated\"\.$"):
@@ -371,7 +371,7 @@ def test_a_damaged_index_is_made_again_and_said(data: Path, text: str) -> None:
     whole = path.read_bytes()
     path.write_bytes(text.encode(errors="surrogatepass"))
     forget()
-    with pytest.warns(UserWarning, match="is damaged and is made again"):
+    with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
         assert len(open_games(data, "train")) == 3
     assert path.read_bytes() == whole
 
@@ -383,7 +383,7 @@ def test_an_index_that_lies_is_caught(data: Path) -> None:
     stored["entries"][NAMES[0]] = ["1", 2]
     path.write_text(json.dumps(stored))
     forget()
-    with pytest.warns(UserWarning, match="is damaged and is made again"):
+    with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
         assert len(open_games(data, "train")) == 3
 
 

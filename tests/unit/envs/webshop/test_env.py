@@ -279,7 +279,7 @@ BAD_OPTIONS: list[tuple[Any, str]] = [
     ({"task": 1}, "The option task is a goal's id, a text, found int: 1"),
     ({"task": "B0LAMP0001-9"}, "B0LAMP0001 has 6 synthetic goals"),
     ({"task": "B0NOWHERE9-0"}, "There is no goal 'B0NOWHERE9-0': the catalogue has no product"),
-    ({"task": LAMP, "goal": 1}, "give one of them"),
+    ({"task": LAMP, "goal": 1}, "not both"),
     ({"gaol": 1}, "has no option 'gaol'. Did you mean 'goal'"),
     ({1: 1}, "has no option 1"),
     (["goal"], "The options of SkillTTRL/WebShop-v0 are a dict, found list"),

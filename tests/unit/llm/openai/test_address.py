@@ -34,7 +34,7 @@ def endpoint(**fields: object) -> EndpointConfig:
 
 def test_openai_needs_a_key_and_the_message_names_its_variable() -> None:
     with pytest.raises(
-        ConfigError, match=r"api\.openai\.com .*OPENAI_API_KEY is not set.*endpoints\.teacher\.api_key_env"
+        ConfigError, match=r"api\.openai\.com.*OPENAI_API_KEY is not set.*endpoints\.teacher\.api_key_env"
     ):
         find_address(endpoint(), "teacher")
 

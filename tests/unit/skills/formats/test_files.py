@@ -129,7 +129,7 @@ def test_skillrl_files_are_read(tmp_path: Path) -> None:
         ("x.json", '{"task_specific_skills": []}', r"an object of lists by task type"),
         ("x.json", '{"general_skills": {}}', r"'general_skills' is a list"),
         ("x.json", '{"common_mistakes": [{"mistake_id": "e"}]}', r"common_mistakes\[0\]: A skill needs 'text'"),
-        ("x.txt", "", r"Say --format json, skillrl, document or agentskills"),
+        ("x.txt", "", r"--format json, skillrl, document or agentskills"),
     ],
 )
 def test_a_bad_record_refuses_the_file(name: str, text: str, message: str, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make_embedder("my_embedder:Length", "m", "r").name == "length:m:r"
     with pytest.raises(
-        ConfigError, match=r"'my_embedder:broken' gave a object without a usable name, dimension, embed"
+        ConfigError, match=r"'my_embedder:broken' returned a object without a usable name, dimension, embed"
     ):
         make_embedder("my_embedder:broken")
 

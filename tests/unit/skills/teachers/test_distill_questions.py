@@ -257,5 +257,5 @@ def test_teachers_are_found_by_name() -> None:
         make_teacher("heuristik")
     with pytest.raises(ConfigError, match=r"endpoints\.teacher"):
         make_teacher("openai")
-    with pytest.raises(ConfigError, match=r"gave a Half without evolve"):
+    with pytest.raises(ConfigError, match=r"a Half without evolve"):
         make_teacher(f"{__name__}:Half")
