@@ -131,7 +131,7 @@ def test_gymnasiums_own_functions_make_it(data: str) -> None:
 def test_an_error_of_one_environment_is_the_callers(data: str, asynchronous: bool) -> None:
     with pytest.raises(EnvError, match="no split 'trian'"):
         make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data, split="trian")
-    with pytest.raises(EnvError, match="at least one environment, 0 were asked"):
+    with pytest.raises(EnvError, match="at least one environment, found 0"):
         make_vec_env("alfworld", 0, asynchronous=asynchronous, data=data)
     with pytest.raises(EnvError, match="Unknown environment 'alfwrld'"):
         make_vec_env("alfwrld", 2, asynchronous=asynchronous)

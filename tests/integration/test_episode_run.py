@@ -121,7 +121,7 @@ def test_an_algorithm_that_compares_states_is_refused_where_the_environment_name
     tmp_path: Path, algorithm: dict[str, str]
 ) -> None:
     config = load_config({**CONFIG, "rl": {**CONFIG["rl"], "algorithm": algorithm}})
-    with pytest.raises(ConfigError, match=f"rl.algorithm={algorithm['type']} compares .* does not name its state"):
+    with pytest.raises(ConfigError, match=f"rl.algorithm={algorithm['type']} compares .* does not report its state"):
         run(config, tmp_path / "run")
 
 

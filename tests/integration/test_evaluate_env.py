@@ -44,7 +44,7 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
     assert [result["task"] for result in found["results"]] == [f"test/{number}" for number in range(6)]
     assert [result["correct"] for result in found["results"]] == [1, 1, 1, 1, 1, 0]
     assert found["source"] == f"{DOORS} test (joinery)" and found["split"] == "test"
-    unscored = {"score": None, "score_interval": None}  # these doors are open or not
+    unscored = {"score": None, "score_interval": None, "policy": None}  # these doors are open or not
     assert found["by_type"] == {
         "left": {"problems": 3, "accuracy": 1.0, "interval": list(wilson_interval(3, 3)), **unscored},
         "right": {"problems": 3, "accuracy": 2 / 3, "interval": list(wilson_interval(2, 3)), **unscored},
@@ -263,7 +263,7 @@ def test_without_env_nothing_has_changed_but_the_types(tmp_path: Path) -> None:
 def test_options_that_would_change_nothing_are_refused() -> None:
     refused(skillttrl("evaluate"), 2, "Name the policy to evaluate")
     refused(skillttrl("evaluate", "random"), 2, "random is a scripted agent", "--env")
-    refused(skillttrl("evaluate", "--env", DOORS, "--policy", "random"), 2, "skillttrl evaluate POLICY")
+    refused(skillttrl("evaluate", "--env", DOORS, "--policy", "random"), 2, "evaluate [OPTIONS] [POLICY]")
     refused(skillttrl("evaluate", "somewhere", "--split", "test"), 2, "--split needs --env")
     for where in ((), ("--env", DOORS)):
         refused(
@@ -282,7 +282,7 @@ def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
 
     refused(player("alfwrld"), 3, "Unknown environment 'alfwrld'", "Did you mean 'alfworld'?")
     refused(player(DOORS, "randon"), 2, "Did you mean 'random'?")
-    refused(player(DOORS), 3, "There is no expert for tests.doors:Doors-v0")
+    refused(player(DOORS), 3, "tests.doors:Doors-v0 has no expert")
     refused(player(DOORS, "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
     refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
     refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "--split names the split")

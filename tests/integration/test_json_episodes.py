@@ -30,7 +30,7 @@ def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -
 
 def test_an_array_that_was_not_begun_here_stays(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("[1]")
-    refused(skillttrl(*COLLECT, "-o", tmp_path / "mine.json"), 4, "was not begun here")
+    refused(skillttrl(*COLLECT, "-o", tmp_path / "mine.json"), 4, "something else made it")
     assert (tmp_path / "mine.json").read_text() == "[1]"
 
 

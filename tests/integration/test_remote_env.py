@@ -253,7 +253,7 @@ def test_a_mistake_on_the_command_line_is_one_message(
     for words, code, said in (
         (["math", "--host", "0.0.0.0"], 2, "accepts other machines, which needs a token. Set one"),
         (["math", "--token-env", "NOT_SET_HERE"], 2, "NOT_SET_HERE"),
-        (["math", "--set", "rl.steps=3"], 2, "--set rl.steps=3 has no meaning here"),
+        (["math", "--set", "rl.steps=3"], 2, "--set rl.steps=3 has no effect"),
         (["math", "--set", "env.kwargs.famly=add"], 3, "has no argument 'famly'"),
         (["nosuch"], 3, "Unknown environment 'nosuch'"),
         (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is taken"),

@@ -72,7 +72,7 @@ def test_drawn_samples_are_kept_and_voted_on_again(run: Path, tmp_path: Path) ->
     assert [len(row["samples"]) for row in rows] == [6] * 4 and {row["draw"] for row in rows} == {"sample"}
     samples = (tmp_path / "lab" / "samples.jsonl").read_bytes()
     every = skillttrl(*asked, *ALL, "--json")
-    assert "nothing is drawn" in every.err and (tmp_path / "lab" / "samples.jsonl").read_bytes() == samples
+    assert "All samples are in" in every.err and (tmp_path / "lab" / "samples.jsonl").read_bytes() == samples
     stored = skillttrl("vote", tmp_path / "lab", *ALL, "--json").json
     assert strategies(stored) == strategies(every.json) and stored["trained_on"] == 0
     assert (
@@ -125,7 +125,7 @@ def test_a_model_is_asked_in_two_wordings(
     rows = lines(tmp_path / "lab", "samples.jsonl")
     assert all([sample["prompt_variant"] for sample in row["samples"]] == [0, 0, 1, 1] for row in rows)
     assert all("now" not in row["task"]["options"]["question"] for row in rows)
-    refused(skillttrl(*asked, "-n", 3), 2, "Make it even")
+    refused(skillttrl(*asked, "-n", 3), 2, "must be even")
     plain = tuple(word for word in asked if word != "--paraphrase")
     refused(skillttrl(*plain, "-o", "lab"), 4, "paraphrase")
 
@@ -197,7 +197,7 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     refused(skillttrl("vote", tmp_path / "none"), 2, "holds no stored samples", "--policy")
     refused(skillttrl("vote", ""), 2, "holds no stored samples")
     refused(skillttrl("vote"), 2, "either stored samples")
-    refused(skillttrl("vote", "--policy", file), 2, "is no policy")
+    refused(skillttrl("vote", "--policy", file), 2, "not a policy")
     refused(skillttrl("vote", "--policy", "expert"), 2, "is a scripted agent")
     refused(skillttrl("vote", file, "--no-skills"), 2, "nothing is sampled: --no-skills")
     refused(skillttrl("vote", file, "--strategies", "os:system"), 2, "'os:system' is no voting strategy")

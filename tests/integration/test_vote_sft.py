@@ -197,7 +197,7 @@ def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_p
 def test_phases_and_prompts_are_checked_before_anything_is_trained(tiny_yaml: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="vote_sft takes the place of rl"):
         load_config(tiny_yaml, ["phases=[rl, vote_sft]"])
-    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are 6 tasks"):
+    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are only 6"):
         train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "rl.prompts_per_step=7"]), tmp_path / "run")
     with pytest.raises(ConfigError, match="Unknown stopping rule 'entropi'"):
         train.run(load_config(tiny_yaml, ["rl.stop_rule=entropi"]), tmp_path / "run")
@@ -233,7 +233,7 @@ def test_the_commands_name_the_baseline(
     monkeypatch.chdir(tmp_path)
     settings = [word for setting in (f"model.path={base}", "rl.eval_steps=1", *DRAWN) for word in ("--set", setting)]
     code, out, _ = command(monkeypatch, capsys, "rl", tiny_yaml, *settings, "-o", "mine")
-    named = out.partition("Make it: skillttrl ")[2].partition(" Wall time:")[0]
+    named = out.partition("Run it with: skillttrl ")[2].partition(" Wall time:")[0]
     assert code == 0 and named == "train mine/config.yaml --set 'phases=[vote_sft]' -o mine-vote_sft"
     code, out, _ = command(monkeypatch, capsys, *shlex.split(named))
     assert code == 0 and "SFT on the majority answers, seed 0" in out and "vote SFT: learn" in out

@@ -36,7 +36,7 @@ def test_a_step_has_different_tasks_and_an_epoch_repeats_none(count: int, extra:
 
 
 def test_more_prompts_than_tasks_are_refused_before_anything_is_trained(tiny_yaml: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are 6 tasks"):
+    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are only 6"):
         train.run(load_config(tiny_yaml, ["rl.prompts_per_step=7"]), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

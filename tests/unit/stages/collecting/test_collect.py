@@ -335,7 +335,7 @@ def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Pa
             run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
     with pytest.raises(ConfigError, match=r"--split names the split; remove env.kwargs.split=train"):
         run(DOORS, agent="random", kwargs={"split": "train"}, output=tmp_path / "out.jsonl")
-    with pytest.raises(EnvError, match="no expert for tests"):
+    with pytest.raises(EnvError, match="tests.doors:Doors-v0 has no expert"):
         run(DOORS, agent="expert", output=tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
 
@@ -370,7 +370,7 @@ def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
     lines = file.read_bytes().splitlines(keepends=True)
     for changed, words in [
         ([*lines, lines[0]], "more than the expected 6 lines"),
-        ([lines[1], lines[0]], "out.jsonl:1 is of the task 'test/1', but 'test/0' belongs there"),
+        ([lines[1], lines[0]], "out.jsonl:1 belongs to the task 'test/1' instead of 'test/0'"),
         ([lines[0], b'{"task": 3}\n'], "out.jsonl:2 is no trajectory"),
     ]:
         file.write_bytes(b"".join(changed))

@@ -179,7 +179,7 @@ def test_servers_are_asked_whether_they_are_well_and_how_long_they_read() -> Non
     with scripted_host(models(95)) as (address, _):
         found = named(diagnose(served_at(address)), "vllm server")
         assert (
-            found.status == "fail" and "the config asks for 96" in found.found and "--max-model-len 96" in found.advice
+            found.status == "fail" and "the config needs 96" in found.found and "--max-model-len 96" in found.advice
         )
     found = named(diagnose(served_at(address)), "vllm server")  # the host is gone
     assert found.status == "fail" and "refused" in found.found and "skillttrl serve" in found.advice

@@ -76,7 +76,7 @@ def test_what_was_not_possible_is_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "said"), [("success", "of 1 episodes 0 were won"), ("expert", "none records the expert's advice")]
+    ("label", "said"), [("success", "of 1 episodes 0 succeeded"), ("expert", "none records the expert's advice")]
 )
 def test_nothing_to_imitate_is_an_error_that_says_why(label: str, said: str) -> None:
     with pytest.raises(DataError, match=said):
