@@ -55,6 +55,7 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         "accuracy": 0.5,
         "interval": list(wilson_interval(3, 6)),
         **unscored,
+        "policy": "unclear",  # 5 of 6 against 3 of 6
     }
     assert (found["majority_ratio"], found["entropy"], found["majority"]) == (None, None, None), (
         "a door gives no answer"

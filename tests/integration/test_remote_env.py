@@ -256,7 +256,7 @@ def test_a_mistake_on_the_command_line_is_one_message(
         (["math", "--set", "rl.steps=3"], 2, "--set rl.steps=3 has no effect"),
         (["math", "--set", "env.kwargs.famly=add"], 3, "has no argument 'famly'"),
         (["nosuch"], 3, "Unknown environment 'nosuch'"),
-        (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is taken"),
+        (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is used"),
     ):
         monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "serve", *words])
         with pytest.raises(SystemExit) as caught:

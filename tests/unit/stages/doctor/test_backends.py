@@ -178,9 +178,7 @@ def test_servers_are_asked_whether_they_are_well_and_how_long_they_read() -> Non
         assert (found.status, found.found) == ("ok", "ready: policy, at most 96 tokens")
     with scripted_host(models(95)) as (address, _):
         found = named(diagnose(served_at(address)), "vllm server")
-        assert (
-            found.status == "fail" and "the config needs 96" in found.found and "--max-model-len 96" in found.advice
-        )
+        assert found.status == "fail" and "the config needs 96" in found.found and "--max-model-len 96" in found.advice
     found = named(diagnose(served_at(address)), "vllm server")  # the host is gone
     assert found.status == "fail" and "refused" in found.found and "skillttrl serve" in found.advice
     found = named(diagnose(config("rollout.backend=vllm", "vllm.mode=server")), "vllm server")
