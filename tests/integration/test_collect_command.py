@@ -150,7 +150,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     refused(collect(), 3, "has no expert", "SkillTTRL/ALFWorld-v0")
     refused(collect("--policy", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
     refused(collect("--policy", "random", "--types", "up,left"), 3, "no tasks of type 'up'", "left, right")
-    refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no meaning here")
+    refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no effect")
     refused(collect("--policy", "random", "--set", "env.kwargs.x=3"), 3, "has no argument 'x'. Known: ", "pause, worn.")
     refused(collect("--policy", "random", "--env-data", "/nowhere"), 3, "'data'")
     refused(collect("--policy", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
