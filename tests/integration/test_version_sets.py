@@ -178,7 +178,7 @@ def test_packages_of_another_version_than_locked_are_counted() -> None:
 
 
 def test_command_prints_the_file_of_a_set() -> None:
-    command = [sys.executable, "-m", "skill_ttrl.cli.main", "doctor", "lockfile"]
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "doctor", "--lockfile"]
     done = subprocess.run([*command, "gpu"], capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == lock_path("gpu")
     assert subprocess.run([*command, "core"], capture_output=True, text=True).returncode == 2
