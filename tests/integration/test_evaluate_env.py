@@ -54,12 +54,9 @@ def test_a_policy_is_measured_on_each_task_of_the_split_and_by_type(tmp_path: Pa
         "problems": 6,
         "accuracy": 0.5,
         "interval": list(wilson_interval(3, 6)),
-        **unscored,
-        "policy": "unclear",  # 5 of 6 against 3 of 6
+        **unscored | {"policy": "unclear"},
     }
-    assert (found["majority_ratio"], found["entropy"], found["majority"]) == (None, None, None), (
-        "a door gives no answer"
-    )
+    assert (found["majority_ratio"], found["entropy"], found["majority"]) == (None, None, None)  # a door has no answer
     shown = " ".join(again.out.split())
     assert "control: first │ 0.500 [0.188, 0.812]" in shown
     assert "agreement" not in shown and "maj@" not in shown and "entropy" not in shown

@@ -117,8 +117,7 @@ os.environ.pop("WEBSHOP_DATA", None)
 from skill_ttrl.cli.main import main
 sys.argv = {words!r}
 main()"""
-    shown = installed(site, statement, tmp_path)
-    assert "SkillTTRL/WebShop-v0: GER" in shown and "won, reward 1." in shown  # a product of the generated shop
+    assert "won, reward 1." in installed(site, statement, tmp_path)
 
 
 def test_metadata_names_the_command_and_the_license(site: Path) -> None:
