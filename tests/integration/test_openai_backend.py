@@ -245,7 +245,7 @@ def test_it_cannot_be_trained(tiny_yaml: Path, tmp_path: Path) -> None:
     with FaultyServer([]) as server:
         chosen = at(server, "rollout.backend=openai", "endpoints.policy.model=m")
         done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *chosen)
-    refused(done, 2, "cannot be trained", "skillttrl evaluate openai")
+    refused(done, 2, "rollout.backend=openai", "cannot be trained", "evaluate", "hf or vllm")
     assert not (tmp_path / "run").exists()
 
 
