@@ -125,7 +125,8 @@ def test_the_settings_of_a_foreign_bank_import_nothing_in_another_bank(
     tmp_path: Path, evil: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SkillBank(tmp_path / "bank", embedder="evil:E").close()
-    (sys.modules.pop("evil"), (tmp_path / "mark").unlink())  # the bank's own user imports it
+    del sys.modules["evil"]  # the bank's own user imported it
+    (tmp_path / "mark").unlink()
     become_another(monkeypatch, tmp_path)
     with pytest.raises(TrustError, match="evil"):
         SkillBank(None, BankSettings.of_folder(tmp_path / "bank")).search("anything")
