@@ -31,12 +31,6 @@ Port = Annotated[
     typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop`, else 3000."),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs a token.")]
-Workers = Annotated[
-    int,
-    typer.Option(
-        "--workers", min=1, max=256, help="Processes that run the environments. 1: threads of the server's process."
-    ),
-]
 SessionTimeout = Annotated[
     float, typer.Option("--session-timeout", min=0.1, help="Seconds without a request after which a session ends.")
 ]
@@ -49,12 +43,6 @@ TokenEnv = Annotated[
         help=f"Environment variable with the token that clients must send. Default: {DEFAULT_TOKEN_ENV}, if it is set.",
     ),
 ]
-AllowKwargs = Annotated[
-    bool,
-    typer.Option(
-        "--allow-kwargs", help="Let clients set any argument of the environment, such as paths of this machine."
-    ),
-]
 Overrides = Annotated[list[str] | None, set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
 
@@ -65,16 +53,14 @@ def serve(
     overrides: Overrides = None,
     port: Port = None,
     host: Host = "127.0.0.1",
-    workers: Workers = 1,
     session_timeout: SessionTimeout = 600.0,
     max_sessions: MaxSessions = 256,
     token_env: TokenEnv = None,
-    allow_kwargs: AllowKwargs = False,
     as_json: AsJson = False,
 ) -> None:
     """Serve an environment over HTTP, until Ctrl-C: other machines and processes play in it with `--set env.kwargs.url=http://HOST:PORT`.
 
-    Example: `skillttrl envs serve alfworld --env-data generated --workers 2`
+    Example: `skillttrl envs serve alfworld --env-data generated`
     """
     port = PORTS.get(env, OTHER_PORT) if port is None else port
     _serve_api(
@@ -84,8 +70,6 @@ def serve(
         (host, port),
         find_token(host, token_env),
         as_json,
-        allow_kwargs=allow_kwargs,
-        workers=workers,
         session_timeout=session_timeout,
         max_sessions=max_sessions,
     )

@@ -3,36 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
-import gymnasium
 import httpx
 
-from tests.doors import Doors
-
-GATED = f"{__name__}:Gated-v0"
 ROOT = Path(__file__).parents[1]
-
-
-class Gated(Doors):
-    """Doors whose action "hang" waits for the file that $GATE names."""
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        while action == "hang" and not os.path.exists(os.environ["GATE"]):
-            time.sleep(0.02)
-        return super().step(action)
-
-
-gymnasium.register("Gated-v0", entry_point=f"{__name__}:Gated")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ TASKS = [{"id": f"t{seed}", "env_id": "x", "seed": seed, "split": "train" if see
 GOOD: dict[str, Any] = {
     **{"protocol": 1, "version": "0", "env": "Evil-v0", "observation_space": "", "action_space": ""},
     **{"config_defaults": {}, "splits": ["train", "test"], "question_option": None, "expensive": False},
-    **{"max_steps": 3, "kwargs": {}, "takes_split": False, "takes_kwargs": True, "tasks": TASKS},
+    **{"max_steps": 3, "kwargs": {}, "takes_split": False, "tasks": TASKS},
 }
 START = {"session": "s", "observation": "A door.", "info": {"admissible_commands": ["left", "right"]}}
 STEP = {"observation": "Open.", "reward": 1.0, "terminated": True, "truncated": False, "info": {}}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from http.client import HTTPMessage
 from typing import Any
 
 from skill_ttrl.envs.http_client import HttpConnections
@@ -16,8 +15,12 @@ MAX_ANSWER_BYTES = 4 << 20
 """Longest answer that is read."""
 MAX_TASKS_BYTES = 32 << 20
 """Longest answer with the tasks of a split."""
-_LOST = (502, 504)
-"""Statuses of a proxy whose server is not there."""
+_LATER = {
+    502: "a proxy without its server",
+    503: "all sessions or connections are in use",
+    504: "a proxy without its server",
+}
+"""Statuses after which a request is repeated."""
 
 
 class SessionEnded(EnvError):
@@ -60,9 +63,8 @@ class EnvClient(HttpConnections):
         pause, requests = FIRST_PAUSE_S, 0
         while True:
             requests += 1
-            lost, after = "", 0.0
             try:
-                status, headers, text = self._once(method, path, content)
+                status, text = self._once(method, path, content)
             except ConnectionError as error:
                 lost = str(error)
             else:
@@ -70,26 +72,22 @@ class EnvClient(HttpConnections):
                     heard, pause = time.monotonic(), FIRST_PAUSE_S
                     if heard - began > self.answer_timeout:
                         raise EnvError(
-                            f"{self.url} was asked for {what}, and after {self.answer_timeout:g} s it still says that it is at it "
-                            "(env.kwargs.answer_timeout)."
+                            f"{self.url}: {what} is still running after {self.answer_timeout:g} s (env.kwargs.answer_timeout)."
                         )
                     time.sleep(min(0.001 * requests, 0.1))  # a server that waits before it says so costs nothing here
                     continue
-                if status == 503:
-                    lost, after = f"it is full: {_message(text)}", _seconds(headers.get("Retry-After"))
-                elif status in _LOST:
-                    lost = f"status {status}"
-                else:
+                if status not in _LATER:
                     return self._read(status, text, what)
+                lost = f"status {status}: {_LATER[status]}"
             if time.monotonic() - heard > self.retry_seconds:
                 raise EnvError(
-                    f"{self.url} was asked for {what} and gave no answer in {self.retry_seconds:g} s ({requests} requests): {lost}. Look "
-                    "whether `skillttrl envs serve` runs there and what it prints; then begin the episode again with reset."
+                    f"{self.url} gave no answer to {what} in {self.retry_seconds:g} s ({requests} requests): {lost}. Check that "
+                    "`skillttrl envs serve` runs there and what it prints; then restart the episode with reset."
                 )
-            time.sleep(max(pause, min(after, MAX_PAUSE_S)))
+            time.sleep(pause)
             pause = min(2 * pause, MAX_PAUSE_S)
 
-    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, HTTPMessage, bytes]:
+    def _once(self, method: str, path: str, content: bytes | None) -> tuple[int, bytes]:
         token = os.environ.get(self.token_env, "").strip()
         headers = {"Content-Type": "application/json"} if content is not None else {}
         if not token.isascii():
@@ -97,7 +95,8 @@ class EnvClient(HttpConnections):
         if token:
             headers["Authorization"] = f"Bearer {token}"
         limit = MAX_TASKS_BYTES if "?tasks=" in path else MAX_ANSWER_BYTES
-        return self.send(method, path, content, headers, limit)
+        status, _, answer = self.send(method, path, content, headers, limit)
+        return status, answer
 
     def _read(self, status: int, text: bytes, what: str) -> dict[str, Any]:
         try:
@@ -107,8 +106,8 @@ class EnvClient(HttpConnections):
             kind, message = str(found["error"]["type"]), str(found["error"]["message"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise EnvError(
-                f"{self.url} was asked for {what} and answered with status {status} and no JSON of this protocol: {text[:80]!r}. Is it the "
-                "server of `skillttrl envs serve ENV`?"
+                f"{self.url} answered {what} with status {status} and no JSON of this protocol: {text[:80]!r}. Is it a server of "
+                "`skillttrl envs serve ENV`?"
             ) from None
         if status == 422 and kind in ("EnvError", "SplitError"):
             raise {"EnvError": EnvError, "SplitError": SplitError}[kind](message)
@@ -116,9 +115,7 @@ class EnvClient(HttpConnections):
             raise EnvError(f"The environment at {self.url} raised {kind}: {message}")
         if status == 401:
             message += f" This client sends that of ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
-        raise (SessionEnded if status in (404, 410) else EnvError)(
-            f"{self.url} was asked for {what} and refused: {message}"
-        )
+        raise (SessionEnded if status in (404, 410) else EnvError)(f"{self.url} refused {what}: {message}")
 
 
 def _encode(body: dict[str, Any], what: str) -> bytes:
@@ -127,14 +124,3 @@ def _encode(body: dict[str, Any], what: str) -> bytes:
         return json.dumps(body, default=lambda value: value.item()).encode()
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
         raise EnvError(f"What is sent for {what} must be plain data that JSON can write: {error}.") from None
-
-
-def _message(text: bytes) -> str:
-    try:
-        return str(json.loads(text)["error"]["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return "too many connections"
-
-
-def _seconds(text: str | None) -> float:
-    return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from skill_ttrl.envs.arguments import RENDER_MODES, check_action, check_episode
 from skill_ttrl.envs.lookup import SHORT_NAMES
 from skill_ttrl.envs.remote.client import EnvClient, SessionEnded
-from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start, other_kwargs
+from skill_ttrl.envs.remote.protocol import PROTOCOL, TOKEN_ENV, Description, Outcome, Start
 from skill_ttrl.envs.text_env import TextEnv
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task, first_problem
@@ -40,7 +40,7 @@ class RemoteEnv(TextEnv):
         answer_timeout: seconds that a step or reset may take.
         retry_seconds: time for which a lost request is repeated.
         render_mode: `ansi`: `render()` gives the last action and observation as text.
-        kwargs: arguments of the environment: those that the server has too, or others where it allows them.
+        kwargs: arguments of the environment: those that the server has too.
 
     Raises:
         EnvError: there is no such server, or it serves another environment.
@@ -161,16 +161,19 @@ class RemoteEnv(TextEnv):
         wanted = None if env is None else SHORT_NAMES.get(env, env).rpartition(":")[2]
         if wanted is not None and wanted != found.env.rpartition(":")[2]:
             raise EnvError(f"{where} serves {found.env}, not {wanted}. Name its environment, or another server.")
-        if other := other_kwargs(self._kwargs, found):
-            raise EnvError(f"{where}: {other}")
+        given = self._kwargs.items()
+        if other := [name for name, value in given if name not in found.kwargs or found.kwargs[name] != value]:
+            raise EnvError(
+                f"{where} serves {found.env} with the arguments {found.kwargs}, which a client cannot change, found "
+                f"{', '.join(f'{name[:80]}={self._kwargs[name]!r:.80}' for name in other[:5])}. Set them where the server is started "
+                "(--env-data, --set env.kwargs.NAME=VALUE)."
+            )
         if not found.takes_split:
             self._split = None
 
     def _open(self, seed: int | None, options: dict[str, Any] | None) -> Start:
-        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split}
-        if self._kwargs:
-            body["kwargs"] = self._kwargs
-        found = self._client.ask("POST", "/v1/sessions", "a session", {**body, "wait": self._wait})
+        body = {"request": uuid.uuid4().hex, "seed": seed, "options": options, "split": self._split, "wait": self._wait}
+        found = self._client.ask("POST", "/v1/sessions", "a session", body)
         start = _read(Start, found, self._client.url)
         self._session, self._number = start.session, 0
         return start

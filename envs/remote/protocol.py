@@ -19,7 +19,6 @@ environment raised an error; 503: no session is free, see `Retry-After`. Errors 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -65,8 +64,6 @@ class NewSession(Request):
     options: dict[str, Any] | None = None
     split: str | None = Field(None, pattern=SPLIT_PATTERN)
     """Split with which the environment is made, if it takes one."""
-    kwargs: dict[str, Any] = {}
-    """Arguments of the environment: the server's own, or others where it allows them."""
 
 
 class ResetRequest(Request):
@@ -112,30 +109,13 @@ class Description(BaseModel):
     """Version of this package at the server."""
     env: str
     """Id by which the server makes it."""
-    observation_space: str
-    action_space: str
     config_defaults: dict[str, Any]
     splits: list[str]
-    question_option: str | None
     expensive: bool
     max_steps: int | None
     """Longest episode, if the environment states one."""
     kwargs: dict[str, Any]
     """Arguments that it is made with at the server."""
     takes_split: bool
-    takes_kwargs: bool
-    """True if clients may give other arguments."""
     tasks: list[dict[str, Any]] | None = None
     """Tasks of the split that was named; null: every seed is a task."""
-
-
-def other_kwargs(given: Mapping[str, Any], served: Description) -> str:
-    """Return the error for arguments of a client that the server does not allow; empty if it does. The server's own are allowed."""
-    other = [name for name, value in given.items() if name not in served.kwargs or served.kwargs[name] != value]
-    if served.takes_kwargs or not other:
-        return ""
-    return (
-        f"{served.env} is served with the arguments {served.kwargs}, which a client may not change, found "
-        f"{', '.join(f'{name[:80]}={given[name]!r:.80}' for name in other[:5])}. Set them where the server is started (--env-data, --set "
-        "env.kwargs.NAME=VALUE), or start it with --allow-kwargs."
-    )

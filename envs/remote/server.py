@@ -19,8 +19,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.envs.contract import close_env
 from skill_ttrl.envs.http_server import BadBody, BoundedHandler, BoundedServer, is_loopback
-from skill_ttrl.envs.lookup import check_arguments, env_defaults, env_question_option, make_env, split_argument
-from skill_ttrl.envs.remote.hosted import Answer, EnvWorkers, Lane, error_answer
+from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
 from skill_ttrl.envs.remote.protocol import (
     MAX_WAIT_S,
     PROTOCOL,
@@ -30,9 +29,8 @@ from skill_ttrl.envs.remote.protocol import (
     Request,
     ResetRequest,
     StepRequest,
-    other_kwargs,
 )
-from skill_ttrl.envs.remote.sessions import Refused, Sessions
+from skill_ttrl.envs.remote.sessions import Answer, Lane, Refused, Sessions, error_answer
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import first_problem, to_json
 
@@ -49,36 +47,25 @@ class Service:
     Args:
         name: see `resolve_env`.
         kwargs: arguments of every environment.
-        workers: processes that run the environments; 1: this one.
         session_timeout: seconds without a request after which a session ends.
         max_sessions: sessions at once.
-        allow_kwargs: let clients give further arguments of the environment.
 
     Raises:
         EnvError: there is no such environment, or it cannot be made.
     """
 
     def __init__(
-        self,
-        name: str,
-        kwargs: Mapping[str, Any],
-        *,
-        workers: int = 1,
-        session_timeout: float = 600.0,
-        max_sessions: int = 256,
-        allow_kwargs: bool = False,
+        self, name: str, kwargs: Mapping[str, Any], *, session_timeout: float = 600.0, max_sessions: int = 256
     ) -> None:
         self.name, self.kwargs = name, dict(kwargs)
-        self.description = _describe(name, self.kwargs, allow_kwargs)
-        self.workers = EnvWorkers(workers)
+        self.description = _describe(name, self.kwargs)
         self.sessions = Sessions(session_timeout, max_sessions)
         self._lock = threading.Lock()
         self._tasks: dict[str, Future[Answer]] = {}
 
     def close(self) -> None:
-        """End all sessions and workers."""
+        """End all sessions."""
         self.sessions.close()
-        self.workers.close()
 
     def answer(self, method: str, target: str, body: bytes) -> Answer:
         """Answer one request."""
@@ -99,24 +86,21 @@ class Service:
                 return 200, json.dumps({"ended": self.sessions.end(found[1], "its client has closed it.")})
             if found and method == "POST" and found[2] == "reset":
                 reset = _read(ResetRequest, body)
-                asked = self.sessions.ask(found[1], reset.step, "reset", reset.seed, reset.options)
+                asked = self.sessions.ask(found[1], reset.step, "reset", seed=reset.seed, options=reset.options)
                 return _wait(asked, reset.wait)
             if found and method == "POST" and found[2] == "step":
                 step = _read(StepRequest, body)
-                return _wait(self.sessions.ask(found[1], step.step, "step", step.action), step.wait)
+                return _wait(self.sessions.ask(found[1], step.step, "step", action=step.action), step.wait)
             raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
         except Refused as error:
             return error.answer
 
     def _open(self, asked: NewSession) -> Answer:
-        other = other_kwargs(asked.kwargs, self.description)
-        if other:
-            raise Refused(403, other)
         split = {} if asked.split is None else split_argument(self.name, asked.split)
         if asked.split is not None and not split:
             raise Refused(403, f"{self.name} is not made with a split.")
-        make = partial(self.workers.host, self.name, {**self.kwargs, **asked.kwargs, **split})
-        session, answer = self.sessions.open(asked.request, make, asked.seed, asked.options)
+        make = partial(make_env, self.name, **{**self.kwargs, **split})
+        session, answer = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
         status, text = _wait(answer, asked.wait)
         return status, f'{{"session": "{session.id}", {text[1:]}' if status == 200 else text
 
@@ -131,7 +115,7 @@ class Service:
             if asked is None or (asked.done() and asked.result()[0] != 200):  # an error may have passed
                 if asked is None and len(self._tasks) >= MAX_SPLITS:
                     raise Refused(403, f"At most {MAX_SPLITS} splits are listed.")
-                lane = Lane(lambda: None)
+                lane = Lane()
                 asked = self._tasks[split] = lane.submit(partial(self._list_tasks, split))
                 lane.end()
         return _wait(asked, MAX_WAIT_S / 2)
@@ -203,13 +187,9 @@ class _Handler(BoundedHandler):
             answer = Refused(error.status, str(error)).answer
         except (ConnectionError, TimeoutError):
             raise
-        except (
-            Exception
-        ) as error:  # a client gets an answer whatever happens; who started the server gets the traceback
+        except Exception as error:  # the client gets an answer, the server's terminal the traceback
             traceback.print_exc(file=sys.stderr)
-            answer = Refused(
-                500, f"The server made a mistake ({type(error).__name__}). Its terminal says which."
-            ).answer
+            answer = error_answer(500, f"The server failed ({type(error).__name__}); see its terminal.", "Refused")
         status, text = answer
         headers = {"Retry_After": "1"} if status == 503 else {}
         self.send_body(status, "application/json", text.encode("utf-8", "replace"), **headers)
@@ -217,7 +197,7 @@ class _Handler(BoundedHandler):
     do_POST = do_DELETE = do_GET
 
 
-def _describe(name: str, kwargs: Mapping[str, Any], allow_kwargs: bool) -> Description:
+def _describe(name: str, kwargs: Mapping[str, Any]) -> Description:
     check_arguments(name, kwargs)
     env = make_env(name, **kwargs)
     try:
@@ -229,16 +209,12 @@ def _describe(name: str, kwargs: Mapping[str, Any], allow_kwargs: bool) -> Descr
             protocol=PROTOCOL,
             version=version("skill-ttrl"),
             env=env.spec.id if env.spec is not None else name,
-            observation_space=repr(env.observation_space),
-            action_space=repr(env.action_space),
             config_defaults=dict(env_defaults(name)),
             splits=list(getattr(own, "splits", ())),
-            question_option=env_question_option(name),
             expensive=bool(getattr(own, "expensive", False)),
             max_steps=steps if isinstance(steps, int) else None,
             kwargs=json.loads(json.dumps(dict(kwargs), default=str)),
             takes_split=bool(split_argument(name, "")),
-            takes_kwargs=allow_kwargs,
         )
     finally:
         close_env(env)

@@ -1,21 +1,41 @@
-"""Sessions of a server: each has an environment and numbered requests, and ends by itself when nothing is asked of it."""
+"""Sessions of a server: each has an environment, a thread that calls it and numbered requests, and ends when it is idle for too long."""
 
 from __future__ import annotations
 
 import json
+import queue
 import secrets
+import sys
 import threading
 import time
+import traceback
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from skill_ttrl.envs.remote.hosted import Answer, Host, Lane, error_answer
+import gymnasium
+
+from skill_ttrl.envs.contract import close_env
+from skill_ttrl.errors import EnvError
+from skill_ttrl.signals import FAILURES
 
 MAX_REMEMBERED = 1000
 """Ended sessions whose reason is still known."""
+Answer = tuple[int, str]
+"""HTTP status and JSON text."""
+MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
+_RESULT = {
+    "reset": ("observation", "info"),
+    "step": ("observation", "reward", "terminated", "truncated", "info"),
+}
+
+
+def error_answer(status: int, error: BaseException | str, kind: str = "", **more: Any) -> Answer:
+    """The answer that states an error; errors of foreign code are named with their type."""
+    kind = kind or type(error).__name__
+    return status, json.dumps({"error": {"type": kind, "message": str(error)}, **more})
 
 
 class Refused(Exception):
@@ -29,37 +49,63 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str, **more: Any) -> None:
         super().__init__(message)
-        self.status, self.more = status, more
+        self.answer = error_answer(status, message, "Refused", **more)
 
-    @property
-    def answer(self) -> Answer:
-        """The answer that states it."""
-        return error_answer(self.status, str(self), "Refused", **self.more)
+
+class Lane:
+    """One thread that runs jobs in order. No executor: Python waits for its jobs at exit, and one of these may hang for ever."""
+
+    def __init__(self, ended: Callable[[], None] = lambda: None) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Answer], Callable[[], Answer]] | None] = queue.SimpleQueue()
+        self._ended = ended
+        threading.Thread(target=self._run, name="environment", daemon=True).start()
+
+    def submit(self, job: Callable[[], Answer]) -> Future[Answer]:
+        """Run a job after those before it."""
+        answer: Future[Answer] = Future()
+        self._jobs.put((answer, job))
+        return answer
+
+    def end(self) -> None:
+        """End the thread after the jobs before."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        try:
+            while (entry := self._jobs.get()) is not None:
+                answer, job = entry
+                try:
+                    answer.set_result(job())
+                except BaseException as error:  # a bug of the server: the client gets an answer all the same
+                    traceback.print_exc(file=sys.stderr)
+                    answer.set_result(error_answer(500, error))
+        finally:
+            self._ended()
 
 
 class Session:
     """An environment in use.
 
     Args:
-        make: makes the host, in the session's own thread.
+        make: makes the environment, in the session's own thread.
         ended: called when that thread has ended.
     """
 
-    def __init__(self, make: Callable[[], Host], ended: Callable[[], None]) -> None:
+    def __init__(self, make: MakeEnv, ended: Callable[[], None]) -> None:
         self.id = secrets.token_urlsafe(18)
         self.name = ""
         """Name that the client drew for the request that opened it."""
         self.used = time.monotonic()
         self._make = make
-        self._host: Host | None = None
+        self._env: gymnasium.Env[Any, Any] | None = None
         self._lane = Lane(ended)
         self._lock = threading.Lock()
         self._number = -1
-        self._request: tuple[str, tuple[Any, ...]] = ("", ())
+        self._request: tuple[str, dict[str, Any]] = ("", {})
         self._answer: Future[Answer] = Future()
         self._answer.set_result((200, ""))
 
-    def ask(self, number: int, method: str, *arguments: Any) -> Future[Answer]:
+    def ask(self, number: int, method: str, arguments: dict[str, Any]) -> Future[Answer]:
         """Carry out a request, or find the answer to it if it was the last one.
 
         Raises:
@@ -83,23 +129,25 @@ class Session:
             self._answer = self._lane.submit(partial(self._call, method, arguments))
             return self._answer
 
-    def is_idle(self, seconds: float) -> bool:
-        """True if nothing was asked for so long."""
-        return time.monotonic() - self.used > seconds
-
     def end(self) -> None:
         """Close the environment after the request that is running."""
         self._lane.submit(self._close)
         self._lane.end()
 
-    def _call(self, method: str, arguments: tuple[Any, ...]) -> Answer:
-        self._host = self._host or self._make()
-        answer: Answer = getattr(self._host, method)(*arguments)
-        return answer
+    def _call(self, method: str, arguments: dict[str, Any]) -> Answer:
+        try:
+            if self._env is None:
+                self._env = self._make()
+            found, names = getattr(self._env, method)(**arguments), _RESULT[method]
+            if not isinstance(found, tuple) or len(found) != len(names):
+                raise EnvError(f"The environment must return ({', '.join(names)}), found {type(found).__name__}.")
+            return 200, json.dumps(dict(zip(names, found, strict=True)), default=_plain)
+        except FAILURES as error:
+            return error_answer(422, error)
 
     def _close(self) -> Answer:
-        if self._host is not None:
-            self._host.close()
+        if self._env is not None:
+            close_env(self._env)
         return 200, ""
 
 
@@ -124,7 +172,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, name: str, make: Callable[[], Host], *arguments: Any) -> tuple[Session, Future[Answer]]:
+    def open(self, name: str, make: MakeEnv, **arguments: Any) -> tuple[Session, Future[Answer]]:
         """Open a session and reset its environment; a name that has opened one finds it.
 
         Raises:
@@ -141,11 +189,9 @@ class Sessions:
                 if name:
                     session.name = name
                     self._named[name] = session
-        answer = session.ask(0, "reset", *arguments)
-        answer.add_done_callback(partial(self._end_failed, session.id))
-        return session, answer
+        return session, self._ask(session, 0, "reset", arguments)
 
-    def ask(self, session_id: str, number: int, method: str, *arguments: Any) -> Future[Answer]:
+    def ask(self, session_id: str, number: int, method: str, **arguments: Any) -> Future[Answer]:
         """Carry out a request of a session; see `Session.ask`.
 
         Raises:
@@ -157,9 +203,7 @@ class Sessions:
             if reason is not None:
                 raise Refused(410, f"The session has ended: {reason}")
             raise Refused(404, "There is no such session: the server may have been started again.")
-        answer = session.ask(number, method, *arguments)
-        answer.add_done_callback(partial(self._end_failed, session_id))
-        return answer
+        return self._ask(session, number, method, arguments)
 
     def end(self, session_id: str, reason: str) -> bool:
         """End a session; False if there is none."""
@@ -180,6 +224,11 @@ class Sessions:
         for session_id in list(self._open):
             self.end(session_id, "the server is closed.")
 
+    def _ask(self, session: Session, number: int, method: str, arguments: dict[str, Any]) -> Future[Answer]:
+        answer = session.ask(number, method, arguments)
+        answer.add_done_callback(partial(self._end_failed, session.id))
+        return answer
+
     def _end_failed(self, session_id: str, answer: Future[Answer]) -> None:
         status, text = answer.result()
         if status >= 400:
@@ -189,9 +238,16 @@ class Sessions:
     def _end_idle(self) -> None:
         while not self._closed.wait(min(5.0, self.timeout / 4)):
             for session in list(self._open.values()):
-                if session.is_idle(self.timeout):
+                if time.monotonic() - session.used > self.timeout:
                     self.end(session.id, f"nothing was asked for {self.timeout:g} s (--session-timeout).")
 
     def _thread_ended(self) -> None:
         with self._lock:
             self._threads -= 1
+
+
+def _plain(value: Any) -> Any:
+    """Convert a number of NumPy for JSON."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise EnvError(f"The environment returned what JSON cannot write: {type(value).__name__}.")

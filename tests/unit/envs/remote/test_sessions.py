@@ -8,37 +8,37 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import gymnasium
 import pytest
 
-from skill_ttrl.envs.remote.hosted import Answer
 from skill_ttrl.envs.remote.sessions import Refused, Sessions
 
 
-class Counter:
-    """Host that counts what it is asked for; the action "hang" waits for `gate`, "fail" is answered with an error."""
+class Counter(gymnasium.Env[str, str]):
+    """Counts what it is asked for; the action "hang" waits for `gate`, "fail" raises."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
         self.threads: set[int] = set()
         self.gate = threading.Event()
 
-    def reset(self, seed: int | None, options: dict[str, Any] | None) -> Answer:
-        return self._answer(("reset", seed))
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        return self._note(("reset", seed)), {}
 
-    def step(self, action: str) -> Answer:
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         if action == "hang":
             self.gate.wait(30)
         if action == "fail":
-            return 422, json.dumps({"error": {"type": "RuntimeError", "message": "the door is stuck"}})
-        return self._answer(action)
+            raise RuntimeError("the door is stuck")
+        return self._note(action), 0.0, False, False, {}
 
     def close(self) -> None:
-        self._answer("close")
+        self._note("close")
 
-    def _answer(self, call: Any) -> Answer:
+    def _note(self, call: Any) -> str:
         self.threads.add(threading.get_ident())
         self.calls.append(call)
-        return 200, json.dumps({"call": call, "count": len(self.calls)})
+        return f"{call} is call {len(self.calls)}"
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def sessions() -> Iterator[Sessions]:
 
 def opened(sessions: Sessions, host: Counter, seed: int = 0) -> str:
     """Id of a new session whose environment is reset."""
-    session, start = sessions.open("", lambda: host, seed, None)
+    session, start = sessions.open("", lambda: host, seed=seed)
     assert start.result(30)[0] == 200
     return session.id
 
@@ -65,11 +65,11 @@ def until(true: Callable[[], bool]) -> None:
 def test_the_same_request_again_gets_the_stored_answer(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host, 7)
-    first = sessions.ask(session, 1, "step", "look").result(30)
-    assert sessions.ask(session, 1, "step", "look").result(30) == first
+    first = sessions.ask(session, 1, "step", action="look").result(30)
+    assert sessions.ask(session, 1, "step", action="look").result(30) == first
     assert host.calls == [("reset", 7), "look"]
-    assert sessions.ask(session, 2, "step", "look").result(30) != first  # the same action, but another request
-    assert sessions.ask(session, 3, "reset", 8, None).result(30)[0] == 200
+    assert sessions.ask(session, 2, "step", action="look").result(30) != first  # the same action, but another request
+    assert sessions.ask(session, 3, "reset", seed=8).result(30)[0] == 200
     assert host.calls == [("reset", 7), "look", "look", ("reset", 8)] and len(host.threads) == 1
 
 
@@ -77,9 +77,9 @@ def test_the_same_request_again_gets_the_stored_answer(sessions: Sessions) -> No
 def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, number: int, action: str) -> None:
     host = Counter()
     session = opened(sessions, host)
-    sessions.ask(session, 1, "step", "look").result(30)
+    sessions.ask(session, 1, "step", action="look").result(30)
     with pytest.raises(Refused, match="where 2 was expected") as refused:
-        sessions.ask(session, number, "step", action)
+        sessions.ask(session, number, "step", action=action)
     status, text = refused.value.answer
     assert status == 409 and json.loads(text)["expected"] == 2 and host.calls == [("reset", 0), "look"]
 
@@ -87,31 +87,31 @@ def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, n
 def test_a_request_that_is_repeated_while_it_runs_waits_for_the_same_answer(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host)
-    running = sessions.ask(session, 1, "step", "hang")
-    again = sessions.ask(session, 1, "step", "hang")
+    running = sessions.ask(session, 1, "step", action="hang")
+    again = sessions.ask(session, 1, "step", action="hang")
     with pytest.raises(Refused, match="still running"):
-        sessions.ask(session, 2, "step", "look")
+        sessions.ask(session, 2, "step", action="look")
     host.gate.set()
     assert running.result(30) == again.result(30) and host.calls == [("reset", 0), "hang"]
 
 
 def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions) -> None:
     host = Counter()
-    first, start = sessions.open("abc", lambda: host, 1, None)
-    second, again = sessions.open("abc", Counter, 1, None)
+    first, start = sessions.open("abc", lambda: host, seed=1)
+    second, again = sessions.open("abc", Counter, seed=1)
     assert first is second and start.result(30) == again.result(30) and host.calls == [("reset", 1)]
     with pytest.raises(Refused, match="another request"):
-        sessions.open("abc", Counter, 2, None)
+        sessions.open("abc", Counter, seed=2)
 
 
 def test_an_environment_that_fails_closes_its_session_and_the_message_stays(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host)
-    assert sessions.ask(session, 1, "step", "fail").result(30)[0] == 422
+    assert sessions.ask(session, 1, "step", action="fail").result(30)[0] == 422
     until(lambda: "close" in host.calls)
     with pytest.raises(Refused, match="raised RuntimeError: the door is stuck") as refused:
-        sessions.ask(session, 1, "step", "fail")
-    assert refused.value.status == 410 and len(sessions) == 0
+        sessions.ask(session, 1, "step", action="fail")
+    assert refused.value.answer[0] == 410 and len(sessions) == 0
 
 
 def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
@@ -121,31 +121,31 @@ def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
     number = 0
     while "close" not in hosts[0].calls:
         number += 1
-        assert number < 1000 and sessions.ask(used, number, "step", "look").result(30)[0] == 200
+        assert number < 1000 and sessions.ask(used, number, "step", action="look").result(30)[0] == 200
         time.sleep(0.02)
     with pytest.raises(Refused, match=r"nothing was asked for 0.6 s") as refused:
-        sessions.ask(idle, 1, "step", "look")
-    assert refused.value.status == 410
+        sessions.ask(idle, 1, "step", action="look")
+    assert refused.value.answer[0] == 410
     sessions.close()
 
 
 def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessions) -> None:
     hosts = [Counter() for _ in range(3)]
     made = [opened(sessions, host) for host in hosts]
-    sessions.ask(made[0], 1, "step", "hang")
+    sessions.ask(made[0], 1, "step", action="hang")
     assert sessions.end(made[0], "gone") and not sessions.end(made[0], "gone")
     with pytest.raises(Refused, match="All 3 sessions are in use") as refused:
-        sessions.open("", Counter, 0, None)
-    assert refused.value.status == 503
+        sessions.open("", Counter, seed=0)
+    assert refused.value.answer[0] == 503
     hosts[0].gate.set()
     until(lambda: "close" in hosts[0].calls and sessions._threads == 2)
-    assert sessions.open("", Counter, 0, None)[1].result(30)[0] == 200
+    assert sessions.open("", Counter, seed=0)[1].result(30)[0] == 200
 
 
 def test_a_session_that_never_was_is_not_found(sessions: Sessions) -> None:
     with pytest.raises(Refused, match="started again") as refused:
-        sessions.ask("nothing", 1, "step", "look")
-    assert refused.value.status == 404
+        sessions.ask("nothing", 1, "step", action="look")
+    assert refused.value.answer[0] == 404
 
 
 def test_slow_environments_hold_up_no_other() -> None:
@@ -153,9 +153,9 @@ def test_slow_environments_hold_up_no_other() -> None:
     sessions = Sessions(timeout=60.0, most=64)
     hosts = [Counter() for _ in range(64)]
     made = [opened(sessions, host) for host in hosts]
-    slow = [sessions.ask(each, 1, "step", "hang") for each in made[::8]]
+    slow = [sessions.ask(each, 1, "step", action="hang") for each in made[::8]]
     for number in range(1, 11):
-        answers = [sessions.ask(each, number, "step", "go") for at, each in enumerate(made) if at % 8]
+        answers = [sessions.ask(each, number, "step", action="go") for at, each in enumerate(made) if at % 8]
         assert all(answer.result(30)[0] == 200 for answer in answers)
     assert not any(answer.done() for answer in slow)
     for host in hosts:
