@@ -25,7 +25,7 @@ from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
-from skill_ttrl.stages.doctor.advice import explaining_memory
+from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.optimizing.bank_text import BankText, make_bank_text
 from skill_ttrl.stages.reports.baseline import baseline_lines

@@ -1,24 +1,37 @@
-"""Diagnose what this machine can run, without changing anything, and name a remedy for whatever will not work.
+"""Diagnose what this machine can run, without changing anything, with a fix for whatever will not work.
 
-Checks of the machine are in `machine`, those of a config's samplers in `backends`, the others here; what a run checks too is in `setup.checks`.
-Each is a function that gives a text or a `Check` and is called through `tried`; to add one, name it in `diagnose` or `check_machine`.
+`check_machine` looks at the installation and the devices. Of a config `diagnose` adds what `--dry-run` finds (`doctor.dry_run`) and
+the hosts that it names (`doctor.hosts`).
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from skill_ttrl.config import BUILTIN, SkillTTRLConfig, SourceConfig
-from skill_ttrl.errors import ModelError
-from skill_ttrl.llm.backends import COMMAND, backend_facts
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.cores import cores
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.stages.doctor import version_sets
-from skill_ttrl.stages.doctor.backends import chroma_checks, context_checks, endpoint_checks, memory_checks, vllm_checks
-from skill_ttrl.stages.doctor.machine import Check, Status, check_machine, installed_version, tried
+from skill_ttrl.stages.doctor.hosts import Check, host_checks, tried
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.doctor.memory import MemoryEstimate
+    from packaging.requirements import Requirement
 
+DISTRIBUTION = "skill-ttrl"
+INSTALL = "pip install -c constraints.txt -e . (or make quickstart)"
+TESTED_PYTHON = ((3, 11), (3, 12))
+SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "gymnasium", "datasets")
+LITTLE_DISK = 5e9
+"""Free bytes that are too few for the checkpoints of real models."""
 TIGHT = 0.9
 """Share of the available memory above which an estimate is called tight."""
 
@@ -30,8 +43,8 @@ class Diagnosis:
     checks: list[Check]
     memory_parts: dict[str, int] = field(default_factory=dict)
     """Bytes of each part (see `doctor.memory`); empty without a config."""
-    memory_phases: dict[str, int] = field(default_factory=dict)
-    """Peak of each phase in bytes; empty without a config."""
+    memory_peak: int = 0
+    """Bytes on one device; 0 without a config."""
 
     @property
     def failed(self) -> bool:
@@ -40,115 +53,21 @@ class Diagnosis:
 
 
 def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
-    """Look at this installation and machine, and at what `config` needs of it. Whatever is wrong is found, never raised."""
+    """Check this installation and machine, and what `config` needs of it. Problems are returned, never raised."""
     checks = check_machine()
     if config is None:
-        return Diagnosis([*checks, *_env(SkillTTRLConfig())])
-    checks += [
-        *_waits(config),
-        *_names(config),
-        *_data(config),
-        *_tracker(config),
-        *tried("skills", lambda: _skills(config)),
-        *tried("chroma server", lambda: chroma_checks(config)),
-        *tried("endpoints", lambda: endpoint_checks(config)),
-    ]
+        return Diagnosis(checks)
+    checks += tried("hosts", lambda: host_checks(config))
     if backend_facts(config).remote:
-        asks = "runs command.argv" if config.rollout.backend == COMMAND else "asks endpoints.policy"
-        found = f"none is loaded: rollout.backend={config.rollout.backend} {asks}"
+        from skill_ttrl.stages.setup.checks import wrong_names
+
+        checks += tried("config", lambda: [Check("config", "fail", str(error)) for error in wrong_names(config)])
+        found = f"rollout.backend={config.rollout.backend}: no weights are loaded, and none can be trained"
         return Diagnosis([*checks, Check("model", "ok", found)])
-    model_config, model = _read_model(config)
-    checks += [
-        model,
-        *tried("device", lambda: _device(config)),
-        *tried("ranks", lambda: _ranks_here(config)),
-        *vllm_checks(config, model_config),
-    ]
-    if model_config is None:
-        return Diagnosis(checks)
-    checks += tried("context", lambda: context_checks(config, model_config))
-    estimates: list[MemoryEstimate] = []
-    checks += tried("memory", lambda: _memory(config, model_config, estimates))
-    if not estimates:
-        return Diagnosis(checks)
-    return Diagnosis(checks, dict(estimates[0].parts), dict(estimates[0].phases))
-
-
-def _names(config: SkillTTRLConfig) -> list[Check]:
-    """Look up everything a config calls by name, as a run would."""
-    from skill_ttrl.stages.setup.checks import lookups
-
-    env = _env(config)
-    found = lookups(config, env=env[0].status == "ok")
-    return env + [check for name, look in found.items() for check in tried(name, look)]
-
-
-def _env(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.stages.setup.checks import check_env
-
-    return tried("environment", lambda: check_env(config))
-
-
-def _waits(config: SkillTTRLConfig) -> list[Check]:
-    if not config.requires:
-        return []
-    advice = "A run of it refuses to start. --set requires=null starts it all the same."
-    return [Check("recipe", "fail", f"{config.name} waits for {config.requires}", advice)]
-
-
-def _data(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.data.tasks import load_demonstrations, load_tasks
-
-    def tasks(source: SourceConfig, split: str) -> str:
-        loaded = load_tasks(source, split=split)
-        labelled = sum(task.ground_truth is not None for task in loaded)
-        return f"{source.path}: {len(loaded)} problems, {labelled} of them with a true answer"
-
-    checks: list[Check] = []
-    for name, source, split in (("train", config.data.train, "train"), ("eval", config.data.eval, "test")):
-        if source is not None:
-            checks += tried(f"data.{name}", lambda source=source, split=split: tasks(source, split))  # type: ignore[misc]
-    demos = config.sft.data
-    if demos is not None and config.imitates:
-        checks += tried("sft.data", lambda: f"{demos.path}: {len(load_demonstrations(demos))} demonstrations")
-    return checks
-
-
-def _tracker(config: SkillTTRLConfig) -> list[Check]:
-    tracker = config.run.report_to
-    if tracker == "none" or installed_version(tracker) is not None:
-        return []
-    command = f"pip install {tracker}" if tracker == "mlflow" else "pip install 'skill-ttrl[trackers]'"
-    return [Check("tracker", "fail", f"{tracker} is not installed", f"{command}, or --set run.report_to=none")]
-
-
-def _skills(config: SkillTTRLConfig) -> list[Check]:
-    from skill_ttrl.skills.retrieval.make import check_packages, make_embedder
-    from skill_ttrl.stages.setup.open_bank import check_start
-
-    skills = config.skills
-    if skills is None:
-        return []
-    began = skills.bank or "an empty bank"
-    checks = tried("skill bank", lambda: f"{began}: {check_start(skills)} skills")
-    if skills.embeds and skills.embedder != "openai":  # its address is looked at apart
-        model, revision = skills.embedder_model, skills.embedder_revision
-        checks += tried("embedder", lambda: make_embedder(skills.embedder, model, revision).name)
-    return checks + tried("skill packages", lambda: check_packages(skills))
-
-
-def _read_model(config: SkillTTRLConfig) -> tuple[Any | None, Check]:
-    """The model's config, and whether it can be read."""
-    found: list[Any] = []
-
-    def read() -> str:
-        from skill_ttrl.llm.models.model_config import load_model_config
-
-        found.append(load_model_config(config.model))
-        return f"{config.model.path}: {found[0].model_type}"
-
-    [check] = tried("model", read)
-    return (found[0] if found else None), check
+    memory: dict[str, int] = {}
+    checks += tried("device", lambda: _device(config))
+    checks += tried("config", lambda: _run_checks(config, memory))
+    return Diagnosis(checks, memory, memory.pop("peak", 0))
 
 
 def _device(config: SkillTTRLConfig) -> str:
@@ -158,62 +77,157 @@ def _device(config: SkillTTRLConfig) -> str:
     return f"{device}, {resolve_precision(config.runtime.precision, device)}"
 
 
-def _ranks_here(config: SkillTTRLConfig) -> str:
-    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, planned_ranks
+def _run_checks(config: SkillTTRLConfig, memory: dict[str, int]) -> list[Check]:
+    """What a dry run finds; its memory estimate is put into `memory`."""
+    from skill_ttrl.stages.doctor.dry_run import examine
+    from skill_ttrl.stages.doctor.memory import gigabytes
 
-    check_ranks(config)
-    check_gpus(config)
-    count = planned_ranks(config)
-    return "one process" if count == 1 else f"{count} processes (runtime.nproc)"
+    found = examine(config)
+    memory.update(found.memory, peak=found.peak)
+    sizes = [f"{gigabytes(found.peak)} at the peak, {gigabytes(found.available)} available"]
+    sizes += [f"{name} {gigabytes(size)}" for name, size in found.memory.items() if size]
+    tight = TIGHT * found.available < found.peak <= found.available
+    counts = ("?" if count is None else f"{count:,}" for count in (found.train_tasks, found.evaluated_tasks))
+    return [
+        Check("model", "ok", f"{found.model}: {found.parameters:,} parameters, {found.trainable:,} of them trainable"),
+        Check("tasks", "ok", "{} to train on, {} to evaluate on".format(*counts)),
+        Check("memory", "warn" if tight else "ok", "; ".join(sizes)),
+        *(Check("note", "warn", text) for text in found.notes),
+        *(Check("config", "fail", text) for text in found.obstacles),
+    ]
 
 
-def _memory(config: SkillTTRLConfig, model_config: Any, estimates: list[MemoryEstimate]) -> list[Check]:
-    """Estimate the memory here (appended to `estimates`), and on a GPU where this machine has none."""
-    from skill_ttrl.rl.device import device_memory, resolve_device
-    from skill_ttrl.stages.doctor.advice import gigabytes
-    from skill_ttrl.stages.doctor.memory import PLANNED_GPU_BYTES, estimate_memory
+def _python() -> Check:
+    found = f"{platform.python_version()} ({sys.executable})"
+    if sys.version_info[:2] in TESTED_PYTHON:
+        return Check("python", "ok", found)
+    return Check("python", "warn", found, "Tested on 3.11 and 3.12: use one of these if something fails.")
 
-    checks: list[Check] = []
+
+def _requirements(extra: str = "") -> list[Requirement]:
+    """Requirements of the installed distribution, or those that one extra adds."""
+    from packaging.requirements import Requirement
+
+    found = [Requirement(text) for text in importlib.metadata.requires(DISTRIBUTION) or []]
+    if not extra:
+        return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return [
+        each for each in found if each.marker and "extra" in str(each.marker) and each.marker.evaluate({"extra": extra})
+    ]
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed distribution; None where it is not."""
     try:
-        device = str(resolve_device(config.runtime.device))
-        estimate = estimate_memory(config, model_config)
-        estimates.append(estimate)
-        checks.append(_fits(config, estimate, device_memory(device)))
-        if estimate.device != "cpu" or config.model.path == BUILTIN:
-            return checks + memory_checks(estimate, "of the GPU" if estimate.device == "cuda" else "of this machine")
-        if version_sets.this_environment().engines:
-            checks += memory_checks(estimate, "of this machine")
-    except ModelError as error:
-        checks.append(Check("memory", "fail", "unknown for this machine", str(error)))
-    planned = estimate_memory(config, model_config, device="cuda", precision="bf16", total=PLANNED_GPU_BYTES)
-    found = f"{_parameters(planned)}; {gigabytes(planned.peak)} in bf16{_ranks(planned)}"
-    if planned.parts["engine"]:
-        found += f", {gigabytes(planned.parts['engine'])} of it the engine's share of a GPU of {gigabytes(PLANNED_GPU_BYTES)}"
-    checks.append(Check("memory on a GPU", "ok", found, "For planning: no GPU is here to hold it to."))
-    return checks
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
-def _parameters(estimate: MemoryEstimate) -> str:
-    return f"{estimate.parameters / 1e6:,.2f}M parameters, {estimate.trainable / 1e6:,.2f}M of them learn"
+def _packages() -> Check:
+    own = installed_version(DISTRIBUTION)
+    if own is None:
+        return Check("packages", "warn", f"{DISTRIBUTION} is not installed; this is a source tree", "pip install -e .")
+    wrong = []
+    for requirement in _requirements():
+        version = installed_version(requirement.name)
+        if version is None:
+            wrong.append(f"{requirement.name} is missing")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            wrong.append(f"{requirement.name} {version} is outside {requirement.specifier}")
+    if wrong:
+        engines = version_sets.this_environment().engines
+        command = version_sets.install_command(engines[0]) if engines else INSTALL
+        return Check("packages", "fail", "; ".join(wrong), command)
+    shown = ", ".join(f"{name} {installed_version(name)}" for name in SHOWN_PACKAGES)
+    return Check("packages", "ok", f"{DISTRIBUTION} {own}; {shown}")
 
 
-def _fits(config: SkillTTRLConfig, estimate: MemoryEstimate, available: int) -> Check:
-    from skill_ttrl.stages.doctor.advice import gigabytes, memory_advice
+def _versions() -> list[Check]:
+    """Which of the sets this is; one failed check for each thing that does not fit."""
+    found = version_sets.this_environment()
+    name = version_sets.which_set(found)
+    if name == "none":
+        return [Check("versions", "fail", each.problem, each.command) for each in version_sets.misfits(found)]
+    if name == "core":
+        advice = f"With vLLM, into an environment of its own: {version_sets.install_command('gpu')} (docs/models.md)"
+        return [Check("versions", "ok", "set core: no vLLM", advice)]
+    engine = version_sets.ENGINES[name]
+    return [Check("versions", "ok", f"set {name}: {engine} {found.versions[engine]}")]
 
-    phase = max(estimate.phases, key=lambda name: estimate.phases[name])
-    parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in estimate.parts.items() if size)
-    found = (
-        f"{gigabytes(estimate.on_device)} at most, in {phase} ({estimate.device}, {estimate.precision}{_ranks(estimate)}); "
-        f"{gigabytes(available)} available. {_parameters(estimate)}. Parts: {parts}"
+
+def _extras() -> Check:
+    if installed_version(DISTRIBUTION) is None:
+        return Check("extras", "ok", "unknown in a source tree")
+    names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
+    have = {name: all(installed_version(each.name) for each in _requirements(name)) for name in names}
+    there = ", ".join(name for name in names if have[name]) or "none"
+    absent = ", ".join(name for name in names if not have[name])
+    advice = "Needed only for what they name: pip install 'skill-ttrl[NAME]'" if absent else ""
+    return Check("extras", "ok", f"installed: {there}" + (f"; not installed: {absent}" if absent else ""), advice)
+
+
+def _gpu() -> Check:
+    version = installed_version("torch")
+    if version is None:
+        return Check("gpu", "fail", "torch is not installed", INSTALL)
+    from skill_ttrl.rl.device import gpus
+
+    usable = gpus()
+    if usable:
+        return Check("gpu", "ok", f"{'; '.join(usable)} (torch {version})")
+    present = _nvidia_smi()
+    if present:
+        advice = "Install a CUDA build of torch from the index that pytorch.org names, or update the driver."
+        return Check("gpu", "warn", f"{present} is there, but torch {version} cannot use it", advice)
+    return Check(
+        "gpu", "ok", f"none (torch {version}): the CPU is used", "Enough for quickstart; real models need one."
     )
-    if estimate.on_device <= TIGHT * available:
-        return Check("memory", "ok", found)
-    status: Status = "fail" if estimate.on_device > available else "warn"
-    return Check("memory", status, found, memory_advice(config, estimate, phase, available))
 
 
-def _ranks(estimate: MemoryEstimate) -> str:
-    """Words on the ranks that the figures are of; nothing for one."""
-    if estimate.ranks == 1:
+def _nvidia_smi() -> str:
+    """Names of the GPUs that the driver reports; empty where there is no driver."""
+    command = shutil.which("nvidia-smi")
+    if command is None:
         return ""
-    return f", {estimate.ranks} ranks with {estimate.parallel}{' together' if estimate.device == 'cpu' else ', each'}"
+    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return "; ".join(done.stdout.split("\n")).strip("; ")
+
+
+def _cpu() -> Check:
+    from skill_ttrl.rl.device import device_memory
+
+    return Check("cpu", "ok", f"{cores()} cores, {device_memory('cpu') / 1e9:.1f} GB of memory available")
+
+
+def _disk() -> Check:
+    place = (Path("runs") if Path("runs").is_dir() else Path.cwd()).resolve()
+    free = shutil.disk_usage(place).free
+    found = f"{free / 1e9:.1f} GB free at {place}"
+    try:
+        with tempfile.TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        advice = "Run from another folder, or name one: --output FOLDER."
+        return Check("disk", "fail", f"{place} is not writable ({error.strerror})", advice)
+    if free < LITTLE_DISK:
+        return Check("disk", "warn", found, "Checkpoints of real models take several GB: free some, or use --output.")
+    return Check("disk", "ok", found)
+
+
+def check_machine() -> list[Check]:
+    """Checks of the installation and the machine."""
+    looks: dict[str, Callable[[], Check | Sequence[Check]]] = {
+        "python": _python,
+        "packages": _packages,
+        "versions": _versions,
+        "extras": _extras,
+        "gpu": _gpu,
+        "cpu": _cpu,
+        "disk": _disk,
+    }
+    return [check for name, look in looks.items() for check in tried(name, look)]

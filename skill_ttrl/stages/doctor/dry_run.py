@@ -2,25 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from skill_ttrl.config import BUILTIN, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, ModelError, SkillTTRLError
+from skill_ttrl.config import SkillTTRLConfig, SourceConfig
+from skill_ttrl.data.episodes import names_of, read_episodes
+from skill_ttrl.data.tasks import load_demonstrations
+from skill_ttrl.envs import check_text_env, make_env, resolve_env
+from skill_ttrl.errors import ModelError, SkillTTRLError
+from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.model_config import load_model_config, published_config
-from skill_ttrl.rl.device import device_memory, gpus
-from skill_ttrl.stages.doctor.backends import context_checks
-from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_memory
-from skill_ttrl.stages.doctor.missing import missing_servers
-from skill_ttrl.stages.doctor.preflight import Preflight, look_before
-from skill_ttrl.stages.setup.checks import check_names
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.rl.device import resolve_device
+from skill_ttrl.stages.data_phases import episode_leaks
+from skill_ttrl.stages.doctor.hosts import failing_hosts
+from skill_ttrl.stages.doctor.memory import estimate_here, memory_advice
+from skill_ttrl.stages.inputs.demonstrate import answer_note
+from skill_ttrl.stages.inputs.leak import (
+    demonstration_leaks,
+    foreign_splits,
+    seen_prompts,
+    seen_tasks,
+    settle,
+    training_splits,
+)
+from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks, training_tasks
+from skill_ttrl.stages.setup.checks import (
+    check_cut_series,
+    check_enough,
+    check_length,
+    check_names,
+    check_states,
+    refusals,
+)
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
+from skill_ttrl.stages.setup.encode import imitated_files
 from skill_ttrl.stages.setup.ranks import TooManyRanksError
+from skill_ttrl.types import Task, derive_seed
 
-H100_BYTES = 80_000_000_000
-"""Memory of the GPU that a real model is estimated for where this machine has none."""
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +93,31 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> DryRun:
         ModelError: the model's config can be had nowhere.
         SkillTTRLError: nothing has a name that the config calls (`check_names`).
     """
+    return examine(config, asks_ranks=asks_ranks, hosts=True)
+
+
+def examine(config: SkillTTRLConfig, *, asks_ranks: bool = False, hosts: bool = False) -> DryRun:
+    """See `dry_run`; without `hosts` those that the config names are not asked."""
     check_names(config)
-    stated, notes, missing = config, list[str](), list[SkillTTRLError]()
+    found = look_before(config, asks_ranks=asks_ranks)
     with suppress(SkillTTRLError):  # such an environment is among the refusals
         config = with_defaults(config)
-    model_config = _model(config, notes, missing)
-    memory, available = _memory(config, model_config, notes)
-    found = look_before(stated, asks_ranks=asks_ranks)
-    peak = 0 if memory.device == "cpu" and _too_many(found) else memory.on_device
-    refusals = [
-        *found.refusals, *missing, *missing_servers(config), *_too_large(config, model_config, peak, available),
-    ]  # fmt: skip
+    model_config = _model(config, found)
+    memory, available, note = estimate_here(config, model_config)
+    found.notes[:0] = [note] if note else []
+    found.refusals += failing_hosts(config) if hosts else ()
+    found.attempt(check_length, config, model_config)
+    found.attempt(_check_engine, config, model_config)
+    # Ranks that were refused whatever their model is are not refused for their memory too.
+    several = memory.device == "cpu" and any(isinstance(each, TooManyRanksError) for each in found.refusals)
+    if memory.on_device > available and not several:
+        largest = max(memory.phases, key=lambda name: memory.phases[name])
+        found.refusals.append(
+            ModelError(
+                f"The run needs {memory.on_device / 1e9:.1f} GB at its peak ({largest}), and the device has {available / 1e9:.1f} GB. "
+                f"{memory_advice(config, memory, largest, available)}"
+            )
+        )
     return DryRun(
         config.name,
         config.model.path,
@@ -94,27 +130,24 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> DryRun:
         memory.on_device,
         available,
         memory.ranks,
-        [*notes, *found.notes, *(overruled(config) if "rl" in config.phases else ())],
-        [str(each).rstrip(".") for each in refusals],
-        refusals[0].exit_code if refusals else 0,
+        [*found.notes, *(overruled(config) if "rl" in config.phases else ())],
+        [str(each).rstrip(".") for each in found.refusals],
+        found.refusals[0].exit_code if found.refusals else 0,
     )
 
 
-def _too_large(config: SkillTTRLConfig, model_config: Any, peak: int, available: int) -> Iterator[SkillTTRLError]:
-    """Prompts that the model has no positions for, and `peak` bytes where the device has fewer."""
-    for check in context_checks(config, model_config):
-        if check.status == "fail":
-            yield ConfigError(f"{check.found}. {check.advice}")
-    if peak > available:
-        yield ModelError(
-            f"it needs {peak / 1e9:.1f} GB at its peak and the device has {available / 1e9:.1f} GB: take adapters (model.lora), "
-            "gradient checkpointing, a smaller micro-batch, several GPUs (--nproc, runtime.parallel=fsdp), or a smaller model"
-        )
+def _check_engine(config: SkillTTRLConfig, model_config: Any) -> None:
+    """Raise `ConfigError` where an engine in this process cannot run the model as the config asks."""
+    if not backend_facts(config).engine:
+        return
+    from skill_ttrl.llm.context import BackendSettings, ModelSource
+    from skill_ttrl.llm.vllm.checks import check_fits
 
+    def nothing() -> Any:
+        raise AssertionError("a dry run loads no model")
 
-def _too_many(found: Preflight) -> bool:
-    """True where the ranks were refused whatever their model is: its memory is no further reason then."""
-    return any(isinstance(each, TooManyRanksError) for each in found.refusals)
+    policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
+    check_fits(BackendSettings.of(config), policy, str(resolve_device(config.runtime.device)), model_config)
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhaseSize:
@@ -138,8 +171,8 @@ def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhaseSize:
     return PhaseSize(name)
 
 
-def _model(config: SkillTTRLConfig, notes: list[str], missing: list[SkillTTRLError]) -> Any:
-    """The transformers config of the model; the published one, with a line in both lists, where no file of it is reached.
+def _model(config: SkillTTRLConfig, found: Preflight) -> Any:
+    """The transformers config of the model; the published one, which is noted and refused, where no file of it is reached.
 
     Raises:
         ModelError: it can be had nowhere.
@@ -150,23 +183,125 @@ def _model(config: SkillTTRLConfig, notes: list[str], missing: list[SkillTTRLErr
         known = published_config(config.model.path)
         if known is None:
             raise
-        missing.append(
+        found.refusals.append(
             ModelError(
                 f"The model {config.model.path} is no folder here and not in the Hugging Face cache, and the hub was not reached. Allow the "
                 "network, or download the model and set model.path to its folder"
             )
         )
-        notes.append(f"the shape of {config.model.path} is the published one: its config.json was not reached")
+        found.notes.append(f"the shape of {config.model.path} is the published one: its config.json was not reached")
         return known
 
 
-def _memory(config: SkillTTRLConfig, model_config: Any, notes: list[str]) -> tuple[MemoryEstimate, int]:
-    """The estimate, and the bytes of the device; a real model is not estimated for a CPU that was not asked for."""
-    if gpus() and config.runtime.device != "cpu":
-        return estimate_memory(config, model_config), device_memory("cuda")
-    if config.runtime.device == "cpu" or config.model.path == BUILTIN:
-        return estimate_memory(config, model_config, device="cpu"), device_memory("cpu")
-    precision = "bf16" if config.runtime.precision == "auto" else None
-    notes.append(f"there is no GPU here: memory is estimated for one of {H100_BYTES / 1e9:.0f} GB")
-    estimate = estimate_memory(config, model_config, device="cuda", precision=precision, total=H100_BYTES)
-    return estimate, H100_BYTES
+@dataclass
+class Preflight:
+    """Findings about a config."""
+
+    refusals: list[SkillTTRLError] = field(default_factory=list)
+    """Why a run of it would not start; the first is what `train` says, as a rule."""
+    train: int | None = None
+    """Tasks to train on; None: not known, see `notes`."""
+    evaluated: int | None = None
+    """Tasks that are measured on."""
+    notes: list[str] = field(default_factory=list)
+    """Unknowns, each with its reason, and leaks that the run would report."""
+
+    def attempt(self, check: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Call a check; keep the error that it raises, once, and give None then."""
+        try:
+            return check(*args, **kwargs)
+        except SkillTTRLError as error:
+            if str(error) not in map(str, self.refusals):
+                self.refusals.append(error)
+            return None
+
+
+def look_before(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Preflight:
+    """Make the checks of a run that need neither its model nor anything that takes long or costs money.
+
+    `asks_ranks`: the command line says how many ranks (`check_gpus`).
+    """
+    found = Preflight(list(refusals(config, asks_ranks=asks_ranks)))
+    with suppress(SkillTTRLError):  # among the refusals: there are no tasks to look at
+        _look_at_tasks(with_defaults(config), found)
+    return found
+
+
+def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
+    held_out = config.data.eval is not None or config.data.train is None
+    train = evaluated = found.attempt(_tasks, config, config.data.train, found, training=True)
+    if held_out:
+        evaluated = found.attempt(_tasks, config, config.data.eval, found, training=False)
+    found.train, found.evaluated = (None if tasks is None else len(tasks) for tasks in (train, evaluated))
+    found.attempt(check_cut_series, config, [*(train or ()), *(evaluated or ())])
+    if train is not None:
+        found.attempt(_check_contract, config, train[0])
+        if "rl" in config.phases:
+            found.attempt(check_enough, config, train)
+    if evaluated is not None:
+        found.notes += [note for note in (other_family(config),) if note]
+        if held_out and train is not None:
+            found.notes += found.attempt(leaks, config, train, evaluated) or []
+        found.notes += found.attempt(_imitated, config, evaluated, transductive=not held_out) or []
+
+
+def _check_contract(config: SkillTTRLConfig, task: Task) -> None:
+    with closing(make_env(resolve_env(config.env.id), **config.env.kwargs)) as env:
+        check_text_env(env, task)
+        check_states(config, env, task)
+
+
+def _tasks(
+    config: SkillTTRLConfig, source: SourceConfig | None, found: Preflight, *, training: bool
+) -> list[Task] | None:
+    """The tasks as the run would take them; None where that takes long, which is noted."""
+    env_id = resolve_env(config.env.id)
+    split = config.env.train_split if training else evaluation_split(config)
+    if source is not None and source.path.startswith("hf:"):
+        found.notes.append(f"how many tasks {source.path} has is not known: a plan fetches nothing")
+        return None
+    try:
+        if training:
+            return training_tasks(config, env_id, source, AtOnce())
+        return source_tasks(config, env_id, source, split, config.env.eval_tasks, AtOnce())
+    except TakesLongError as slow:
+        if (config.env.train_tasks if training else config.env.eval_tasks) is None:
+            found.notes.append(
+                f"how many tasks {config.env.id} has in the split {split} is not known: {slow} first, as the run does once"
+            )
+        return None
+
+
+class TakesLongError(SkillTTRLError):
+    """Tasks could only be counted after work that takes long."""
+
+
+class AtOnce(SilentProgress):
+    """Leaves where work begins that takes long."""
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """See `Progress.start`."""
+        raise TakesLongError(f"{total:,} {unit}s would have to be read or made")
+
+
+def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: bool) -> list[str]:
+    """Lines the run would report on demonstrations of tasks that it is measured on."""
+    data, notes = config.sft.data, list[str]()
+    if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
+        notes += episode_leaks(config, config.demonstrations.trajectories)
+    if not config.imitates:
+        return notes
+    if data is not None:
+        if data.path.startswith("hf:"):
+            return notes
+        shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
+        notes += [note] if (note := answer_note(config, shown)) else []
+        seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"
+    elif "collect" in config.phases:  # its episodes are of training tasks
+        return notes
+    else:
+        files = imitated_files(config)
+        what = f"demonstrations.trajectories ({names_of(files)})"
+        notes += settle(config, foreign_splits(read_episodes(files), training_splits(config), what))
+        seen = seen_tasks(episode.task for episode in read_episodes(files))
+    return notes + demonstration_leaks(config, evaluated, seen, what, transductive=transductive)

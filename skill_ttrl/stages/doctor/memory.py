@@ -1,18 +1,23 @@
-"""Peak memory of a run, part by part, from its config and the shape of its model. Sizes are bytes.
+"""Peak memory of a run, part by part, from its config and the shape of its model, and what to change where it does not fit.
 
-The formulas of learner and sampler are `rl.memory`'s; here stands which of them a config calls for.
+Sizes are bytes. The formulas of learner and sampler are in `rl.memory`; this module chooses those that a config needs. With `ddp`
+each rank holds all weights and computes its share of the rows. With `fsdp` weights, gradients, optimizer and reference are sharded,
+and each rank gathers what it computes with: a layer at a time, or everything to sample with.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import RLConfig, SFTConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.config import BUILTIN, RLConfig, SFTConfig, SkillTTRLConfig
+from skill_ttrl.errors import ConfigError, ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
 from skill_ttrl.rl.forward.probe import refuse_config
 from skill_ttrl.rl.memory import (
@@ -24,14 +29,17 @@ from skill_ttrl.rl.memory import (
     sampling_bytes,
     weight_bytes,
 )
+from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.parallel.strategy import Strategy, strategy
-from skill_ttrl.stages.doctor.spread import offloaded_bytes, spread
+from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, planned_ranks
 
 CUDA_CONTEXT_BYTES = 800_000_000
 """GPU memory of a CUDA context, its kernels and its libraries' workspaces."""
-PLANNED_GPU_BYTES = 24_000_000_000
-"""Size of the GPU that is planned for where this machine has none."""
+H100_BYTES = 80_000_000_000
+"""Memory of the GPU that a real model is estimated for where this machine has none."""
+SHARDED = ("weights", "gradients", "optimizer", "reference", "critic")
+"""Parts that `fsdp` shards, and that `runtime.param_offload` moves to the CPU's memory."""
 ENGINE_BYTES = 450_000_000
 """Memory that a vLLM engine adds to a CPU process, apart from its weights and its cache (measured with a toy model: 2.0 GB in all, with a
 cache of 1 GiB, where the process without an engine took 0.5)."""
@@ -61,14 +69,10 @@ class MemoryEstimate:
     `sft_activations` (activations, logits and heap of the cold start)."""
     phases: Mapping[str, int]
     """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimizer's state is offloaded."""
-    engine_rows: float = 0.0
-    """Sequences of the longest length whose keys and values fit into the engine's share; 0 without an engine."""
     ranks: int = 1
     """Processes that train together; all figures are of the fullest, rank 0."""
     parallel: Strategy = "alone"
     """How they hold the policy."""
-    offloaded: int = 0
-    """Bytes that each rank on a GPU has in the machine's own memory (`runtime.param_offload`, `runtime.optimizer_offload`)."""
 
     @property
     def peak(self) -> int:
@@ -88,7 +92,6 @@ def estimate_memory(
     device: str | None = None,
     precision: str | None = None,
     total: int | None = None,
-    shape: DecoderShape | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory of training and sampling with this config.
 
@@ -101,7 +104,7 @@ def estimate_memory(
     - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
     - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
       own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
-    - gathered, gathered_to_sample: see `spread`; several ranks, of which each holds a share of what is above.
+    - gathered, gathered_to_sample: see `_per_rank`; several ranks, of which each holds a share of what is above.
     - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
       the learner computes too, unless `vllm.enable_sleep_mode`. On a CPU, where sleeping changes nothing, its weights and
       `vllm.cpu_kv_cache_gb`.
@@ -111,15 +114,14 @@ def estimate_memory(
         model_config: The model's transformers config (`llm.model_config`).
         device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
         precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
-        total: bytes of the GPU; None: this machine's, or `PLANNED_GPU_BYTES` where it has none.
-        shape: sizes of the model where they have been read; None: they are read from `model_config`.
+        total: bytes of the GPU; None: this machine's, or `H100_BYTES` where it has none.
 
     Raises:
         ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
     """
     kind = device or resolve_device(config.runtime.device).type
     precision = precision or _precision(config, kind)
-    shape = shape or read_shape(model_config, config.model.lora)
+    shape = read_shape(model_config, config.model.lora)
     how = ComputeSettings(
         compute=FP32 if precision == "fp32" else 2,
         adapters=config.model.lora is not None,
@@ -130,15 +132,57 @@ def estimate_memory(
     )
     ranks = planned_ranks(config)
     parallel = _parallel(config, ranks, on_gpu=not how.on_cpu)
-    engine, engine_rows = _engine(config, shape, how, total)
-    parts = _parts(config, shape, how, ranks, engine)
-    offloaded = 0 if how.on_cpu else offloaded_bytes(parts, config.runtime, ranks, parallel)
-    samples_here = backend_facts(config).is_learner
-    parts = spread(parts, shape, how, config.runtime, ranks, parallel, samples_here=samples_here)
+    parts = _parts(config, shape, how, ranks, _engine(config, shape, how, total))
+    parts = _per_rank(config, parts, shape, how, ranks, parallel)
     phases = _phases(config, shape, how, parts)
-    return MemoryEstimate(
-        kind, precision, shape.parameters, shape.trainable, parts, phases, engine_rows, ranks, parallel, offloaded
-    )
+    return MemoryEstimate(kind, precision, shape.parameters, shape.trainable, parts, phases, ranks, parallel)
+
+
+def estimate_here(config: SkillTTRLConfig, model_config: Any) -> tuple[MemoryEstimate, int, str]:
+    """The estimate, the bytes of its device, and a note where that is no device of this machine.
+
+    A real model is not estimated for a CPU that was not asked for.
+
+    Raises:
+        ModelError: see `estimate_memory`.
+    """
+    if gpus() and config.runtime.device != "cpu":
+        return estimate_memory(config, model_config), device_memory("cuda"), ""
+    if config.runtime.device == "cpu" or config.model.path == BUILTIN:
+        return estimate_memory(config, model_config, device="cpu"), device_memory("cpu"), ""
+    precision = "bf16" if config.runtime.precision == "auto" else None
+    estimate = estimate_memory(config, model_config, device="cuda", precision=precision, total=H100_BYTES)
+    return estimate, H100_BYTES, f"there is no GPU here: memory is estimated for one of {H100_BYTES / 1e9:.0f} GB"
+
+
+def _per_rank(
+    config: SkillTTRLConfig,
+    parts: Mapping[str, int],
+    shape: DecoderShape,
+    how: ComputeSettings,
+    ranks: int,
+    parallel: Strategy,
+) -> dict[str, int]:
+    """Parts of one rank; `gathered` is of weights while gradients are computed, `gathered_to_sample` while it samples, and
+    `optimizer_in_step` the optimizer's state while it takes a step, where that is elsewhere at other times.
+
+    Gathered while gradients are computed: what is in no layer (embedding, head), two layers, of which one is fetched ahead, and a
+    layer's gradient, computed and summed up in float32.
+    """
+    found, runtime = dict(parts), config.runtime
+    if parallel == "fsdp":
+        layer = shape.matrices // shape.layers
+        outside = shape.parameters - shape.adapters - shape.matrices
+        found |= {name: -(-parts[name] // ranks) for name in SHARDED}
+        found["casts"] = 0  # weights are gathered as the forward pass takes them
+        found["gathered"] = (outside + 2 * layer) * how.compute + layer * (how.compute + FP32)
+        is_learner = backend_facts(config).is_learner
+        found["gathered_to_sample"] = shape.parameters * how.compute if is_learner else found["gathered"]
+        if runtime.param_offload and not how.on_cpu:
+            found |= dict.fromkeys(SHARDED, 0)
+    if runtime.optimizer_offload and not how.on_cpu and found["optimizer"]:
+        found |= {"optimizer": 0, "optimizer_in_step": found["optimizer"]}
+    return found
 
 
 def _parts(
@@ -235,8 +279,8 @@ def _backward(
     else:
         groups = section.mini_batch_size or section.prompts_per_step
         turns = config.agent.max_turns
-        most = groups * config.rollout.n_samples_per_prompt * items_of_episode(config)
-        sampled = min(sampled * turns // items_of_episode(config), prompt + answer)
+        most = groups * config.rollout.n_samples_per_prompt * _items_of_episode(config)
+        sampled = min(sampled * turns // _items_of_episode(config), prompt + answer)
         limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
         shares = how.packed and config.agent.max_turns == 1
     if limit is not None:
@@ -268,23 +312,13 @@ def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings,
     longest = rollouts * (prompt + answer) * how.on_cpu
     return sampling | {
         "episodes": longest * config.agent.max_turns * EPISODE_TOKEN_BYTES,
-        "batch": longest * items_of_episode(config) * BATCH_TOKEN_BYTES,
+        "batch": longest * _items_of_episode(config) * BATCH_TOKEN_BYTES,
     }
 
 
-def items_of_episode(config: SkillTTRLConfig) -> int:
+def _items_of_episode(config: SkillTTRLConfig) -> int:
     """Sequences that the learner makes of an episode: one, or one for each turn."""
     return 1 if config.agent.context_mode == "episode" else config.agent.max_turns
-
-
-def update_thirds(rl: RLConfig) -> int:
-    """Work of an update, in thirds of a forward and backward pass over its tokens.
-
-    A KL term has every token read by the reference too, which is a third of a training pass; entropies are read by the policy itself. A
-    critic reads twice, or learns.
-    """
-    critic = 0 if rl.critic is None else 2 if rl.critic.model is None else 4
-    return 3 + (rl.kl_coef > 0) + (rl.top_entropy_quantile < 1) + critic
 
 
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
@@ -296,41 +330,15 @@ def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
     return prompt, answer
 
 
-def _engine(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, total: int | None) -> tuple[int, float]:
-    """(bytes, longest sequences whose keys and values fit) of a vLLM engine in this process; (0, 0) without one."""
+def _engine(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, total: int | None) -> int:
+    """Bytes of a vLLM engine in this process; 0 without one."""
     if not backend_facts(config).engine:
-        return 0, 0.0
-    number = {"auto": how.compute, "float32": FP32}.get(config.vllm.dtype, 2)
+        return 0
     if how.on_cpu:
-        cache = config.vllm.cpu_kv_cache_gb * 1024**3
-        return (shape.parameters - shape.adapters) * number + cache + ENGINE_BYTES, cache / sequence_bytes(
-            config, shape, number
-        )
-    if total is None:
-        total = device_memory("cuda") if gpus() else PLANNED_GPU_BYTES
-    share, _, rows = engine_on_gpu(config, shape, number, total)
-    return share, rows
-
-
-def engine_on_gpu(config: SkillTTRLConfig, shape: DecoderShape, number: int, total: int) -> tuple[int, int, float]:
-    """(bytes in all, bytes of weights, longest sequences whose keys and values fit) of a vLLM engine on each of its GPUs.
-
-    Args:
-        config: The whole config; `vllm.tensor_parallel_size` GPUs share weights and cache.
-        shape: The model.
-        number: Bytes of a number.
-        total: Bytes of the GPU.
-    """
-    width = config.vllm.tensor_parallel_size
-    share = int(config.vllm.gpu_memory_utilization * total)
-    weights = (shape.parameters - shape.adapters) * number // width
-    return share, weights, max(0, share - weights - ASLEEP_BYTES) * width / sequence_bytes(config, shape, number)
-
-
-def sequence_bytes(config: SkillTTRLConfig, shape: DecoderShape, number: int) -> int:
-    """Bytes of keys and values of the longest sequence."""
-    longest = config.vllm.max_model_len or sum(longest_turn(config))
-    return 2 * shape.key_value * shape.layers * longest * number
+        number = {"auto": how.compute, "float32": FP32}.get(config.vllm.dtype, 2)
+        return (shape.parameters - shape.adapters) * number + config.vllm.cpu_kv_cache_gb * 1024**3 + ENGINE_BYTES
+    total = total or (device_memory("cuda") if gpus() else H100_BYTES)
+    return int(config.vllm.gpu_memory_utilization * total)
 
 
 def _precision(config: SkillTTRLConfig, kind: str) -> str:
@@ -338,3 +346,86 @@ def _precision(config: SkillTTRLConfig, kind: str) -> str:
     if kind == "cuda" and not gpus():  # planning for a GPU that is elsewhere
         return "bf16" if name == "auto" else name
     return resolve_precision(name, resolve_device(kind))
+
+
+def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
+    """The setting to change first where `phase` does not fit into `available` bytes."""
+    parts = estimate.parts
+    fixed = sum(parts[name] for name in ("weights", "gradients", "optimizer", "sampler", "reference", "runtime"))
+    if parts["sampler"] and fixed - parts["sampler"] <= available < fixed:
+        return "The copy of the model that samples does not fit: --set rl.max_staleness=0."
+    if fixed > available:
+        if config.model.lora is None:
+            return (
+                "Weights, gradients and optimizer alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
+                "(runtime.parallel=fsdp and --nproc), or take a smaller model."
+            )
+        return "The weights alone do not fit. Take a smaller model."
+    if parts["engine"] and estimate.device == "cuda":
+        if phase == "sample":
+            return "Leave the learner more: a lower vllm.gpu_memory_utilization."
+        if not config.vllm.enable_sleep_mode:
+            return "Let the engine give its memory back while the learner computes: --set vllm.enable_sleep_mode=true."
+    if phase == "sample" and not parts["engine"]:
+        fewer = max(1, config.rollout.max_batch_size // 2)
+        return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
+    if phase == "step":
+        return "The optimizer's state does not fit: spread it over more GPUs (runtime.parallel=fsdp and --nproc)."
+    if not config.model.gradient_checkpointing:
+        return "Recompute activations: --set model.gradient_checkpointing=true."
+    if phase != "sft" and config.rl.micro_batch_tokens is not None:
+        fewer = max(1, config.rl.micro_batch_tokens // 2)
+        return f"Take fewer tokens at once: --set rl.micro_batch_tokens={fewer}; the result stays the same."
+    section = "sft" if phase == "sft" else "rl"
+    return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
+
+
+def gigabytes(size: int) -> str:
+    """A size in GB or MB."""
+    return f"{size / 1e9:.1f} GB" if size >= 1e8 else f"{size / 1e6:.0f} MB"
+
+
+@contextmanager
+def explaining_memory(config: SkillTTRLConfig, run: Path) -> Iterator[None]:
+    """Turn an allocation that failed, here or on another rank, into an error that names the setting to change.
+
+    Args:
+        config: The run's.
+        run: Its folder.
+
+    Raises:
+        ModelError: in its place, with the estimate of the phase it happened in.
+    """
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, RankError):
+            phase, where = error.out_of_memory, f" on rank {error.rank}"
+        else:
+            phase, where = out_of_memory(error), ""
+        if phase is None:
+            raise
+        first_line = str(error).strip().partition("\n")[0]
+        raise ModelError(
+            f"Out of memory{where} ({NAMES[phase]}): {first_line.rstrip('.')}. {_estimated(config, phase)} "
+            f"{what_is_saved(run)}"
+        ) from error
+
+
+NAMES = {"sample": "sampling", "update": "update", "sft": "cold start"}
+
+
+def _estimated(config: SkillTTRLConfig, phase: str) -> str:
+    """The estimate of this phase, its largest parts, and what to change."""
+    try:
+        estimate = estimate_memory(config, load_model_config(config.model))
+    except SkillTTRLError as error:
+        return f"There is no estimate of what it takes: {error}"
+    available = device_memory(str(resolve_device(config.runtime.device)))
+    largest = sorted(estimate.parts.items(), key=lambda part: -part[1])[:4]
+    parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in largest)
+    size = estimate.phases.get(phase, estimate.peak)
+    return (
+        f"By the estimate it takes {gigabytes(size)} at most (largest parts of a run: {parts}). "
+        f"{memory_advice(config, estimate, phase, available)}"
+    )

