@@ -34,9 +34,15 @@ from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
-from skill_ttrl.stages.setup.check_ahead import uncorrected_staleness
-from skill_ttrl.stages.setup.check_scripted_agents import check_dagger_backend
-from skill_ttrl.stages.setup.checks import check_enough, check_names, check_ready, learning_phases, refusals
+from skill_ttrl.stages.setup.checks import (
+    check_dagger_backend,
+    check_enough,
+    check_names,
+    check_ready,
+    learning_phases,
+    refusals,
+    uncorrected_staleness,
+)
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.on_cluster import on_cluster

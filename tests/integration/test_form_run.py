@@ -22,7 +22,7 @@ from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate
 from skill_ttrl.stages.inputs.whole_episodes import demonstrate_episodes
-from skill_ttrl.stages.setup.check_form import check_form
+from skill_ttrl.stages.setup.checks import check_form
 from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl

@@ -2,7 +2,7 @@
 
 To add a name that a config calls, add its lookup to `lookups`; to add a rule on a combination of settings, write a function that
 raises `SkillTTRLError` and name it in `RULES`. Rules that need tasks or a backend are called where those are made:
-`check_cut_series`, `check_states`, `check_enough`, `check_constrained` (its own file). Rules on values alone are validators of the config
+`check_cut_series`, `check_states`, `check_enough`, `check_constrained`, `check_grows`. Rules on values alone are validators of the config
 (`skill_ttrl.config.schema`). What needs torch is imported where it is looked up: `doctor` reports on each name where torch is
 broken.
 """
@@ -20,13 +20,16 @@ import gymnasium
 
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
+from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
 from skill_ttrl.config import BUILTIN, InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
+from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import BACKENDS, backend_facts, check_trainable, is_remote
+from skill_ttrl.llm.context import runs_ahead
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.stop_rules import find_rule
@@ -36,25 +39,22 @@ from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
+from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
-from skill_ttrl.stages.setup.check_ahead import check_ahead
-from skill_ttrl.stages.setup.check_form import check_form
-from skill_ttrl.stages.setup.check_memory import check_memory
-from skill_ttrl.stages.setup.check_scale import check_scale
-from skill_ttrl.stages.setup.check_scripted_agents import check_collected, check_dagger
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults, with_defaults
-from skill_ttrl.stages.setup.groups import check_groups
 from skill_ttrl.stages.setup.open_bank import check_start
-from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
+from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks, planned_ranks
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.stages.training.votes import check_vote
-from skill_ttrl.types import Task
+from skill_ttrl.types import Message, Task
 from skill_ttrl.voting import shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward
 
 Lookup = Callable[[], str]
 """Looks a name up: raises `SkillTTRLError` where nothing has it, else describes it."""
+ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
+"""Phases of training that roll out."""
 DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
 """Phases that change no weights."""
 
@@ -175,6 +175,236 @@ def check_engine(config: SkillTTRLConfig) -> None:
         from skill_ttrl.llm.vllm.checks import runs_on_cpu
 
         runs_on_cpu()
+
+
+def check_groups(config: SkillTTRLConfig) -> None:
+    """Check that a vote has more than one voter, and that the algorithm can learn from groups of the trained size.
+
+    Raises:
+        ConfigError: each sample would win its own vote, or every advantage would be 0.
+    """
+    rollout, rl = config.rollout, config.rl
+    if not {"rl", "vote_sft"} & {*config.phases}:
+        return
+    if rollout.n_votes_per_prompt == 1 and "majority" in (rl.reward, *rl.extra_rewards):
+        raise ConfigError(
+            "The reward majority needs several votes, but rollout.n_votes_per_prompt is 1, and a single vote always agrees with "
+            "itself. Raise it (TTRL: 64), or set another rl.reward."
+        )
+    if "rl" in config.phases and rollout.n_samples_per_prompt == 1 and not _learns_from_one(config):
+        raise ConfigError(
+            f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so every "
+            "advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
+        )
+
+
+def _learns_from_one(config: SkillTTRLConfig) -> bool:
+    """Tell whether a group of one sample has an advantage, asking the algorithm where that follows from the rewards alone."""
+    from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
+
+    algorithm = build_algorithm(config.rl.algorithm)
+    return not isinstance(algorithm, GroupRelative) or bool(algorithm.estimate([1.0, 0.0], [0, 1]).any())
+
+
+def check_memory(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where episodes are to be sequences of tokens and the backend knows texts alone."""
+    if config.agent.context_mode == "episode" and backend_facts(config).remote:
+        raise ConfigError(
+            f"agent.context_mode=episode needs a backend that takes tokens; rollout.backend={config.rollout.backend} takes texts. "
+            "Use hf or vllm, or set agent.context_mode=conversation."
+        )
+
+
+def check_grows(config: SkillTTRLConfig, backend: Backend) -> None:
+    """Raise `ConfigError` where episodes are to be sequences of tokens, and the backend or its chat template cannot continue them."""
+    if config.agent.context_mode != "episode":
+        return
+    check_memory(config)
+    if not hasattr(backend, "encode_next") or backend.encode_next(Message("user", "next")) is None:
+        raise ConfigError(
+            "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "
+            f"rollout.backend={config.rollout.backend} has none. Add it, or set agent.context_mode=conversation."
+        )
+
+
+def check_form(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where actions have a form of their own, and another setting is about the environment's texts of them."""
+    agent = config.agent
+    form = find_observations(agent.observations)
+    if form is None or form.actions is None:
+        return
+    others = {
+        "agent.actions=numbered": agent.actions == "numbered",
+        "agent.action_order=words": agent.action_order == "words",
+        f"agent.hidden_verbs={agent.hidden_verbs}": bool(agent.hidden_verbs),
+        "agent.action_parser=skillrl": agent.action_parser == "skillrl",
+        "demonstrations.rationale=next_subgoal": config.demonstrations.rationale == "next_subgoal",
+    }
+    found = [name for name, asked in others.items() if asked]
+    if found:
+        raise ConfigError(
+            f"agent.observations={agent.observations} has its own form of actions, which {' and '.join(found)} would change. Leave "
+            f"{'it' if len(found) == 1 else 'them'} out."
+        )
+
+
+def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
+    """Raise `ConfigError` where actions are to be constrained and the backend cannot, or cannot report what the learner has to know."""
+    agent, name = config.agent, f"rollout.backend={config.rollout.backend}"
+    if agent.structured_by == "actions":
+        if not getattr(backend, "weighs_choices", False):
+            raise ConfigError(
+                f"agent.structured_by=actions needs a backend that scores whole actions; {name} cannot. Use hf, or set "
+                "agent.structured_by=tokens."
+            )
+        if trains and "rl" in config.phases:
+            raise ConfigError(
+                "agent.structured_by=actions works without RL only: the learner scores tokens, not whole actions. Train with "
+                "agent.structured_by=tokens, and evaluate with --set agent.structured_by=actions."
+            )
+    if not agent.structured_actions:
+        return
+    _check_structured("agent.structured_actions", config, backend)
+    facts = backend_facts(config)
+    if trains and not (facts.is_learner or facts.is_copy):
+        raise ConfigError(
+            f"agent.structured_actions with {name} works for evaluation only: the backend does not report which tokens were "
+            "allowed, so the learner cannot score them. Train with rollout.backend=hf, or with agent.structured_actions=false."
+        )
+
+
+def check_dagger_backend(config: SkillTTRLConfig, backend: Backend) -> None:
+    """Raise `ConfigError` where the policy is to be constrained in the phase dagger, and its backend cannot."""
+    if config.dagger.structured_actions:
+        _check_structured("dagger.structured_actions", config, backend)
+
+
+def _check_structured(key: str, config: SkillTTRLConfig, backend: Backend) -> None:
+    if not backend.supports_structured_outputs:
+        raise ConfigError(
+            f"{key} needs a backend that can restrict a completion to given texts; rollout.backend={config.rollout.backend} "
+            f"cannot. Use hf or vllm, or set {key}=false."
+        )
+
+
+def check_collected(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` or `EnvError` where the phase collect cannot play the tasks that the run trains on."""
+    if "collect" in config.phases:
+        training_selection(config)
+
+
+def check_dagger(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where no expert can advise in the phase dagger."""
+    if "dagger" not in config.phases:
+        return
+    expert = find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
+    if expert is None:
+        raise ConfigError(
+            f"The phase dagger asks an expert in every state, but collect.agent={config.collect.agent} is a policy. Name a scripted "
+            "agent, such as expert."
+        )
+    check_adviser(expert)
+
+
+def check_ahead(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where rollouts are to run ahead, and the sampler or another setting cannot; all reasons are in the message."""
+    if not runs_ahead(config):
+        return
+    facts, backend, skills = backend_facts(config), config.rollout.backend, config.skills
+    problems = {
+        "vllm.mode=colocate shares the learner's process, so sampling and learning cannot overlap. Use servers (vllm.mode=server, "
+        "docs/models.md) or rollout.backend=hf": facts.engine,
+        f"rollout.backend={backend} samples with the learner's own weights (is_learner), which change while rollouts run ahead. Use hf, "
+        "which keeps a copy, or vLLM servers": facts.is_learner,
+        "vllm.enable_sleep_mode stops servers while the learner computes. Set it to false": backend == "vllm"
+        and config.vllm.enable_sleep_mode,
+        f"rollout.kv_cache_on_update=keep works only with hf, not with rollout.backend={backend}. Set it to drop": backend
+        != "hf"
+        and config.rollout.kv_cache_on_update == "keep",
+        f"rollouts cannot run ahead of {planned_ranks(config)} ranks, only of one process. Set runtime.nproc=1": planned_ranks(
+            config
+        )
+        > 1,
+        "rl.dynamic_sampling needs the rewards of earlier steps, which are not known yet. Set it to null": config.rl.dynamic_sampling
+        is not None,
+        "skills.gate needs the sampler, which is busy with later steps. Set it to null": skills is not None
+        and skills.gate is not None,
+        "skills.versions_per_group reads bank versions when rollouts start. Set it to 1": skills is not None
+        and skills.versions_per_group > 1,
+    }
+    found = [problem for problem, applies in problems.items() if applies]
+    if found:
+        ahead = f"rl.max_staleness={config.rl.max_staleness}"
+        raise ConfigError("\n".join(f"{ahead}: {problem}, or set rl.max_staleness=0." for problem in found))
+
+
+def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
+    """Return the warning of a run that takes the log-probs of older weights for those of the present ones; None where it does not."""
+    settings = config.rl.rollout_correction
+    if not runs_ahead(config) or settings.type != "none" or settings.reject is not None or not settings.rescore:
+        return None
+    return (
+        f"rl.max_staleness={config.rl.max_staleness} with rl.rollout_correction.type=none treats the log-probs of older weights "
+        "as the learner's: nothing corrects the difference, and no effective sample size is logged. Set "
+        "rl.rollout_correction.type=auto."
+    )
+
+
+def rolls_out_on_workers(config: SkillTTRLConfig) -> bool:
+    """True if a phase of training rolls out, so that workers can."""
+    return any(phase in config.phases for phase in ROLLING)
+
+
+def shares_rollouts(config: SkillTTRLConfig) -> bool:
+    """True if workers sample the rollouts of training, and not only hold its environments."""
+    return config.scale.training == "rollouts" or (config.scale.training == AUTO and config.rollout.backend == "hf")
+
+
+def check_scale(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where a run names a cluster that no phase of it would use, or could not use."""
+    if config.scale.engine == LOCAL:
+        return
+    if "collect" not in config.phases and not rolls_out_on_workers(config):
+        raise ConfigError(
+            f"scale.engine={config.scale.engine} distributes the phases collect, {', '.join(ROLLING)}, and the commands collect, "
+            f"evaluate and vote, but phases is {config.phases}. Leave it out. For several GPUs here: --nproc."
+        )
+    # False where nobody is asked, None where a policy is.
+    asks_agent = "collect" in config.phases and find_scripted_agent(config.collect.agent, resolve_env(config.env.id))
+    if asks_agent is None or (rolls_out_on_workers(config) and shares_rollouts(config)):
+        check_shared_policy(config)
+    if rolls_out_on_workers(config) and shares_rollouts(config):
+        _check_shared_rollouts(config)
+
+
+def _check_shared_rollouts(config: SkillTTRLConfig) -> None:
+    rollout = config.rollout
+    if rollout.backend != "hf":
+        raise ConfigError(
+            f"scale.training=rollouts samples with hf on the workers, but rollout.backend is {rollout.backend}. Set "
+            "scale.training=environments, so that this process samples and workers hold the environments. vLLM has its own servers "
+            "(vllm.servers)."
+        )
+    count = config.rl.prompts_per_step
+    if rollout.prompts_per_batch is None or (
+        1 < count <= rollout.prompts_per_batch and {"rl", "vote_sft"} & {*config.phases}
+    ):
+        raise ConfigError(
+            f"scale.engine={config.scale.engine} gives each worker one batch of prompts, but with "
+            f"rollout.prompts_per_batch={rollout.prompts_per_batch or 'null'} all {count} prompts of a step are one batch. Lower "
+            f"it, for example to {max(1, count // 8)} (it changes which samples a seed gives), or set scale.training=environments."
+        )
+
+
+def check_shared_policy(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where workers on other machines would send requests that no ledger here records and no budget bounds."""
+    remote = backend_facts(config).remote
+    if remote or (config.skills is not None and config.skills.embedder == OPENAI):
+        what = f"rollout.backend={config.rollout.backend}" if remote else f"skills.embedder={OPENAI}"
+        raise ConfigError(
+            f"scale.engine={config.scale.engine} distributes policies that workers load. {what} calls a remote model, whose cost "
+            "one process must count: leave out scale.engine."
+        )
 
 
 RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (

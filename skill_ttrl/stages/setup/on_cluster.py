@@ -15,7 +15,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.hosted_env import HostedEnv
 from skill_ttrl.scale.run import open_hosts
 from skill_ttrl.stages.setup.build import make_envs
-from skill_ttrl.stages.setup.check_scale import rolls_out_on_workers, shares_rollouts
+from skill_ttrl.stages.setup.checks import rolls_out_on_workers, shares_rollouts
 from skill_ttrl.stages.setup.rollout_workers import rolling_out_on_workers
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter

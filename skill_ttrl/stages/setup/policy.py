@@ -29,10 +29,14 @@ from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.inputs.vocabulary import prompt_texts
-from skill_ttrl.stages.setup.check_constrained import check_constrained
-from skill_ttrl.stages.setup.check_form import check_form
-from skill_ttrl.stages.setup.check_memory import check_grows
-from skill_ttrl.stages.setup.checks import check_ready, context_parts, refuse_length
+from skill_ttrl.stages.setup.checks import (
+    check_constrained,
+    check_form,
+    check_grows,
+    check_ready,
+    context_parts,
+    refuse_length,
+)
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.training.components import check_document
 from skill_ttrl.types import Skill, derive_seed

@@ -18,7 +18,7 @@ from skill_ttrl.scale.run import open_pool
 from skill_ttrl.stages.collecting.chunks import Chunk
 from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
-from skill_ttrl.stages.setup.check_scale import check_shared_policy
+from skill_ttrl.stages.setup.checks import check_shared_policy
 from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config
 from skill_ttrl.stages.targets.resolve import EvalTarget
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutWorker, ignore

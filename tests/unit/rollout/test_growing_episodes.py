@@ -24,7 +24,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.setup.check_memory import check_grows, check_memory
+from skill_ttrl.stages.setup.checks import check_grows, check_memory
 from skill_ttrl.types import Message, Skill, Step, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 

@@ -14,7 +14,7 @@ from skill_ttrl.scale.cluster import connected
 from skill_ttrl.scale.crew import cause_of, places
 from skill_ttrl.scale.preflight import NodeFacts, problems
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
-from skill_ttrl.stages.setup.check_scale import check_scale, check_shared_policy
+from skill_ttrl.stages.setup.checks import check_scale, check_shared_policy
 from skill_ttrl.stages.train import check_runnable
 from skill_ttrl.trust import powers
 

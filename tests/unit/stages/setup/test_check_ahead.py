@@ -9,7 +9,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hf import HFBackend
-from skill_ttrl.stages.setup.check_ahead import check_ahead, uncorrected_staleness
+from skill_ttrl.stages.setup.checks import check_ahead, uncorrected_staleness
 
 
 class Shares(HFBackend):

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 from skill_ttrl.cli.main import app
 from skill_ttrl.config import InvalidConfigError, load_config
 from skill_ttrl.errors import ConfigError, EnvError
-from skill_ttrl.stages.setup.check_constrained import check_constrained
-from skill_ttrl.stages.setup.checks import check_episodes, check_names, with_wrong_names, wrong_names
+from skill_ttrl.stages.setup.checks import check_constrained, check_episodes, check_names, with_wrong_names, wrong_names
 from skill_ttrl.stages.train import run
 from tests.scripted_backend import ScriptedBackend
 
