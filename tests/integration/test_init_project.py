@@ -35,18 +35,12 @@ def test_the_example_is_what_init_writes(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(path.name for path in written)
 
 
-def test_what_is_written_passes_its_own_test(tmp_path: Path) -> None:
-    init_project("number_game", tmp_path / "new" / "folder")
+@pytest.mark.parametrize(("turns", "passed"), [(False, "3 passed"), (True, "4 passed")])
+def test_what_is_written_passes_its_own_test(turns: bool, passed: str, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_number_game.py")
-    assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
-
-
-def test_an_environment_of_several_turns_passes_its_own_test(tmp_path: Path) -> None:
-    written = init_project("key_game", tmp_path, turns=True)
-    assert [path.name for path in written] == ["key_game.py", "key_game.yaml", "test_key_game.py"]
-    done = run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_key_game.py")
-    assert done.returncode == 0 and "4 passed" in done.stdout, done.stdout + done.stderr
+    init_project("key_game", folder, turns=turns)
+    done = run(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", "test_key_game.py")
+    assert done.returncode == 0 and passed in done.stdout, done.stdout + done.stderr
 
 
 def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
@@ -67,20 +61,11 @@ def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
         "train", "lock_game.yaml", "-o", "run", "--json", *(word for each in few for word in ("--set", each))
     )
     assert done.code == 0, done
+    with pytest.raises(SplitError, match="train"):
+        env_tasks("lock_game:LockGame-v0", {}, "nope")
     assert done.json["steps"] == {"sft": 1, "rl": 1} and set(done.json["controls_after"]) == {"random", "first"}
     collected = (tmp_path / "run" / "collected.jsonl").read_text().splitlines()
     assert len(collected) == 8 and all(json.loads(line)["steps"][-1]["terminated"] for line in collected)
-
-
-@pytest.mark.parametrize("turns", [False, True])
-def test_an_unknown_split_is_refused_with_the_known_ones(
-    turns: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name = f"split_game_{turns}".lower()
-    init_project(name, tmp_path, turns=turns)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(SplitError, match=r"has no split 'nope', only .*train"):
-        env_tasks(f"{name}:SplitGame{turns}-v0", {}, "nope")
 
 
 def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -> None:
@@ -137,24 +122,17 @@ def test_what_is_written_for_several_turns_learns_from_the_reward(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "name", ["../escape", "a/b", "my-env", "1st", "", "class", "ümlaut", "__main__", "task", "any"]
+    "name", ["../escape", "my-env", "1st", "", "class", "ümlaut", "__main__", "task", "any", "json", "skill_ttrl"]
 )
-def test_a_name_that_is_no_module_name(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot name a new environment"):
+def test_a_name_that_is_no_module_name_or_hides_a_module(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError):
         init_project(name, tmp_path / "inside")
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("name", ["json", "datasets", "skill_ttrl"])
-def test_a_name_that_would_hide_a_module(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="is the name of an existing module"):
-        init_project(name, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
     (tmp_path / "my_env.yaml").write_text("mine")
-    with pytest.raises(RunFolderError, match=r"already has my_env\.yaml\. .*--force"):
+    with pytest.raises(RunFolderError, match="--force"):
         init_project("my_env", tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["my_env.yaml"]
     assert (tmp_path / "my_env.yaml").read_text() == "mine"

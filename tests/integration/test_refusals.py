@@ -1,24 +1,20 @@
-"""What a run's learner cannot do is refused with the reason, before a folder is made or anything is sampled."""
+"""What a run cannot do is refused by `train` and by `--dry-run` alike: with the same exit code, the key or file named, and nothing written."""
 
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
-from skill_ttrl.config import load_config
-from skill_ttrl.errors import SkillTTRLError
-from skill_ttrl.stages import train
-from skill_ttrl.stages.doctor.preflight import look_before
+from tests.integration.test_cli_commands import skillttrl
 
-BACKEND = """
-class Silent:
-    trainable = True
-    log_probs = False
+OWN = """
+from skill_ttrl.llm.hf import HFBackend
+
+
+class Shares(HFBackend):
+    pass
 
 
 def make(context):
@@ -27,188 +23,201 @@ def make(context):
 
 make.log_probs = False
 """
+STEP = ["phases=[rl]"]
+SKILLS = "skills={embedder: hash, index: memory}"
+SERVER = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=['http://127.0.0.1:1']"]
+AHEAD = [*STEP, "rl.max_staleness=1"]
+EVERYTHING = ["phases=[collect, distill, sft, rl]", "evolve={}"]
+WEBSHOP = ["phases=[sft, rl]", "env.id=webshop", "data.train=null", "data.eval=null"]
 
-SENSELESS = [
-    ("GiGPO without episodes", ["rl.algorithm=gigpo"], "compares steps of episodes, but agent.max_turns is 1"),
-    ("GraphGPO without episodes", ["rl.algorithm=graphgpo"], "compares steps of episodes, but agent.max_turns is 1"),
+SENSELESS: list[tuple[list[str], int, str]] = [
+    ([*STEP, "rl.algorithm=gigpo"], 2, "agent.max_turns"),
+    ([*STEP, "rl.algorithm=graphgpo"], 2, "agent.max_turns"),
+    ([*STEP, "rl.algorithm=graphgpo", "agent.max_turns=2"], 2, "exact state"),
+    ([*STEP, "rollout.n_votes_per_prompt=1", "rollout.n_samples_per_prompt=1"], 2, "rollout.n_votes_per_prompt"),
     (
-        "GraphGPO without states",
-        ["rl.algorithm=graphgpo", "agent.max_turns=2"],
-        "compares steps from the same exact state, but math does not report its state",
+        [*STEP, "rl.algorithm=maxrl", "rl.reward=label", "rollout.n_samples_per_prompt=1"],
+        2,
+        "rollout.n_samples_per_prompt",
     ),
+    ([*STEP, "rl.algorithm=gae"], 2, "needs a critic"),
+    ([*STEP, "rl.critic={}"], 2, "rl.critic"),
     (
-        "a single vote",
-        ["rollout.n_votes_per_prompt=1", "rollout.n_samples_per_prompt=1"],
-        "a single vote always agrees with itself",
+        [*STEP, "rollout.backend=own_refusals:make", "rl.rollout_correction.type=token_mask"],
+        2,
+        "gives no log-probs",
     ),
-    (
-        "a group of one that has nothing to be compared with",
-        ["rl.algorithm=maxrl", "rl.reward=label", "rollout.n_samples_per_prompt=1"],
-        "every advantage would be 0",
-    ),
-    ("GAE without a critic", ["rl.algorithm=gae"], "rl.algorithm=gae needs a critic, and there is none"),
-    ("a critic that nothing asks", ["rl.critic={}"], "rl.critic is set, but rl.algorithm=grpo asks no critic"),
-    (
-        "a correction without sampler log-probs",
-        ["rollout.backend=own_refusals:make", "rl.rollout_correction.type=token_mask"],
-        "gives no log-probs, so neither the policy ratio nor a correction",
-    ),
-    ("a backend that cannot follow", ["rollout.backend=openai"], "cannot be trained"),
-    ("FSDP with one process", ["runtime.parallel=fsdp"], "runtime.parallel is fsdp, but there is one process"),
-    (
-        "offload without shards",
-        ["runtime.param_offload=true", "runtime.parallel=ddp"],
-        "param_offload needs parallel=fsdp",
-    ),
-    ("votes without a vote", ["rl.algorithm=gmae", "rl.reward=label"], "learns from votes, but rl.reward is 'label'"),
-    (
-        "rewards beside those of the votes",
-        ["rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"],
-        "makes its rewards of the votes alone",
-    ),
-    (
-        "a mask without a weight in its bounds",
-        ["rl.rollout_correction={type: token_mask, threshold: 0.5}"],
-        "no weight would be within the bounds",
-    ),
-    ("several rewards of one", ["rl.algorithm=gdpo"], "normalises several rewards"),
-    (
-        "both halves of GRPO-NSR without a weight",
-        ["rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"],
-        "both 0, so nothing would be learned",
-    ),
-    (
-        "a critic that warms up to the end",
-        ["rl.algorithm=gae", "rl.critic={warmup_steps: 2}", "rl.steps=2"],
-        "only the critic would learn, and the policy never",
-    ),
-    (
-        "mini-batches of more prompts than a step has",
-        ["rl.mini_batch_size=4", "rl.prompts_per_step=3"],
-        "but a step has rl.prompts_per_step=3 prompts",
-    ),
-    (
-        "a negative reward over the mean reward",
-        ["rl.algorithm=maxrl", "rl.extra_rewards={format: -0.5}"],
-        "rl.extra_rewards.format=-0.5 makes rewards below 0 possible",
-    ),
-    (
-        "a threshold that no reward is above",
-        ["rl.algorithm={type: psr, threshold: 1}"],
-        "rl.reward=majority gives from 0 to 1: no sample would be correct",
-    ),
-    (
-        "whitening of equal advantages",
-        ["rl.algorithm=nsr", "rl.whiten_advantages=true"],
-        "have the same advantage: nothing would be left",
-    ),
-    (
-        "a name that is none",
-        ["rl.algorithm={type: null}"],
-        "rl.algorithm: its type is a name",
-    ),
-    (
-        "bonuses that raise wrong samples",
-        ["rl.algorithm=w_reinforce", "rl.extra_rewards={format: 0.7, random: 0.7}"],
-        "add up to 1.4, so a wrong sample could earn more than 1",
-    ),
-    ("a penalty that nothing draws", ["rl.invalid_action_penalty_coef=0.1"], "no action is ever found invalid"),
+    ([*STEP, "rollout.backend=openai"], 2, "cannot be trained"),
+    ([*STEP, "runtime.parallel=fsdp"], 2, "runtime.parallel"),
+    ([*STEP, "runtime.param_offload=true", "runtime.parallel=ddp"], 2, "param_offload"),
+    ([*STEP, "rl.algorithm=gmae", "rl.reward=label"], 2, "rl.reward"),
+    ([*STEP, "rl.algorithm=scrl", "rl.extra_rewards={format: 0.5}"], 2, "votes alone"),
+    ([*STEP, "rl.rollout_correction={type: token_mask, threshold: 0.5}"], 2, "threshold"),
+    ([*STEP, "rl.algorithm=gdpo"], 2, "several rewards"),
+    ([*STEP, "rl.algorithm={type: grpo_nsr, positive_weight: 0, negative_weight: 0}"], 2, "both 0"),
+    ([*STEP, "rl.algorithm=gae", "rl.critic={warmup_steps: 2}", "rl.steps=2"], 2, "critic"),
+    ([*STEP, "rl.mini_batch_size=4", "rl.prompts_per_step=3"], 2, "rl.prompts_per_step"),
+    ([*STEP, "rl.algorithm=maxrl", "rl.extra_rewards={format: -0.5}"], 2, "rl.extra_rewards.format"),
+    ([*STEP, "rl.algorithm={type: psr, threshold: 1}"], 2, "rl.reward"),
+    ([*STEP, "rl.algorithm=nsr", "rl.whiten_advantages=true"], 2, "same advantage"),
+    ([*STEP, "rl.algorithm={type: null}"], 2, "rl.algorithm"),
+    ([*STEP, "rl.algorithm=w_reinforce", "rl.extra_rewards={format: 0.7, random: 0.7}"], 2, "1.4"),
+    ([*STEP, "rl.invalid_action_penalty_coef=0.1"], 2, "invalid"),
+    ([*AHEAD, "rollout.backend=own_refusals:Shares"], 2, "is_learner"),
+    ([*AHEAD, *SERVER, "vllm.enable_sleep_mode=true"], 2, "vllm.enable_sleep_mode"),
+    ([*AHEAD, *SERVER, "rollout.kv_cache_on_update=keep"], 2, "rollout.kv_cache_on_update"),
+    ([*AHEAD, "rl.dynamic_sampling={}"], 2, "rl.dynamic_sampling"),
+    ([*AHEAD, SKILLS, "skills.gate={}"], 2, "skills.gate"),
+    ([*AHEAD, SKILLS, "skills.versions_per_group=2"], 2, "skills.versions_per_group"),
+    ([*STEP, "rl.max_staleness=2", "rl.in_flight_updates=false"], 2, "max_staleness is 2"),
+    ([*WEBSHOP, "agent.observations=webshop", "agent.action_order=words"], 2, "agent.action_order=words"),
+    (["agent.context_mode=episode", "demonstrations.rationale=openai"], 2, "demonstrations.rationale"),
+    (["phases=[rl, sft]"], 2, "in this order"),
+    ([*WEBSHOP, SKILLS, "phases=[collect, distill]"], 2, "None of the phases trains"),
+    (["phases=[distill, sft]", SKILLS], 2, "demonstrations.trajectories"),
+    (["phases=[distill, rl]"], 2, "skills section"),
+    (["sft.data=null"], 2, "sft.data.path"),
+    (["model.lora={r: 2}"], 2, "random weights"),
+    (["requires=the moon"], 2, "the moon"),
+    (["rl.prompts_per_step=1000"], 2, "rl.prompts_per_step"),
+    (["data.max_prompt_tokens=60"], 2, "data.max_prompt_tokens"),
+    ([SKILLS, "skills.merger=openai", "endpoints.merger.model=m"], 2, "OPENAI_API_KEY"),
+    ([SKILLS, "skills.bank=./none"], 4, "skills.bank"),
+    (["env={id: alfworld, kwargs: {data: ./none}}", "data.train=null", "data.eval=null"], 3, "none"),
+    (["data.eval={path: 'synthetic:add', split: train, limit: 4}"], 3, "data.eval"),
+    (["data.eval={path: 'synthetic:add', split: demos, limit: 4}"], 3, "sft.data"),
+    (["rollout.backend=vllm"], 5, "needs vLLM"),
+    (["runtime.device=cuda:99"], 5, "cuda:99"),
+    (["rl.steps=-1"], 2, "rl.steps"),
+    (["rl.steps"], 2, "key=value"),
 ]
-UNKNOWN = [
-    ("rl.algorithm=gigop", "Unknown algorithm 'gigop'. Did you mean 'gigpo'?"),
-    ("rl.algorithm={type: gigpo, gama: 0.9}", "no option 'gama'. Did you mean 'gamma'?"),
-    ("rl.algorithm={type: gigpo, mode: mean_nrm}", "mode: unknown value 'mean_nrm'. Did you mean 'mean_norm'?"),
-    ("rl.algorithm=nowhere:Mine", "Cannot import 'nowhere' for the algorithm"),
-    ("rl.loss=ppo_clop", "Unknown loss 'ppo_clop'. Did you mean 'ppo_clip'?"),
-    ("rl.loss={clip_ratoi: 0.1}", "no option 'clip_ratoi'. Did you mean 'clip_ratio'?"),
-    ("rl.loss_aggregation=token-maen", "unknown value 'token-maen'. Did you mean 'token-mean'?"),
-    ("rl.kl_estimator=k33", "unknown value 'k33'. Did you mean 'k3'?"),
-    ("rl.rollout_correction.type=token_trunc", "Did you mean 'token_truncate'?"),
-    ("rl.optimizer=muonn", "unknown value 'muonn'. Did you mean 'muon'?"),
-    ("rl.reward=majorty", "Unknown reward 'majorty'. Did you mean 'majority'?"),
-    ("rl.lerning_rate=1", "rl.lerning_rate: unknown key. Did you mean 'learning_rate'?"),
-    ("run.on_nan=stopp", "run.on_nan: unknown value 'stopp'. Did you mean 'stop'?"),
-    ("vote.strategy=majoritty", "Unknown voting strategy 'majoritty'. Did you mean 'majority'?"),
-    ("rollout.backend=hff", "Unknown backend 'hff'. Did you mean 'hf'?"),
-]
+"""Overrides of a config that runs → exit code → what the message names."""
+
+UNKNOWN = {
+    "rl.algorithm=gigop": "gigpo",
+    "rl.algorithm={type: gigpo, gama: 0.9}": "gamma",
+    "rl.algorithm={type: gigpo, mode: mean_nrm}": "mean_norm",
+    "rl.loss=ppo_clop": "ppo_clip",
+    "rl.loss={clip_ratoi: 0.1}": "clip_ratio",
+    "rl.loss_aggregation=token-maen": "token-mean",
+    "rl.kl_estimator=k33": "k3",
+    "rl.rollout_correction.type=token_trunc": "token_truncate",
+    "rl.optimizer=muonn": "muon",
+    "rl.reward=majorty": "majority",
+    "rl.lerning_rate=1": "learning_rate",
+    "rl.stop_rule=entrpy": "entropy",
+    "run.on_nan=stopp": "stop",
+    "vote.strategy=majoritty": "majority",
+    "rollout.backend=hff": "hf",
+    "agent.template=boxd": "boxed",
+    "skills.embedder=hsh": "hash",
+    "skills.merger=heuristi": "heuristic",
+    "skills.extractor=heurstic": "heuristic",
+    "collect.agent=randm": "random",
+    "distill.teacher=heuristik": "heuristic",
+    "evolve.teacher=heuristc": "heuristic",
+    "eval.controls=[frst]": "first",
+    "data.eval.path=synthetic:ad": "add",
+}
+"""Override with a name that nothing has → the name that was meant."""
 
 
 @pytest.fixture(autouse=True)
 def _own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_refusals.py").write_text(BACKEND)
+    (tmp_path / "own_refusals.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
+    for key in ("OPENAI_API_KEY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(key, raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
 
 
-def given(tiny_yaml: Path, settings: list[str]) -> Any:
-    return load_config(tiny_yaml, ["phases=[rl]", *settings])
+def check_refused(config: object, overrides: list[str], code: int, *words: str) -> None:
+    """`train` and `train --dry-run` both refuse, in words, and leave the working directory empty."""
+    changes = [word for each in overrides for word in ("--set", each)]
+    for more in (["--dry-run"], ["-o", "run"]):
+        done = skillttrl("train", config, *more, *changes)
+        said = " ".join((done.err + done.out).split())
+        assert done.code == code, (more, done)
+        assert "Traceback" not in said
+        for word in words:
+            assert word in said, (more, word, said)
+        assert not [each for each in Path().rglob("*") if each.name != "data.jsonl"], more
 
 
-@pytest.mark.parametrize(("what", "settings", "reason"), SENSELESS, ids=[what for what, _, _ in SENSELESS])
-def test_a_combination_without_sense_is_refused_by_train_and_by_a_dry_run(
-    tiny_yaml: Path, tmp_path: Path, what: str, settings: list[str], reason: str
-) -> None:
-    with pytest.raises(SkillTTRLError) as refused:
-        train.run(given(tiny_yaml, settings), tmp_path / "run")
-    assert reason in str(refused.value) and refused.value.exit_code == 2
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-    try:
-        found = [str(each) for each in look_before(given(tiny_yaml, settings)).refusals]
-    except SkillTTRLError as error:  # already the config says so
-        found = [str(error)]
-    assert any(reason in each for each in found), found
+@pytest.mark.parametrize(("overrides", "code", "named"), SENSELESS, ids=[" ".join(row[0][-2:]) for row in SENSELESS])
+def test_what_no_run_can_do_is_refused(tiny_yaml: Path, overrides: list[str], code: int, named: str) -> None:
+    check_refused(tiny_yaml, overrides, code, named)
 
 
-@pytest.mark.parametrize(("setting", "words"), UNKNOWN)
-def test_an_unknown_name_is_answered_with_the_closest_one(
-    tiny_yaml: Path, tmp_path: Path, capsys: Any, monkeypatch: Any, setting: str, words: str
-) -> None:
-    monkeypatch.setattr(
-        sys, "argv", ["skillttrl", "train", str(tiny_yaml), "-o", str(tmp_path / "run"), "--set", setting]
+@pytest.mark.parametrize("override", UNKNOWN)
+def test_an_unknown_name_is_answered_with_the_closest_one(tiny_skills_yaml: Path, override: str) -> None:
+    check_refused(tiny_skills_yaml, [*EVERYTHING, override], 2, f"Did you mean '{UNKNOWN[override]}'")
+
+
+@pytest.mark.parametrize(("env", "words"), [("maht", "math"), ("no_such_module:X-v0", "no_such_module")])
+def test_an_unknown_environment_is_an_error_of_environments(tiny_yaml: Path, env: str, words: str) -> None:
+    check_refused(tiny_yaml, [f"env.id={env}"], 3, words)
+
+
+def test_all_problems_of_a_config_are_named_at_once(tiny_skills_yaml: Path) -> None:
+    names = [each for each in UNKNOWN if "gi" not in each and "clip" not in each][-10:]
+    check_refused(
+        tiny_skills_yaml, [*EVERYTHING, *names], 2, f"{len(names)} problems", *(UNKNOWN[each] for each in names)
     )
-    with pytest.raises(SystemExit) as left:
-        main()
-    said = capsys.readouterr()
-    assert left.value.code == 2 and words in said.err and "Traceback" not in said.err + said.out
-    assert not (tmp_path / "run").exists()
+    wrong = ["seed=-1", "rl.stepz=3", "rl.loss=ppo_clop", "vote.strategy=majoritty", "env.id=maht"]
+    check_refused(tiny_skills_yaml, wrong, 2, "5 problems", "seed", "rl.stepz", "'ppo_clop'", "'majoritty'", "'maht'")
 
 
-@pytest.mark.parametrize("also", [[], ["--dry-run"]])
-def test_demonstrations_without_an_answer_are_refused_before_training(
-    tiny_yaml: Path, tmp_path: Path, capsys: Any, monkeypatch: Any, also: list[str]
+GOOD = '{"prompt": "Compute 1+1.", "answer": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "code", "words"),
+    [
+        (None, [], 3, ["data.jsonl"]),
+        ("", [], 3, ["data.jsonl", "no records"]),
+        (GOOD + "{oops}\n", [], 3, ["data.jsonl:2"]),
+        ('{"text": "Compute 1+1."}\n', [], 3, ["'prompt'"]),
+        (GOOD + '{"answer": 3}\n', [], 3, ["data.jsonl:2", "'prompt'"]),
+    ],
+)
+def test_data_that_cannot_be_read_are_refused_with_the_line(
+    tiny_yaml: Path, text: str | None, overrides: list[str], code: int, words: list[str]
 ) -> None:
+    if text is not None:
+        Path("data.jsonl").write_text(text)
+    check_refused(tiny_yaml, ["data.train={path: data.jsonl}", "rl.prompts_per_step=1", *overrides], code, *words)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "words"),
+    [
+        (["rl.reward=label", "data.train.answer_field=truth"], 2, ["1 of 1"]),
+        (["data.max_prompt_tokens=1"], 3, ["data.max_prompt_tokens=16"]),
+        (["data.overlong=refuse", "data.max_prompt_tokens=2"], 3, ["data.max_prompt_tokens=16"]),
+        (["rl.reward=model:nowhere", "phases=[rl]"], 5, ["reward model"]),
+    ],
+)
+def test_what_needs_the_model_is_refused_before_a_step(
+    tiny_yaml: Path, overrides: list[str], code: int, words: list[str]
+) -> None:
+    """Found once the policy is there: a dry run loads none."""
+    Path("data.jsonl").write_text(GOOD)
+    given = ["data.train={path: data.jsonl}", "rl.prompts_per_step=1", *overrides]
+    done = skillttrl("train", tiny_yaml, "-o", "run", *(word for each in given for word in ("--set", each)))
+    assert done.code == code and not Path("run").exists(), done
+    assert all(word in done.err for word in words) and "Traceback" not in done.err
+
+
+def test_demonstrations_without_an_answer_are_refused_before_training(tiny_yaml: Path) -> None:
     """`"response": "63"` names no answer: everything would abstain."""
-    demos, run = tmp_path / "demos.jsonl", tmp_path / "run"
-    demos.write_text(
-        "".join(json.dumps({"prompt": f"Compute {n}+{n}.", "response": str(2 * n)}) + "\n" for n in range(15))
-    )
-
-    def said(*settings: str) -> tuple[int, str]:
-        words = [each for text in settings for each in ("--set", text)]
-        asked = [
-            "skillttrl",
-            "train",
-            str(tiny_yaml),
-            "-o",
-            str(run),
-            "--set",
-            f"sft.data={{path: {demos}}}",
-            *words,
-            *also,
-        ]
-        monkeypatch.setattr(sys, "argv", asked)
-        try:
-            main()
-            code = 0
-        except SystemExit as left:
-            code = int(left.code or 0)
-        found = capsys.readouterr()
-        return code, " ".join((found.err + found.out).split())
-
-    code, text = said()
-    assert code == 3 and "0 of 15 demonstrations in" in text and "Traceback" not in text
-    assert r"contain an answer; write \boxed{0} or <answer>0</answer>" in text and "sft.require_answers=false" in text
-    assert not run.exists() or not (run / "metrics.jsonl").exists()
-    assert said("env.kwargs={last_number: true}", "sft.steps=1")[0] == 0, "the last number is an answer then"
-    run = tmp_path / "meant"
-    code, text = said("sft.require_answers=false", "sft.steps=1")
-    assert code == 0 and "0 of 15 demonstrations" in text
+    rows = [{"prompt": f"Compute {n}+{n}.", "response": str(2 * n)} for n in range(15)]
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    demos = "sft.data={path: data.jsonl}"
+    check_refused(tiny_yaml, [demos], 3, "0 of 15", r"\boxed{0}", "sft.require_answers=false")
+    for output, more in (("last", "env.kwargs={last_number: true}"), ("meant", "sft.require_answers=false")):
+        words = [word for each in (demos, more, "sft.steps=1", "phases=[sft]") for word in ("--set", each)]
+        assert skillttrl("train", tiny_yaml, "-o", output, *words).code == 0, (
+            "the last number is an answer, or none is meant"
+        )

@@ -162,6 +162,19 @@ def check_episodes(config: SkillTTRLConfig) -> None:
         )
 
 
+def check_model(config: SkillTTRLConfig) -> None:
+    """Raise `ConfigError` where adapters are to be trained on random weights, and `ModelError` where the device is not there."""
+    if config.model.lora is not None and config.model.path == BUILTIN:
+        raise ConfigError(
+            "model.lora adapts a model that knows something; the built-in one starts from random weights. Leave model.lora out, or "
+            "set model.path to a trained model."
+        )
+    if config.runtime.device not in ("auto", "cpu"):
+        from skill_ttrl.rl.device import resolve_device
+
+        resolve_device(config.runtime.device)
+
+
 def check_bank(config: SkillTTRLConfig) -> None:
     """Raise `SkillBankError` or `MissingDependencyError` where the bank to begin with cannot be read or searched."""
     if config.skills is not None:
@@ -410,6 +423,7 @@ def check_shared_policy(config: SkillTTRLConfig) -> None:
 RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
     learning_phases,
     check_trainable,
+    check_model,
     check_models,
     check_episodes,
     check_bank,
