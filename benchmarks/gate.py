@@ -4,7 +4,7 @@
 
 A task succeeds with a probability of its own (Beta distributed); rollouts are independent given that, so `correlation` is that of
 one rollout before and one after. A noise candidate changes no probability. The strict rule accepts where the mean is above that of
-the present version, whose scores are those that it was accepted with (skillrl, SkillOpt). The paired rule is `optimize.gating.paired.decide`
+the present version, whose scores are those that it was accepted with (skillrl, SkillOpt). The paired rule is `optimize.paired.decide`
 with both versions rolled out anew.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from speed_plot import Series, draw
 
-from skill_ttrl.optimize.gating.paired import PairedRule
+from skill_ttrl.optimize.paired import PairedRule
 from skill_ttrl.statistics import sign_flip_p_value
 
 SIZES = (8, 16, 32, 64, 128, 200)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from skill_ttrl.compat.clients import BaseLLMClient, OpenAIChatClient
     from skill_ttrl.compat.rollout_engine import RolloutEngine
     from skill_ttrl.compat.skill_env import SimpleQAEnv, SkillEnv
-    from skill_ttrl.compat.skillopt import SkillOptTrainer
-    from skill_ttrl.compat.skillopt_config import SkillOptConfig
+    from skill_ttrl.compat.skillopt import SkillOptConfig, SkillOptTrainer
     from skill_ttrl.compat.trainer import SkillTTRLTrainer
     from skill_ttrl.config import SkillTTRLConfig, load_config
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
@@ -121,9 +120,8 @@ _HOME = {
         "config": "SkillTTRLConfig load_config",
         "compat.rollout_engine": "RolloutEngine",
         "compat.clients": "BaseLLMClient OpenAIChatClient",
-        "compat.skillopt_config": "SkillOptConfig",
         "compat.skill_env": "SimpleQAEnv SkillEnv",
-        "compat.skillopt": "SkillOptTrainer",
+        "compat.skillopt": "SkillOptConfig SkillOptTrainer",
         "optimize.types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
         "rl.algorithms": "compute_gae_advantage compute_grpo_advantage compute_grpo_nsr_outcome_advantage whiten_advantages",
         "rl.kl": "compute_kl_penalty",

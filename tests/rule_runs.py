@@ -9,8 +9,7 @@ from typing import Any
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatFn, Journal
 from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.optimize.epoch import Silent
-from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.prompts.templates import Templates
 from tests.rule_follower import ScriptedTarget, make_items
 from tests.rule_optimizer import ScriptedOptimizer
@@ -19,7 +18,7 @@ SPLITS = ("train", "val", "test")
 
 
 @dataclass
-class Trace(Silent):
+class Trace(Watch):
     """The state after each step: what is there when a budget ends in the middle."""
 
     states: list[OptimizeState] = field(default_factory=list)

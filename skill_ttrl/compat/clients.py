@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,9 +15,8 @@ from pydantic import ValidationError
 from skill_ttrl.config import EndpointConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.client import Client, most_cost, most_tokens
-from skill_ttrl.llm.openai.ledger import CountedRequest, Ledger, Spend, Tokens, asked_in
-from skill_ttrl.llm.openai.replies import tokens_in_text
+from skill_ttrl.llm.openai.client import Client
+from skill_ttrl.llm.openai.ledger import asked_in
 from skill_ttrl.types import Message, first_problem
 
 AZURE_VERSION = "2024-12-01-preview"
@@ -115,9 +113,6 @@ class OpenAIChatClient(BaseLLMClient):
         except ConfigError as error:
             raise ConfigError(f"OpenAIChatClient({model!r}): {error} Or pass api_key=, base_url= here.") from None
 
-    def __repr__(self) -> str:
-        return f"OpenAIChatClient({self.model!r})"
-
     def chat(
         self,
         *,
@@ -131,7 +126,7 @@ class OpenAIChatClient(BaseLLMClient):
     ) -> tuple[str, dict[str, Any]]:
         """One answer and what it took; see `BaseLLMClient`. `kwargs` are sent as fields of the request.
 
-        A server that knows only the older `max_tokens` is asked with that from then on.
+        A server that accepts only the older `max_tokens` gets that from then on.
 
         Raises:
             EndpointError: no answer came, after the retries; `kind` says why.
@@ -175,73 +170,3 @@ class OpenAIChatClient(BaseLLMClient):
                 changes = {"max_retries": further, "token_limit_field": limit_field}
                 self._clients[key] = Client(self._config.model_copy(update=changes), role, key=self._key)
             return self._clients[key]
-
-
-def metered(client: BaseLLMClient, ledger: Ledger | None = None, prices: EndpointConfig | None = None) -> BaseLLMClient:
-    """A client whose requests are counted and bounded by a ledger.
-
-    The tokens are those that the client says, else a quarter of the bytes. Each call is one request: the client's own retries are seen
-    by nobody. `OpenAIChatClient` is given back as it is: it counts its requests itself, in the ledger of the caller's context.
-
-    Args:
-        client: any that has skillrl's `chat`.
-        ledger: None: the ledger of the caller's context (`track_usage`).
-        prices: an endpoint's `price_in`, `price_cached` and `price_out`; None: the cost is unknown.
-    """
-    return client if isinstance(client, OpenAIChatClient | _Metered) else _Metered(client, ledger, prices)
-
-
-class _Metered(BaseLLMClient):
-    def __init__(self, client: BaseLLMClient, ledger: Ledger | None, prices: EndpointConfig | None) -> None:
-        self.model = str(getattr(client, "model", "")) or type(client).__name__
-        self._client, self._ledger, self._prices = client, ledger, prices
-
-    def chat(
-        self,
-        *,
-        system: str,
-        user: str,
-        max_completion_tokens: int = 4096,
-        temperature: float | None = None,
-        stage: str = "",
-        retries: int = 3,
-        **kwargs: Any,
-    ) -> tuple[str, dict[str, Any]]:
-        """One answer and what it took; see `BaseLLMClient`.
-
-        Raises:
-            BudgetError: the budget has no room for the request.
-        """
-        prompt = most_tokens([system, user], 2)
-        cost = most_cost(prompt, max_completion_tokens, self._prices) if self._prices is not None else 0.0
-        most = Spend(prompt + max_completion_tokens, cost, 1)
-        role = "policy" if stage == "rollout" else "optimizer"
-        with (
-            asked_in(stage or "other"),
-            CountedRequest(role, self.model, most, ledger=self._ledger, prices=self._prices) as request,
-        ):
-            request.attempts = 1
-            text, usage = self._client.chat(
-                system=system,
-                user=user,
-                max_completion_tokens=max_completion_tokens,
-                temperature=temperature,
-                stage=stage,
-                retries=retries,
-                **kwargs,
-            )
-            request.tokens = _said(usage) or Tokens(
-                tokens_in_text(system + user), 0, tokens_in_text(str(text)), estimated=True
-            )
-            request.outcome = "ok" if text else "empty"
-        return text, usage
-
-
-def _said(usage: Any) -> Tokens | None:
-    """Tokens as a client says them; None where it says none."""
-    if not isinstance(usage, Mapping):
-        return None
-    prompt, answer = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    if not isinstance(prompt, int) or not isinstance(answer, int) or min(prompt, answer) < 0 or not prompt + answer:
-        return None
-    return Tokens(prompt, 0, answer)

@@ -1,4 +1,4 @@
-"""`SkillOptTrainer`: `skillrl`'s trainer over this project's loop, with the same files and the same summary.
+"""`SkillOptTrainer` and `SkillOptConfig`: `skillrl`'s trainer over this project's loop, with the same files and the same summary.
 
 What is different is in docs/coming-from.md. In short: a run that was stopped continues exactly, since every finished call is in
 `journal.jsonl`; nothing fails silently; and a folder of another run is refused.
@@ -6,10 +6,14 @@ What is different is in docs/coming-from.md. In short: a run that was stopped co
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +21,25 @@ from pydantic import ValidationError
 
 import skill_ttrl
 from skill_ttrl.compat.clients import BaseLLMClient
-from skill_ttrl.compat.env_rollouts import RAISED, ClientChat, EnvRollouts
 from skill_ttrl.compat.skill_env import SkillEnv
-from skill_ttrl.compat.skillopt_config import SkillOptConfig
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.config.section import explain_problem
-from skill_ttrl.errors import ConfigError, RunFolderError, annotate_error
-from skill_ttrl.optimize.calls import JOURNAL, Calls, Journal
+from skill_ttrl.errors import (
+    ConfigError,
+    EndpointError,
+    EnvError,
+    RunFolderError,
+    SkillTTRLError,
+    SplitError,
+    annotate_error,
+)
+from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
 from skill_ttrl.optimize.engines import ENGINES
 from skill_ttrl.optimize.folder import FolderWatch, write_json
 from skill_ttrl.optimize.optimizers import prompt_texts
 from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.scores import compute_score, content_hash, skill_hash
+from skill_ttrl.optimize.schedule import SchedulerMode
+from skill_ttrl.optimize.scores import GateMetric, compute_score, content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import PLACES, Templates
 from skill_ttrl.storage.append_log import AppendLog
@@ -37,19 +48,268 @@ from skill_ttrl.storage.files import wrap_os_errors
 IDENTITY = "optimize.json"
 FREE = ("workers", "verbose", "save_every_step", "eval_test", "out_root", "extras")
 """Keys of the config that a continued run may change: no result depends on them."""
+OURS = {
+    "num_epochs": "epochs",
+    "optimizer_max_completion_tokens": "max_answer_tokens",
+    "eval_test": "test",
+    "gate_metric": "gate.metric",
+    "gate_mixed_weight": "gate.mixed_weight",
+    **{
+        name: name
+        for name in "batch_size minibatch_size merge_batch_size edit_budget min_edit_budget lr_scheduler failure_only workers".split()
+    },
+}
+"""Keys of `SkillOptConfig` → keys of the section `optimize`."""
 DEFERRED = {"reuse_rollouts": False, "step_buffer": False, "meta_skill": False, "slow_update": {"enabled": False}}
 """Settings of what skillrl 1.0.0 does not do."""
-COMMAND_ONLY = {
-    "document": "pass its text as initial_skill",
-    "selection": "name a split in SkillOptConfig.selection_split",
-    "granularity": "it divides a document that is a skill bank",
-    "every": "runs of skillttrl train edit the text of their bank by it",
-    "place": "the environment puts the document where it belongs",
-    "temperature": "the target's client has one (default_temperature)",
-    "test_tasks": "the environment decides which items its splits have",
-    "show_reference": "the environment decides by reference_text",
-}
-"""Keys of the config section that mean nothing here, and what to do in their place."""
+COMMAND_ONLY = {"document", "selection", "granularity", "every", "place", "temperature", "test_tasks", "show_reference"}
+"""Keys of the section that mean nothing here: the environment, the target's client and `initial_skill` decide."""
+RAISED = "rollout_error: "
+"""Begins the reason of a failed rollout that raised an error, as in skillrl."""
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a text", dict: "a dictionary"}
+
+
+@dataclass
+class SkillOptConfig:
+    """Settings of a text optimization, with `skillrl`'s keys and defaults (the paper's).
+
+    Raises:
+        ConfigError: values that cannot be used; all problems at once.
+    """
+
+    num_epochs: int = 4
+    """Passes over the training items."""
+    batch_size: int = 40
+    """Items rolled out a step."""
+    minibatch_size: int = 8
+    """Rollouts shown to one analyst."""
+    merge_batch_size: int = 8
+    """Patches merged by one call."""
+    edit_budget: int = 4
+    """Most edits a step at the start: the textual learning rate."""
+    min_edit_budget: int = 2
+    """Most edits a step at the end."""
+    lr_scheduler: SchedulerMode = "cosine"
+    """How the edit budget falls: `constant`, `linear` or `cosine`."""
+    gate_metric: GateMetric = "hard"
+    """Score that a candidate has to exceed: `hard`, `soft` or `mixed`."""
+    gate_mixed_weight: float = 0.5
+    """Weight w of the soft score under `mixed`: (1 - w) hard + w soft."""
+    failure_only: bool = False
+    """Reflect on failures alone."""
+    workers: int = 8
+    """Concurrent rollouts and calls; 1 or less: one after another."""
+    seed: int = 42
+    """Seed of batches and minibatches."""
+    out_root: str = "outputs/skillrl_run"
+    """Folder of the run; a run in it is continued."""
+    selection_split: str = "val"
+    """Split that the gate decides by."""
+    test_split: str = "test"
+    """Split that the result is reported on."""
+    eval_test: bool = True
+    """Roll out the first and the best document on the test split at the end."""
+    save_every_step: bool = True
+    """Write the document after every step to `skills/`."""
+    optimizer_max_completion_tokens: int = 4096
+    """Longest answer of an analyst or merger."""
+    verbose: bool = True
+    """Print progress."""
+    extras: dict[str, Any] = field(default_factory=dict)
+    """Anything of the user's own; saved with the run."""
+
+    def __post_init__(self) -> None:
+        wrong = []
+        for each in fields(self):
+            value, kind = getattr(self, each.name), dict if each.name == "extras" else type(each.default)
+            fits = isinstance(value, (int, float) if kind is float else kind) and isinstance(value, bool) == (
+                kind is bool
+            )
+            if not fits or value == "":
+                wrong.append(f"{each.name} must be {_KINDS[kind]}, got {value!r}")
+        if wrong:
+            raise ConfigError(f"SkillOptConfig: {'; '.join(wrong)}.")
+        section_of(self, {})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All keys with their values."""
+        return asdict(self)
+
+
+def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeConfig:
+    """The config section that means the same as `config`, with further `settings`.
+
+    A candidate is evaluated on all items, nothing is reused, and what skillrl 1.0.0 deferred is off; `settings` can change that.
+
+    Raises:
+        ConfigError: a setting is unknown, cannot be used, or is a key of `config`.
+    """
+    if unused := sorted(COMMAND_ONLY & settings.keys()):
+        raise ConfigError(
+            f"SkillOptTrainer(settings=...): only the command skillttrl optimize uses {', '.join(unused)}."
+        )
+    if twice := sorted({*OURS.values()} & settings.keys()):
+        raise ConfigError(f"SkillOptTrainer(settings=...): set {', '.join(twice)} in SkillOptConfig.")
+    own = {ours: getattr(config, theirs) for theirs, ours in OURS.items() if "." not in ours}
+    gate = {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight, "early_stop": False}
+    given = settings.get("gate", {})
+    own |= {"workers": max(1, config.workers)}
+    merged = {**gate, **given} if isinstance(given, Mapping) else given
+    try:
+        return OptimizeConfig.model_validate({**DEFERRED, **own, **settings, "gate": merged})
+    except ValidationError as error:
+        theirs = {ours: name for name, ours in OURS.items()}
+        problems = []
+        for problem in error.errors():
+            place = ".".join(map(str, problem["loc"])) or "settings"
+            problems.append(f"{theirs.get(place, place)}: {' '.join(explain_problem(problem, OptimizeConfig))}")
+        raise ConfigError(
+            f"{'SkillOptTrainer(settings=...)' if settings else 'SkillOptConfig'}: {'; '.join(problems)}"
+        ) from None
+
+
+@dataclass
+class EnvRollouts:
+    """Rolls out a document on the items of a `SkillEnv`, several at once.
+
+    Args:
+        env: the user's environment.
+        target_client: handed to it.
+        workers: concurrent rollouts; 1 or less: one after another.
+    """
+
+    env: SkillEnv
+    target_client: BaseLLMClient
+    workers: int = 8
+    _items: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """The environment's items by the name that the loop knows them by."""
+
+    def items(self, split: str) -> list[Item]:
+        """The items of a split as the loop has them: a name that is unique, and the content.
+
+        Raises:
+            EnvError: the environment has no such split, or returns no list of dictionaries.
+        """
+        call = f"{type(self.env).__name__}.get_items({split!r})"
+        try:
+            found = self.env.get_items(split)
+        except KeyError as error:
+            raise SplitError(
+                f"{call} raised KeyError: {error}. selection_split and test_split name the splits; training items are those of 'train'."
+            ) from error
+        if not isinstance(found, Sequence) or not all(isinstance(item, dict) for item in found):
+            raise EnvError(f"{call} must return a list of dictionaries, found {found!r:.200}.")
+        named = {f"{split}-{place}": item for place, item in enumerate(found)}
+        self._items |= named
+        try:  # the type stands in place of what JSON cannot hold: an address in memory differs from run to run
+            text = json.dumps(named, default=lambda value: f"<{type(value).__name__}>")
+        except (TypeError, ValueError) as error:  # a key that is no text, or an item that holds itself
+            raise EnvError(f"{call} returned items that JSON cannot hold: {error}") from None
+        return [{"id": name, "item": item} for name, item in json.loads(text).items()]
+
+    def __call__(
+        self, document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
+    ) -> list[RolloutResult]:
+        """Roll out all items; see `calls.RollOutFn`. A rollout that raises an error is a failed rollout.
+
+        Raises:
+            BudgetError: the budget is spent; rollouts under way are finished and saved.
+            EndpointError: the target's model cannot be reached, or serves nobody.
+            EnvError: every rollout raised an error, or one returned no result.
+        """
+        results: dict[int, RolloutResult] = {}
+        errors: dict[int, Exception] = {}
+
+        def roll_out(place: int) -> None:
+            found = self._one(document, items[place])
+            if isinstance(found, Exception):
+                errors[place] = found
+                return
+            results[place] = found
+            on_result(place, found)
+
+        pool = ThreadPoolExecutor(max_workers=max(1, min(self.workers, len(items))))
+        try:
+            jobs = [pool.submit(copy_context().run, roll_out, place) for place in range(len(items))]
+            for future in as_completed(jobs):
+                future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # waits for rollouts under way: they are paid for
+        if errors and not results:
+            error = errors[min(errors)]
+            said = f"All {len(errors)} rollouts of {type(self.env).__name__} failed; the first: {type(error).__name__}: {error}"
+            raise (EndpointError(said, error.kind) if isinstance(error, EndpointError) else EnvError(said)) from error
+        for place, error in errors.items():  # saved only now: a run in which nothing works has to repeat them
+            name = str(items[place]["id"])
+            reason = f"{RAISED}{type(error).__name__}: {error}"
+            results[place] = RolloutResult(id=str(self._items[name].get("id", name)), fail_reason=reason)
+            on_result(place, results[place])
+        return [results[place] for place in range(len(items))]
+
+    def _one(self, document: str, item: Item) -> RolloutResult | Exception:
+        """The result of one rollout, as it will be read from the disk, or the error that it raised.
+
+        Raises:
+            EnvError: it is no result, or JSON cannot hold it.
+        """
+        name = str(item["id"])
+        try:
+            found: Any = self.env.rollout_one(item=self._items[name], skill=document, target_client=self.target_client)
+        except EndpointError as error:
+            if error.kind not in ONE_REQUEST:
+                raise
+            return error
+        except SkillTTRLError:
+            raise
+        except Exception as error:  # the user's code: a failed rollout is data
+            return error
+        where = f"{type(self.env).__name__}.rollout_one returned for the item {name!r}"
+        row = found if isinstance(found, Mapping) else getattr(found, "to_dict", lambda: None)()
+        if not isinstance(row, Mapping):
+            raise EnvError(f"{where} {found!r:.200}; expected a RolloutResult, or a dictionary of its fields.")
+        try:
+            result = RolloutResult.from_dict(json.loads(json.dumps(row)))
+        except (TypeError, ValueError) as error:
+            raise EnvError(f"{where} a result that cannot be used: {error}") from None
+        if row.get("hard", 0) not in (0, 1) or not 0.0 <= result.soft <= 1.0:
+            raise EnvError(
+                f"{where} hard = {row.get('hard')!r}, soft = {result.soft!r}. hard is 0 or 1, soft from 0 to 1."
+            )
+        return result
+
+
+@dataclass(frozen=True)
+class ClientChat:
+    """Asks a client of `skillrl`'s interface; see `calls.ChatFn`."""
+
+    client: BaseLLMClient
+
+    def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+        """One answer.
+
+        Raises:
+            EndpointError: the client raised an error, or reports one in place of an answer.
+        """
+        who, kind = (
+            f"The optimizer's client {type(self.client).__name__}({self.client.model!r})",
+            stage.partition("_")[0],
+        )
+        named = kind if kind in ("analyst", "merge") else stage  # as skillrl names its stages
+        try:
+            text, used = self.client.chat(
+                system=system, user=user, max_completion_tokens=max_tokens, stage=named, retries=3
+            )
+            used = dict(used or {})
+        except SkillTTRLError:
+            raise
+        except Exception as error:  # the user's code
+            raise EndpointError(f"{who} raised {type(error).__name__}: {error}", "client") from error
+        if not isinstance(text, str):
+            raise EndpointError(f"{who} returned {text!r:.200}; expected a text.", "malformed")
+        if not text and used.get("error"):
+            raise EndpointError(f"{who} reports: {used['error']}", "client")
+        prompt, answer = (used.get(name) for name in ("prompt_tokens", "completion_tokens"))
+        return Reply(text, prompt if isinstance(prompt, int) else 0, answer if isinstance(answer, int) else 0)
 
 
 class SkillOptTrainer:
@@ -81,8 +341,7 @@ class SkillOptTrainer:
     ) -> None:
         self.cfg, self.env = config, env
         self.optimizer_client, self.target_client = optimizer_client, target_client
-        self.prompt_overrides = dict(prompt_overrides or {})
-        self.settings = dict(settings or {})
+        self.prompt_overrides, self.settings = dict(prompt_overrides or {}), dict(settings or {})
         self.initial_skill: str = env.get_initial_skill() if initial_skill is None else initial_skill
         self.current_skill = self.best_skill = self.initial_skill
         self.current_score = self.best_score = -1.0
@@ -103,9 +362,10 @@ class SkillOptTrainer:
             EndpointError, BudgetError: a model cannot be used any more; the same call continues.
             RunFolderError: `out_root` holds another run, or cannot be written.
         """
-        began = time.monotonic()
-        roll_out = EnvRollouts(self.env, self.target_client, self._config.workers)
-        task = self._task(roll_out)
+        began, config = time.monotonic(), self._config
+        roll_out = EnvRollouts(self.env, self.target_client, config.workers)
+        test = roll_out.items(self.cfg.test_split) if self.cfg.eval_test else []
+        task = OptimizeTask(roll_out.items("train"), roll_out.items(self.cfg.selection_split), test, self.env.name)
         root = Path(self.cfg.out_root)
         with self._opened(root, task) as journal:
             write_json(root / "config.json", self.cfg.to_dict())
@@ -114,15 +374,13 @@ class SkillOptTrainer:
                 roll_out,
                 journal,
                 self.cfg.seed,
-                bool(self._config.reuse_rollouts),
-                self._config.on_failure,
-                self._config.workers,
+                bool(config.reuse_rollouts),
+                config.on_failure,
+                config.workers,
             )
             watch = TrainerWatch(self, root)
-            engine = ENGINES.get(self._config.engine)
-            found = engine(
-                task, self.initial_skill, self._config, calls, self._templates, seed=self.cfg.seed, watch=watch
-            )
+            engine = ENGINES.get(config.engine)
+            found = engine(task, self.initial_skill, config, calls, self._templates, seed=self.cfg.seed, watch=watch)
             watch.end(found)
             write_buckets(root, found, self.env.get_task_types())
             summary = self._summary(found, calls, watch.failed, time.monotonic() - began)
@@ -130,47 +388,44 @@ class SkillOptTrainer:
         self._say(f"best selection score {self.best_score:.4f} (step {self.best_step}); written to {root}")
         return summary
 
-    def _task(self, roll_out: EnvRollouts) -> OptimizeTask:
-        test = roll_out.items(self.cfg.test_split) if self.cfg.eval_test else []
-        return OptimizeTask(roll_out.items("train"), roll_out.items(self.cfg.selection_split), test, self.env.name)
-
     @contextmanager
     def _opened(self, root: Path, task: OptimizeTask) -> Iterator[Journal]:
-        """The journal in the folder of the run, locked; what it was made with is that of now."""
-        with annotate_error(RunFolderError, "(--output is out_root here.)"):
-            folder = self._folder(root, task)
-        with folder:
-            journal = Journal(root / JOURNAL)
-            if journal.replayed:
-                self._say(f"continues the run in {root}: {journal.replayed} finished calls and rollouts are there")
-            try:
-                yield journal
-            finally:
-                if not len(journal):  # nothing was finished: mended settings may begin here
-                    (root / IDENTITY).unlink(missing_ok=True)
-
-    def _folder(self, root: Path, task: OptimizeTask) -> SkillOptFolder:
-        with wrap_os_errors("create", root):
-            root.mkdir(parents=True, exist_ok=True)
-        if (root / "runtime_state.json").exists() and not (root / IDENTITY).exists():
-            raise RunFolderError(
-                f"{root} holds a run of skillrl, which keeps no record of its calls, so it cannot be continued. Choose another "
-                "out_root; to go on from its document, pass the text of its best_skill.md as initial_skill."
-            )
-        config = {key: value for key, value in self.cfg.to_dict().items() if key not in FREE}
+        """The journal in the folder of the run, locked, after a check that the folder belongs to this run."""
         made_with = {
-            "config": {**config, **{f"settings.{key}": value for key, value in self.settings.items()}},
+            "config": {
+                **{key: value for key, value in self.cfg.to_dict().items() if key not in FREE},
+                **{f"settings.{key}": value for key, value in self.settings.items()},
+            },
             "initial_skill": skill_hash(self.initial_skill),
             "train": content_hash(task.train),
             "selection": content_hash(task.selection),
             "prompts": content_hash(prompt_texts(self._templates)),
         }
-        return SkillOptFolder(root, root / JOURNAL, root / IDENTITY, made_with)
+        with annotate_error(RunFolderError, "(--output is out_root here.)"):
+            with wrap_os_errors("create", root):
+                root.mkdir(parents=True, exist_ok=True)
+            if (root / "runtime_state.json").exists() and not (root / IDENTITY).exists():
+                raise RunFolderError(
+                    f"{root} holds a run of skillrl, which cannot be continued: it has no record of its calls. Choose another out_root; to "
+                    "start from its document, pass the text of its best_skill.md as initial_skill."
+                )
+            folder = SkillOptFolder(root, root / JOURNAL, root / IDENTITY, made_with)
+        with folder:
+            journal = Journal(root / JOURNAL)
+            if journal.replayed:
+                self._say(f"continuing the run in {root}: {journal.replayed} finished calls and rollouts")
+            try:
+                yield journal
+            finally:
+                if not len(journal):  # nothing was finished: other settings may start here
+                    (root / IDENTITY).unlink(missing_ok=True)
 
     def _summary(self, found: Optimized, calls: Calls, failed: int, seconds: float) -> dict[str, Any]:
         """The report, with skillrl's keys; intervals and calls are ours."""
         actions = [str(row["action"]) for row in found.rows]
-        first, best = (_means(results) for results in (found.test_first, found.test_best))
+        first, best = (
+            compute_score(results) if results else (None, None) for results in (found.test_first, found.test_best)
+        )
         return {
             "version": f"skill-ttrl-{skill_ttrl.__version__}",
             "config": self.cfg.to_dict(),
@@ -207,28 +462,25 @@ class SkillOptFolder(AppendLog):
 
 
 class TrainerWatch(FolderWatch):
-    """Writes the files of each step, keeps the trainer's attributes up to date and says what happens."""
+    """Writes the files of each step, updates the trainer's attributes and prints progress."""
 
     def __init__(self, trainer: SkillOptTrainer, folder: Path) -> None:
         super().__init__(folder, snapshots=trainer.cfg.save_every_step)
-        self._trainer = trainer
-        self._steps = 0
+        self._trainer, self._steps = trainer, 0
         self.failed = 0
         """Rollouts that raised an error."""
 
     def begin(self, state: OptimizeState, steps: int) -> None:
-        """Write the first document, and say what it scores."""
+        """Write the first document, and print its score."""
         super().begin(state, steps)
-        self._trainer.history = []
-        self._steps = steps
+        trainer, self._steps = self._trainer, steps
+        trainer.history = []
         self._count(state.current_evaluation.results)
         self._take(state)
-        self._trainer._say(
-            f"{self._trainer.env.name}: {steps} steps; the first document scores {state.current_score:.4f}"
-        )
+        trainer._say(f"{trainer.env.name}: {steps} steps; the first document scores {state.current_score:.4f}")
 
     def step(self, record: StepRecord, state: OptimizeState) -> None:
-        """Write a step, and say what it did."""
+        """Write a step, and print what it did."""
         super().step(record, state)
         row = self.rows[-1]
         self._trainer.history.append(row)
@@ -237,7 +489,7 @@ class TrainerWatch(FolderWatch):
         if record.evaluation is not None and not record.evaluation.cached:
             self._count(record.evaluation.results)
         applied = row.get("apply_report", {"applied": 0})["applied"]
-        lost = f", no usable answer: {dict(record.fallbacks)}" if record.fallbacks else ""
+        lost = f", unusable answers: {dict(record.fallbacks)}" if record.fallbacks else ""
         self._trainer._say(
             f"step {record.step}/{self._steps}: {record.action}, {applied} edits, batch {row['rollout_hard']:.4f}, "
             f"current {state.current_score:.4f}, best {state.best_score:.4f}{lost}"
@@ -258,55 +510,16 @@ class TrainerWatch(FolderWatch):
         self.failed += sum(result.fail_reason.startswith(RAISED) for result in results)
 
 
-def section_of(config: SkillOptConfig, settings: Mapping[str, Any]) -> OptimizeConfig:
-    """The config section that means the same as `config`, with further `settings`.
-
-    A candidate is evaluated on all items, nothing is reused, and what skillrl 1.0.0 deferred is off; `settings` can say otherwise.
-
-    Raises:
-        ConfigError: a setting is unknown, cannot be used, or is a key of `config`.
-    """
-    own = {
-        "epochs": config.num_epochs,
-        "batch_size": config.batch_size,
-        "minibatch_size": config.minibatch_size,
-        "merge_batch_size": config.merge_batch_size,
-        "edit_budget": config.edit_budget,
-        "min_edit_budget": config.min_edit_budget,
-        "lr_scheduler": config.lr_scheduler,
-        "failure_only": config.failure_only,
-        "max_answer_tokens": config.optimizer_max_completion_tokens,
-        "workers": max(1, config.workers),
-        "test": config.eval_test,
-    }
-    if unused := sorted(COMMAND_ONLY.keys() & settings.keys()):
-        said = "; ".join(f"{key}: {COMMAND_ONLY[key]}" for key in unused)
-        raise ConfigError(f"settings has keys that only the command skillttrl optimize uses. {said}.")
-    if twice := sorted(own.keys() & settings.keys()):
-        raise ConfigError(f"settings has {', '.join(twice)}: that is a key of SkillOptConfig. Set it there.")
-    gate = {"metric": config.gate_metric, "mixed_weight": config.gate_mixed_weight, "early_stop": False}
-    given = settings.get("gate", {})
-    merged = {**gate, **given} if isinstance(given, Mapping) else given
-    try:
-        return OptimizeConfig.model_validate({**DEFERRED, **own, **settings, "gate": merged})
-    except ValidationError as error:
-        problem = error.errors()[0]
-        place = ".".join(str(part) for part in problem["loc"])
-        said = " ".join(explain_problem(problem, OptimizeConfig))
-        raise ConfigError(f"SkillOptTrainer(settings=...), {place or 'settings'}: {said}") from None
-
-
 def intervals(first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None) -> dict[str, Any]:
     """95% intervals of the test results, and of their paired difference; None where there are none."""
-    if not first or not best:
-        return dict.fromkeys(("baseline_test_hard_interval", "test_hard_interval", "test_delta_hard_interval"))
     from skill_ttrl.statistics import mean_interval, paired_difference  # loads numpy
 
-    before, after = ([result.hard for result in results] for results in (first, best))
+    before, after = ([result.hard for result in results or ()] for results in (first, best))
+    tested = bool(before and after)
     return {
-        "baseline_test_hard_interval": list(mean_interval(before)),
-        "test_hard_interval": list(mean_interval(after)),
-        "test_delta_hard_interval": list(paired_difference(before, after)[1:]),
+        "baseline_test_hard_interval": list(mean_interval(before)) if tested else None,
+        "test_hard_interval": list(mean_interval(after)) if tested else None,
+        "test_delta_hard_interval": list(paired_difference(before, after)[1:]) if tested else None,
     }
 
 
@@ -315,15 +528,13 @@ def write_buckets(root: Path, found: Optimized, task_types: Sequence[str]) -> No
     for name, results in (("baseline", found.test_first), ("best", found.test_best)):
         if results is None or not task_types:
             continue
-        of_type = {kind: [each for each in results if (each.task_type or "other") == kind] for kind in task_types}
-        others = {each.task_type or "other" for each in results} - {*task_types}
-        of_type |= {kind: [each for each in results if (each.task_type or "other") == kind] for kind in sorted(others)}
+        kinds = {each.task_type or "other" for each in results}
+        of_type = {
+            kind: [each for each in results if (each.task_type or "other") == kind]
+            for kind in (*task_types, *sorted(kinds - {*task_types}))
+        }
         rows = {
             kind: {"total": len(each), "hard": sum(r.hard for r in each), "soft": sum(r.soft for r in each)}
             for kind, each in {**of_type, "overall": list(results)}.items()
         }
         write_json(root / f"test_eval_{name}" / "buckets.json", rows)
-
-
-def _means(results: Sequence[RolloutResult] | None) -> tuple[float, float] | tuple[None, None]:
-    return compute_score(results) if results else (None, None)

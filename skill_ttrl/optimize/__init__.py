@@ -16,8 +16,6 @@ if TYPE_CHECKING:
         apply_patch,
         apply_patch_with_report,
     )
-    from skill_ttrl.optimize.gating.gate import evaluate_gate, select_gate_score
-    from skill_ttrl.optimize.replies import extract_json
     from skill_ttrl.optimize.schedule import (
         ConstantScheduler,
         CosineScheduler,
@@ -25,7 +23,8 @@ if TYPE_CHECKING:
         LRScheduler,
         build_scheduler,
     )
-    from skill_ttrl.optimize.scores import compute_score, skill_hash
+    from skill_ttrl.optimize.scores import compute_score, evaluate_gate, select_gate_score, skill_hash
+    from skill_ttrl.optimize.transcript import extract_json
     from skill_ttrl.optimize.types import Edit, GateAction, GateResult, Patch, RawPatch, RolloutResult
 
 __all__ = [
@@ -55,10 +54,9 @@ _HOME = {
     name: module
     for module, names in {
         "documents": "apply_edit apply_edit_with_report apply_patch apply_patch_with_report",
-        "gating.gate": "evaluate_gate select_gate_score",
-        "replies": "extract_json",
         "schedule": "ConstantScheduler CosineScheduler LRScheduler LinearScheduler build_scheduler",
-        "scores": "compute_score skill_hash",
+        "scores": "compute_score evaluate_gate select_gate_score skill_hash",
+        "transcript": "extract_json",
         "types": "Edit GateAction GateResult Patch RawPatch RolloutResult",
     }.items()
     for name in names.split()

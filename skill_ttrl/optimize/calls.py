@@ -7,7 +7,6 @@ file: a resumed run replays it from its start, what the journal holds costs noth
 
 from __future__ import annotations
 
-import inspect
 import json
 import threading
 from collections import Counter
@@ -46,7 +45,7 @@ class Journal:
             cut_torn_line(path)
             for number, row in enumerate(read_jsonl(path), 1):
                 if row.keys() != {"key", "result"}:
-                    raise RunFolderError(f"{path}:{number} is no line of a journal. The file was changed.")
+                    raise RunFolderError(f"{path}:{number} is not a journal line: the file was changed.")
                 self._results[str(row["key"])] = row["result"]
         self.replayed = len(self._results)
         """Results that were there when it was opened."""
@@ -104,22 +103,6 @@ class ChatFn(Protocol):
 
 
 CHAT = "chat(system, user, *, max_tokens, stage) returns a skill_ttrl.optimize.calls.Reply(text, prompt_tokens, completion_tokens)"
-
-
-def check_chat(chat: Any) -> None:
-    """Check that a function of the user's own can be asked as a `ChatFn`; None is one that is not there.
-
-    Raises:
-        ConfigError: it cannot be called so.
-    """
-    if chat is None:
-        return
-    try:
-        inspect.signature(chat).bind("", "", max_tokens=1, stage="")
-    except TypeError as error:
-        raise ConfigError(f"The function given as chat cannot be asked ({error}): {CHAT}.") from None
-    except ValueError:  # code that says nothing of its arguments
-        return
 
 
 class RollOutFn(Protocol):
@@ -272,10 +255,7 @@ class Calls:
             self.journal.put(key, {"stage": request.stage, "error": str(error)})
         else:
             if not isinstance(reply, Reply) or not isinstance(reply.text, str):
-                what = (
-                    f"a Reply with the text {reply.text!r}" if isinstance(reply, Reply) else f"a {type(reply).__name__}"
-                )
-                raise ConfigError(f"The optimizer's model gave {what}: {CHAT}.")
+                raise ConfigError(f"The optimizer's model returned {reply!r:.100}; expected: {CHAT}.")
             self.journal.put(key, {"stage": request.stage, **asdict(reply)})
 
     def _in_threads(self, work: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> None:

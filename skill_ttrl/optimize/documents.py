@@ -28,9 +28,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
-from skill_ttrl.optimize.replies import extract_json
-from skill_ttrl.optimize.transcript import unescape_tags
-from skill_ttrl.optimize.types import Edit, Patch
+from skill_ttrl.optimize.transcript import extract_json, unescape_tags
+from skill_ttrl.optimize.types import Edit, Patch, as_text
 from skill_ttrl.sanitize import replace_surrogates
 
 PREVIEW_CHARS = 200
@@ -55,8 +54,7 @@ def apply_edit_with_report(skill: str, edit: Edit | Mapping[str, Any]) -> tuple[
     content = (edit.content or "").strip()
     target = edit.target or ""
     document, status = _edited(skill, edit.op, content, target)
-    report = {"op": edit.op, "target": target[:PREVIEW_CHARS], "content_preview": content[:PREVIEW_CHARS]}
-    return document, {**report, "status": status}
+    return document, _report(edit.op, target, content, status)
 
 
 def apply_patch(skill: str, patch: Patch | Mapping[str, Any]) -> str:
@@ -72,6 +70,10 @@ def apply_patch_with_report(skill: str, patch: Patch | Mapping[str, Any]) -> tup
         skill, report = apply_edit_with_report(skill, edit)
         reports.append({**report, "index": index})
     return skill, reports
+
+
+def _report(op: str, target: str, content: str, status: str) -> EditReport:
+    return {"op": op, "target": target[:PREVIEW_CHARS], "content_preview": content[:PREVIEW_CHARS], "status": status}
 
 
 def _edited(skill: str, op: str, content: str, target: str) -> tuple[str, str]:
@@ -154,11 +156,6 @@ def split(document: str) -> Sections:
     return Sections(_join_pieces(pieces), {kind: _join_texts(texts) for kind, texts in blocks.items()})
 
 
-def normalize(document: str) -> str:
-    """The document with its blocks behind the body, one of a kind. One without markers is returned as it is."""
-    return split(document).text()
-
-
 def block(document: str, kind: str) -> str:
     """The text of a block; empty where the document has none."""
     return split(document).blocks.get(kind, "")
@@ -199,39 +196,27 @@ def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tupl
     An edit whose target stands in a block, or reaches into one, is skipped (`skipped_protected_region`), and so is one that adds nothing
     but lines that are there (`skipped_already_stated`). Blocks stay as they are.
     """
-    sections = split(document)
-    reports = []
-    for index, edit in enumerate(_edits(patch), 1):
-        sections, report = _apply(sections, edit)
+    sections, reports = split(document), []
+    for index, given in enumerate((patch if isinstance(patch, Patch) else Patch.from_dict(patch)).edits, 1):
+        edit = replace(given, content=strip_markers(given.content))
+        body = sections.body
+        if edit.target and edit.target not in body and edit.target in sections.text():
+            report = _report(edit.op, edit.target, edit.content.strip(), PROTECTED_STATUS)
+        elif edit.op in ("append", "insert_after") and {*visible_lines(edit.content)} <= {*visible_lines(body)}:
+            report = _report(edit.op, edit.target, edit.content.strip(), STATED_STATUS)
+        else:
+            body, report = apply_edit_with_report(body, edit)
+            if sections.blocks:
+                report["status"] = _BEFORE_BLOCKS.get(report["status"], report["status"])
+            sections = replace(sections, body=strip_markers(body))
         reports.append({**report, "index": index})
     return (sections.text() if sections.blocks else sections.body), reports
-
-
-def _apply(sections: Sections, edit: Edit) -> tuple[Sections, dict[str, Any]]:
-    edit = replace(edit, content=strip_markers(edit.content))
-    skipped = ""
-    if edit.target and edit.target not in sections.body and edit.target in sections.text():
-        skipped = PROTECTED_STATUS
-    elif edit.op in ("append", "insert_after") and {*visible_lines(edit.content)} <= {*visible_lines(sections.body)}:
-        skipped = STATED_STATUS
-    if skipped:
-        report = {"op": edit.op, "target": edit.target[:200], "content_preview": edit.content.strip()[:200]}
-        return sections, {**report, "status": skipped}
-    body, report = apply_edit_with_report(sections.body, edit)
-    if sections.blocks:
-        report["status"] = _BEFORE_BLOCKS.get(report["status"], report["status"])
-    return replace(sections, body=strip_markers(body)), report
 
 
 _BEFORE_BLOCKS = {
     "applied_append": "applied_append_before_protected_region",
     "applied_insert_after_fallback_append": "applied_insert_after_fallback_before_protected_region",
 }
-
-
-def _edits(patch: Patch | Mapping[str, Any]) -> list[Edit]:
-    edits = patch.edits if isinstance(patch, Patch) else patch.get("edits", [])
-    return [edit if isinstance(edit, Edit) else Edit.from_dict(edit) for edit in edits or []]
 
 
 def _block(kind: str, text: str) -> str:
@@ -276,13 +261,13 @@ class Suggestion(Edit):
             "target": given.get("title"),
         }
         found = cls(**asdict(Edit.from_dict({**given, **names})))
-        found.motivation, found.priority_hint = _text(given.get("motivation")), _text(given.get("priority_hint"))
+        found.motivation, found.priority_hint = as_text(given.get("motivation")), as_text(given.get("priority_hint"))
         return found
 
     def to_dict(self) -> dict[str, Any]:
         """The suggestion as JSON; what is empty is left out."""
         words = {"motivation": self.motivation, "instruction": self.content, "priority_hint": self.priority_hint}
-        return {"type": self.op, "title": self.target, **{k: v for k, v in words.items() if v}, **_origin(self)}
+        return {"type": self.op, "title": self.target, **{k: v for k, v in words.items() if v}, **self.origin()}
 
 
 @dataclass
@@ -298,13 +283,13 @@ class Candidate(Edit):
         given = d if isinstance(d, Mapping) else {"new_skill": d}
         names = {"op": "rewrite", "content": given.get("new_skill"), "target": given.get("title")}
         summary = given.get("change_summary")
-        lines = [_text(line) for line in summary] if isinstance(summary, list) else []
+        lines = [as_text(line) for line in summary] if isinstance(summary, list) else []
         return cls(**asdict(Edit.from_dict({**given, **names})), change_summary=lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The candidate as JSON."""
         own = {"title": self.target, "change_summary": list(self.change_summary), "new_skill": self.content}
-        return {**own, **_origin(self)}
+        return {**own, **self.origin()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +323,7 @@ class UpdateMode:
         if self.item is Edit:
             return Patch.from_dict(inner)
         items = [self.item.from_dict(each) for each in inner[self.key]]
-        return Patch([item for item in items if item.content.strip()], _text(inner.get("reasoning")))
+        return Patch([item for item in items if item.content.strip()], as_text(inner.get("reasoning")))
 
 
 MODES: Mapping[ModeName, UpdateMode] = {
@@ -351,13 +336,11 @@ MODES: Mapping[ModeName, UpdateMode] = {
 }
 
 
-def _origin(item: Edit) -> dict[str, Any]:
-    found = {"support_count": item.support_count, "source_type": item.source_type, "merge_level": item.merge_level}
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _text(value: Any) -> str:
-    return "" if value is None else replace_surrogates(str(value))
+def read_text(answer: str | None, key: str) -> str | None:
+    """A text in an answer, without markers of blocks; None where it is missing, empty or no text."""
+    found = (extract_json(answer or "") or {}).get(key)
+    text = strip_markers(replace_surrogates(found)).strip() if isinstance(found, str) else ""
+    return text or None
 
 
 def read_document(answer: str | None) -> str | None:
@@ -366,57 +349,38 @@ def read_document(answer: str | None) -> str | None:
     return replace_surrogates(found) if isinstance(found, str) and split(found).body.strip() else None
 
 
-def rewritten(document: str, text: str) -> str:
-    """The document with the body of `text`, and its own protected blocks."""
-    return with_body(document, f"{split(text).body.rstrip()}\n")
-
-
-def first_candidate(patch: Patch) -> Edit | None:
-    """The first candidate of a patch that has a body; None where none has."""
-    return next((item for item in patch.edits if split(item.content).body.strip()), None)
-
-
 def updated_document(
     document: str, patch: Patch, mode: UpdateMode, rewrite: Callable[[], str | None]
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """The document after the chosen proposals, and what became of each; None where no document could be written.
 
+    A document that is written anew replaces the body; protected blocks stay.
+
     Args:
         document: the present one.
         patch: the chosen proposals.
         mode: their form.
-        rewrite: asks for the whole document, where the proposals are suggestions.
+        rewrite: writes the whole document, where the proposals are suggestions.
     """
     if mode.name == "patch":
         return apply_patch_outside(document, patch)
-    chosen = None if mode.name == "rewrite_from_suggestions" else first_candidate(patch)
-    text = chosen.content if chosen is not None else rewrite() if mode.name == "rewrite_from_suggestions" else None
+    chosen: Edit | None = None  # of several whole documents, the first one with a body
+    if mode.name == "rewrite_from_suggestions":
+        text = rewrite()
+    else:
+        chosen = next((item for item in patch.edits if split(item.content).body.strip()), None)
+        text = None if chosen is None else chosen.content
     status = "skipped_no_rewrite" if text is None else "applied_rewrite"
-    return None if text is None else rewritten(document, text), rewrite_report(patch.edits, status, chosen)
-
-
-def rewrite_report(edits: Sequence[Edit], status: str, chosen: Edit | None = None) -> list[dict[str, Any]]:
-    """One line for each proposal, as the editor reports on edits. Of several whole documents, `chosen` alone was used."""
-    return [
-        {
-            "op": edit.op,
-            "target": edit.target[:PREVIEW_CHARS],
-            "content_preview": edit.content[:PREVIEW_CHARS],
-            "status": status if chosen is None or edit is chosen else "skipped_other_candidate",
-            "index": index,
-        }
-        for index, edit in enumerate(edits, 1)
-    ]
+    reports = []
+    for index, edit in enumerate(patch.edits, 1):
+        said = status if chosen is None or edit is chosen else "skipped_other_candidate"
+        reports.append({**_report(edit.op, edit.target, edit.content, said), "index": index})
+    return None if text is None else with_body(document, f"{split(text).body.rstrip()}\n"), reports
 
 
 HEADING = "## Execution notes"
 NOTE_CHARS = 400
 """Longest note; a longer one is cut."""
-
-
-def read_notes(answer: str | None) -> list[str]:
-    """Notes in an answer, under `appendix_notes`: texts, or objects with a `note` or a `content`."""
-    return notes_in(extract_json(answer or "") or {})
 
 
 def notes_in(found: Mapping[str, Any]) -> list[str]:
@@ -453,12 +417,6 @@ def add_notes(document: str, notes: Sequence[str]) -> str:
 def set_notes(document: str, notes: Sequence[str]) -> str:
     """The document with these notes as its appendix."""
     return with_block(document, APPENDIX, "\n".join([HEADING, *(f"- {note}" for note in notes)]))
-
-
-def read_consolidated(answer: str | None, notes: Sequence[str]) -> list[str] | None:
-    """The shortened notes in an answer; None where they are none, or no fewer than before."""
-    found = read_notes(answer)
-    return found if 0 < len(found) < len(notes) else None
 
 
 def _line(note: str) -> str:

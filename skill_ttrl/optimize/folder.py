@@ -16,8 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.optimize.epoch import EpochRecord, Watch
-from skill_ttrl.optimize.record import Optimized, OptimizeState, StepRecord
+from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, StepRecord, Watch
 from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic

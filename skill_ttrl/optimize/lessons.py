@@ -14,11 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
-from skill_ttrl.optimize.documents import SLOW_UPDATE, block, strip_markers, with_block
-from skill_ttrl.optimize.replies import extract_json
 from skill_ttrl.optimize.transcript import clip, show_rollout
 from skill_ttrl.optimize.types import Edit, RawPatch, RolloutResult
-from skill_ttrl.sanitize import escape, escape_terminal, replace_surrogates
+from skill_ttrl.sanitize import escape, escape_terminal
 from skill_ttrl.types import derive_seed
 
 BUFFER_HEADING = "Earlier steps of this epoch"
@@ -256,52 +254,9 @@ META_SKILL_HEADING = "What earlier epochs taught about editing this document"
 _GUIDE = "Follow it where the rollouts leave room; where they clearly say otherwise, follow the rollouts."
 
 
-def memory_request(before: str, now: str, memory: str, pairs: Sequence[Pair]) -> dict[str, str]:
-    """Places of `meta_skill_request.md`: both documents, the memory until now, and how items went under each."""
-    return {
-        "previous_document": before or "(empty)",
-        "document": now or "(empty)",
-        "memory": memory or NONE_YET,
-        "comparison": show_pairs(pairs),
-    }
-
-
-def read_memory(answer: str | None) -> str | None:
-    """The memory in an answer (`meta_skill_content`); None where there is none."""
-    return read_text(answer, "meta_skill_content")
-
-
 def show_memory(memory: str) -> str:
     """The memory as a section of analysts', mergers' and rankings' prompts; empty where there is none."""
     return f"{_GUIDE}\n\n{memory}" if memory else ""
 
 
 NONE_YET = "(none yet: this is the first)"
-
-
-def guidance_request(before: str, now: str, pairs: Sequence[Pair]) -> dict[str, str]:
-    """Places of `slow_update_request.md`: the document at the end of the last epoch, the present one, and how items went."""
-    guidance = block(now, SLOW_UPDATE) or NONE_YET
-    return {
-        "previous_document": before or "(empty)",
-        "document": now or "(empty)",
-        "guidance": guidance,
-        "comparison": show_pairs(pairs),
-    }
-
-
-def read_guidance(answer: str | None) -> str | None:
-    """The guidance in an answer (`slow_update_content`); None where there is none."""
-    return read_text(answer, "slow_update_content")
-
-
-def with_guidance(document: str, guidance: str) -> str:
-    """The document with this guidance as its block."""
-    return with_block(document, SLOW_UPDATE, guidance)
-
-
-def read_text(answer: str | None, key: str) -> str | None:
-    """A text in an answer, without markers of blocks; None where it is missing, empty or no text."""
-    found = (extract_json(answer or "") or {}).get(key)
-    text = strip_markers(replace_surrogates(found)).strip() if isinstance(found, str) else ""
-    return text or None

@@ -1,28 +1,97 @@
 """SkillOpt (arXiv 2605.23904): a skill document is trained while all weights stay frozen.
 
-`optimize` is the one visible loop. A step (`step.py`) is rollout → reflect → aggregate → select → edit → gate, and the end of an epoch
-looks back on it (`epoch.py`). The loop is a deterministic function of its inputs and of the journal that `Calls` writes, so a run is
-resumed by running it again. It knows nothing of environments or models: rollouts and answers come through `Calls`.
+`optimize` is the one visible loop. A step is rollout → reflect → aggregate → select → edit → gate. The end of an epoch compares the same
+items under this epoch's document and the last's: the slow update writes the guidance block of the document from that, the meta-skill the
+memory of the optimizer. The loop is a deterministic function of its inputs and of the journal that `Calls` writes, so a run is resumed by
+running it again. It knows nothing of environments or models: rollouts and answers come through `Calls`.
 """
 
 from __future__ import annotations
 
+import math
 import random
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import DataError
+from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.epoch import STAGE, EpochRecord, Features, Silent, Watch, look_back
-from skill_ttrl.optimize.gating.selection import Selection, cannot_pass, decide
-from skill_ttrl.optimize.lessons import sample_order
-from skill_ttrl.optimize.optimizer import Optimizer
-from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask
-from skill_ttrl.optimize.reflection.writer import LLMWriter
-from skill_ttrl.optimize.step import Loop, judge, optimize_step, too_long
-from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.optimize.documents import (
+    MODES,
+    SLOW_UPDATE,
+    add_notes,
+    notes_of,
+    reads_the_same,
+    set_notes,
+    updated_document,
+    with_block,
+)
+from skill_ttrl.optimize.lessons import StepNote, compare, describe_rejected, failure_patterns, sample_order
+from skill_ttrl.optimize.llm_optimizer import LLMWriter
+from skill_ttrl.optimize.optimizer import Optimizer, StepView
+from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
+from skill_ttrl.optimize.schedule import edit_budget_at
+from skill_ttrl.optimize.scores import graded
+from skill_ttrl.optimize.selection import Evaluation, Selection, cannot_pass, decide
+from skill_ttrl.optimize.types import Patch, RolloutResult
+
+COMPARISON = "comparison"
+"""Rollouts at the end of an epoch are counted under this name."""
+BYTES_PER_TOKEN = 4
+
+
+@dataclass
+class Loop:
+    """The parts that all steps of an optimization share."""
+
+    task: OptimizeTask
+    config: OptimizeConfig
+    calls: Calls
+    optimizer: Optimizer
+    seed: int
+    watch: Watch
+    writer: LLMWriter | None = None
+    """Makes the calls beyond an optimizer's three stages; None where the optimizer uses no language model."""
+    selection: Selection = field(init=False)
+    slow_update: bool = field(init=False)
+    meta_skill: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Resolve the settings that are None.
+
+        Raises:
+            ConfigError: a feature is on that needs a language model, and the optimizer has none.
+        """
+        config, has = self.config, self.writer is not None
+        self.selection = Selection(self.task.selection, self.calls, config.gate)
+        slow, meta = config.slow_update.enabled, config.meta_skill
+        self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
+        needed = {
+            "slow_update.enabled": self.slow_update,
+            "meta_skill": self.meta_skill,
+            "lr_control_mode: autonomous": config.lr_control_mode == "autonomous",
+            "update_mode: rewrite_from_suggestions": config.update_mode == "rewrite_from_suggestions",
+            "skill_aware.consolidate_threshold": config.skill_aware.enabled
+            and config.skill_aware.consolidate_threshold > 0,
+        }
+        if not has and (named := [name for name, on in needed.items() if on]):
+            raise ConfigError(
+                f"optimize.{named[0]} needs a language model, and optimize.optimizer: {config.optimizer} has none "
+                "(no attribute `writer`). Turn it off, or use the optimizer 'openai'."
+            )
+
+    @property
+    def step_size(self) -> int:
+        """Training items of a step."""
+        return self.config.batch_size * self.config.accumulation
+
+    @property
+    def steps(self) -> int:
+        """Steps of all epochs; the last one of an epoch may have fewer items."""
+        return math.ceil(len(self.task.train) / self.step_size) * self.config.epochs
 
 
 def optimize(
@@ -50,14 +119,12 @@ def optimize(
         DataError: no training or selection items, or the first document is over its token budget.
         BudgetError, EndpointError, EnvError: see `Calls`; the same call continues the run.
     """
-    writer: LLMWriter | None = getattr(optimizer, "writer", None)
-    selection, features = Selection(task.selection, calls, config.gate), Features.of(config, writer)
-    loop = Loop(task, config, calls, optimizer, selection, seed, watch or Silent(), features, writer)
+    loop = Loop(task, config, calls, optimizer, seed, watch or Watch(), getattr(optimizer, "writer", None))
     check(task, document, config)
     first = loop.selection.evaluate(document)
     score = loop.selection.score(first)
     state = OptimizeState(document, first, score, document, score)
-    loop.watch.begin(state, loop.steps_per_epoch * config.epochs)
+    loop.watch.begin(state, loop.steps)
     rows, ends = [], []
     for epoch in range(1, config.epochs + 1):
         for place, batch in enumerate(batches(task.train, loop.step_size, seed + 1000 * epoch)):
@@ -71,6 +138,22 @@ def optimize(
     return Optimized(state, document, first, rows, test_first, test_best, ends)
 
 
+def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
+    """Check that this can be optimized.
+
+    Raises:
+        DataError: a split is empty, two items of one share an id, or the document is too long.
+    """
+    for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
+        if not items and name != "test":
+            raise DataError(f"{task.name!r} has no {name} items: optimization needs training and selection items.")
+        names = Counter(str(item.get("id", "")) for item in items)
+        if twice := next((each for each, count in names.items() if count > 1), None):
+            raise DataError(f"Two {name} items of {task.name!r} have the id {twice!r}. Ids must be unique.")
+    if (problem := too_long(document, config)) is not None:
+        raise DataError(f"The first document is too long: {problem}. Shorten it or raise the bound.")
+
+
 def test_rollouts(
     task: OptimizeTask, config: OptimizeConfig, calls: Calls, first: str, best: str
 ) -> tuple[list[RolloutResult], list[RolloutResult]] | tuple[None, None]:
@@ -81,16 +164,187 @@ def test_rollouts(
     return found, found if best == first else calls.roll_out("test", best, task.test)
 
 
+def batches(items: Sequence[Item], size: int, seed: int) -> list[list[Item]]:
+    """All items once, shuffled by `seed`, in batches of `size`."""
+    order = list(items)
+    random.Random(seed).shuffle(order)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def optimize_step(
+    loop: Loop, state: OptimizeState, batch: Sequence[Item], epoch: int, place: int
+) -> tuple[OptimizeState, StepRecord]:
+    """One step: from training items to the state behind it, and the record of what was made."""
+    state = replace(state, step=state.step + 1)
+    record = StepRecord(state.step, epoch, place, state.current)
+    context = length_bound(state.current, loop.config) | state.memory.context()
+    view = StepView(state.step, epoch, state.current, (), loop.config.edit_budget, loop.seed + state.step, context)
+    record.fallbacks = view.fallbacks
+    for start in range(0, len(batch), loop.config.batch_size):
+        with _stage(loop, record, "rollout"):
+            items = batch[start : start + loop.config.batch_size]
+            rollouts = loop.calls.roll_out("rollout", state.current, items)
+        with _stage(loop, record, "reflect"):
+            raw_patches = loop.optimizer.reflect(replace(view, rollouts=graded(rollouts)))
+        record.rollouts = [*record.rollouts, *rollouts]
+        record.raw_patches = [*record.raw_patches, *raw_patches]
+    state = improve(loop, state, replace(view, rollouts=graded(record.rollouts)), record)
+    return remember(loop, state, record), record
+
+
+def improve(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord) -> OptimizeState:
+    """Aggregate, select, edit and gate what the analysts proposed; the state behind the decision."""
+    if not record.raw_patches:
+        record.reason = "no analyst gave a patch"
+        return state
+    with _stage(loop, record, "aggregate"):
+        merged = record.merged = loop.optimizer.merge(view, record.raw_patches)
+    if not merged.edits:
+        proposed = sum(len(raw.patch.edits) for raw in record.raw_patches)
+        record.reason = f"merging left none of {proposed} proposed edits" if proposed else "no patch has an edit"
+        return state
+    state = replace(state, updates=state.updates + 1)
+    with _stage(loop, record, "select"):
+        most = set_budget(loop, state, view, record, merged)
+        few = len(merged.edits) <= most
+        record.selected = merged if few else loop.optimizer.select(view, merged, most) if most else Patch()
+    if not record.selected.edits:
+        record.action = "skip_no_budget"
+        return state
+    selected, writer = record.selected, loop.writer
+    with _stage(loop, record, "update"):
+        mode = MODES[loop.config.update_mode]
+        record.candidate, record.report = updated_document(
+            view.document, selected, mode, lambda: None if writer is None else writer.rewrite(view, selected)
+        )
+    if record.candidate is None:
+        record.action = "skip_no_rewrite"
+        return state
+    with _stage(loop, record, "evaluate"):
+        return judge(loop, state, record, record.candidate)
+
+
+def length_bound(document: str, config: OptimizeConfig) -> dict[str, str]:
+    """A prompt's section on how long the document may become; none without a bound."""
+    if config.max_document_tokens is None:
+        return {}
+    text = (
+        f"The document has about {tokens_of(document)} tokens. With more than {config.max_document_tokens} it is rejected "
+        "unread: where there is no room, shorten or replace what is there."
+    )
+    return {"Length": text}
+
+
+def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRecord, merged: Patch) -> int:
+    """Most proposals of this step, recorded: by the schedule, by the model, or all there are."""
+    config = loop.config
+    if config.lr_control_mode == "none" or not MODES[config.update_mode].ranks:
+        return len(merged.edits)
+    if config.lr_control_mode == "autonomous" and loop.writer is not None:
+        record.lr_decision = loop.writer.decide_budget(view, merged)
+        record.edit_budget = record.lr_decision.budget
+    else:
+        record.edit_budget = edit_budget_at(
+            state.updates,
+            mode=config.lr_scheduler,
+            max_lr=config.edit_budget,
+            min_lr=config.min_edit_budget,
+            total_steps=loop.steps,
+        )
+    return record.edit_budget
+
+
+def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
+    """The state with notes for later steps: on lapses in the document, failures and rejected edits in the memory."""
+    if loop.config.skill_aware.enabled:
+        state = add_lapses(loop, state, record)
+    if not loop.config.step_buffer:
+        return state
+    rejected = record.selected is not None and record.action.startswith("reject")
+    results, score = graded(record.rollouts), record.candidate_score
+    note = StepNote(
+        record.step,
+        record.action,
+        len(record.rollouts),
+        sum(not result.hard for result in results),
+        failure_patterns(results, record.raw_patches),
+        describe_rejected(record.selected.edits) if rejected and record.selected else (),
+        None if score is None else (state.current_score, score),
+    )
+    return replace(state, memory=state.memory.with_note(note))
+
+
+def add_lapses(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeState:
+    """The state with the analysts' notes in the appendix of the present document, whatever the gate's decision on the candidate."""
+    notes = [note for raw in record.raw_patches for note in raw.appendix_notes]
+    document, most = add_notes(state.current, notes), loop.config.skill_aware.consolidate_threshold
+    present = notes_of(document)
+    record.lapse_notes, record.added_notes = len(notes), len(present) - len(notes_of(state.current))
+    if 0 < most < len(present) and document != state.current and loop.writer is not None:
+        document = set_notes(document, loop.writer.consolidate(present, record.fallbacks) or present)
+    if too_long(document, loop.config) is not None:
+        record.fallbacks["appendix_too_long"] += 1
+        return state
+    return replace(state, current=document)
+
+
+def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, candidate: str) -> OptimizeState:
+    """Put a candidate before the gate; the state behind it. One that reads as the present document does is no candidate."""
+    if reads_the_same(state.current, candidate):
+        record.action, record.reason = "skip_no_change", "the candidate says what the document says"
+        return state
+    if (problem := too_long(candidate, loop.config)) is not None:
+        record.action, record.reason = "reject_too_long", problem
+        return state
+    gate, present = loop.config.gate, state.current_evaluation
+    found = loop.selection.evaluate(candidate, cannot_pass(gate, present), against=present)
+    decision, score = decide(gate, present, found), loop.selection.score(found)
+    record.evaluation, record.reason = found, decision.reason
+    record.candidate_score = score if found.whole else None
+    state, record.action = advance(state, candidate, found, score, accepted=decision.accepted)
+    return state
+
+
+def advance(
+    state: OptimizeState, candidate: str, evaluation: Evaluation, score: float, *, accepted: bool
+) -> tuple[OptimizeState, str]:
+    """The state behind a decision of the gate, and the name of what happened."""
+    if not accepted:
+        return state, "reject"
+    state = replace(state, current=candidate, current_evaluation=evaluation, current_score=score)
+    if score <= state.best_score:
+        return state, "accept"
+    return replace(state, best=candidate, best_score=score, best_step=state.step), "accept_new_best"
+
+
 def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
     """Compare this epoch's document with the last's: the state with new guidance and lessons, and the record where it was done."""
-    memory, config, before = state.memory, loop.config, state.memory.epoch_document
-    if before is None or loop.writer is None or not loop.features.compares(epoch, config.epochs):
+    memory, config, before, writer = state.memory, loop.config, state.memory.epoch_document, loop.writer
+    last = epoch == config.epochs
+    compares = epoch > 1 and (
+        loop.slow_update or (loop.meta_skill and not last)
+    )  # in the last one for the guidance alone
+    if not compares or before is None or writer is None:
         return replace(state, memory=memory.after_epoch(state.current, None)), None
     record = EpochRecord(epoch, state.step, before, state.current)
-    loop.watch.enter(state.step, STAGE)
-    items = sample_order(loop.task.train, loop.seed, epoch)
-    look_back(record, memory, loop.features, loop.calls, config, items, loop.writer)
-    if record.candidate is not None and config.slow_update.gate:
+    loop.watch.enter(state.step, COMPARISON)
+    documents, slow = (before, state.current), config.slow_update
+    record.pairs = compare(
+        lambda document, items: loop.calls.roll_out(COMPARISON, document, items),
+        documents,
+        sample_order(loop.task.train, loop.seed, epoch),
+        slow.samples,
+        slow.pair_policy,
+    )
+    if not record.pairs:
+        record.action = "no_pairs"
+    if record.pairs and loop.slow_update:
+        record.guidance = writer.write_guidance(*documents, record.pairs, record.fallbacks)
+        if record.guidance is not None:
+            record.candidate = with_block(record.after, SLOW_UPDATE, record.guidance)
+    if record.pairs and loop.meta_skill and not last:
+        record.meta_skill = writer.write_memory(*documents, memory.meta_skill, record.pairs, record.fallbacks)
+    if record.candidate is not None and slow.gate:
         state = judge(loop, state, record, record.candidate)
     elif record.candidate is not None and (problem := too_long(record.candidate, config)) is not None:
         record.action, record.reason = "reject_too_long", problem
@@ -118,29 +372,20 @@ def judge_last(loop: Loop, state: OptimizeState) -> OptimizeState:
     return replace(measured, best=state.current, best_score=score, best_step=state.step)
 
 
-def batches(items: Sequence[Item], size: int, seed: int) -> list[list[Item]]:
-    """All items once, shuffled by `seed`, in batches of `size`."""
-    order = list(items)
-    random.Random(seed).shuffle(order)
-    return [order[start : start + size] for start in range(0, len(order), size)]
+def tokens_of(document: str) -> int:
+    """About how many tokens a document has: one for every 4 bytes."""
+    return math.ceil(len(document.encode()) / BYTES_PER_TOKEN)
 
 
-def check(task: OptimizeTask, document: str, config: OptimizeConfig) -> None:
-    """Refuse what cannot be optimized.
+def too_long(document: str, config: OptimizeConfig) -> str | None:
+    """By how much a document exceeds its token budget, in words; None where it fits."""
+    tokens, most = tokens_of(document), config.max_document_tokens
+    return None if most is None or tokens <= most else f"about {tokens} tokens, optimize.max_document_tokens is {most}"
 
-    Raises:
-        DataError: a split is empty, two items of one share an id, or the document is too long.
-    """
-    for name, items in (("training", task.train), ("selection", task.selection)):
-        if not items:
-            raise DataError(
-                f"There are no {name} items in {task.name!r}: optimization needs training and selection items."
-            )
-    for name, items in (("training", task.train), ("selection", task.selection), ("test", task.test)):
-        names = Counter(str(item.get("id", "")) for item in items)
-        if twice := next((each for each, count in names.items() if count > 1), None):
-            raise DataError(
-                f"Two {name} items of {task.name!r} have the id {twice!r}. Give every item an id of its own."
-            )
-    if (problem := too_long(document, config)) is not None:
-        raise DataError(f"The first document is too long: {problem}. Shorten it or raise the bound.")
+
+@contextmanager
+def _stage(loop: Loop, record: StepRecord, name: str) -> Iterator[None]:
+    loop.watch.enter(record.step, name)
+    began = time.perf_counter()
+    yield
+    record.seconds[name] = record.seconds.get(name, 0.0) + time.perf_counter() - began

@@ -1,6 +1,6 @@
 """The protocol of an optimizer: from rollouts to the edits of one step.
 
-`LLMOptimizer` asks a language model (`llm_optimizer.py`). One of the user's own is a class with these three methods, named as
+`LLMOptimizer` uses a language model (`llm_optimizer.py`). One of the user's own is a class with these three methods, named as
 `optimize.optimizer: module:attribute`.
 """
 
@@ -33,9 +33,10 @@ class StepView:
     fallbacks: Counter[str] = field(default_factory=Counter)
     """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
 
-    def show_context(self) -> str:
-        """The further sections as one text."""
-        return "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
+    def places(self) -> dict[str, str]:
+        """What every prompt of a step shows: the document, and the further sections as one text."""
+        context = "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
+        return {"document": self.document or "(empty)", "context": context}
 
 
 class Optimizer(Protocol):

@@ -1,4 +1,4 @@
-"""Data of an optimization: its task, its state between two steps, the record of a step and the outcome."""
+"""Data of an optimization: its task, its state between two steps, the records of a step and of an epoch's end, and the outcome."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skill_ttrl.optimize.calls import Item
-from skill_ttrl.optimize.gating.selection import Evaluation
-from skill_ttrl.optimize.lessons import Memory
-from skill_ttrl.optimize.reflection.writer import BudgetDecision
+from skill_ttrl.optimize.lessons import Memory, Pair, count_changes
 from skill_ttrl.optimize.scores import compute_score, skill_hash
-from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.selection import Evaluation
+from skill_ttrl.optimize.types import BudgetDecision, Patch, RawPatch, RolloutResult
 
 
 @dataclass(frozen=True)
@@ -97,16 +96,14 @@ class StepRecord:
         }
         if self.merged is not None:
             row["n_edits_merged"] = len(self.merged.edits)
-        if self.selected is not None and self.candidate is not None:
-            row |= {"edit_budget": self.edit_budget, "n_edits_ranked": len(self.selected.edits)}
-        if self.candidate is not None:  # an engine of whole documents selects no edits
+        if self.candidate is not None:
+            if self.selected is not None:  # an engine of whole documents selects no edits
+                row |= {"edit_budget": self.edit_budget, "n_edits_ranked": len(self.selected.edits)}
             row |= {"candidate_skill_len": len(self.candidate), "candidate_hash": skill_hash(self.candidate)}
-        if self.selected is not None and self.candidate is not None:
-            row["apply_report"] = _applied(self.report)
+            if self.selected is not None:
+                row["apply_report"] = _applied(self.report)
         if self.evaluation is not None:
-            whole = (
-                self.evaluation.whole
-            )  # the mean of what was rolled out before it was abandoned says little: hard items come first
+            whole = self.evaluation.whole  # the mean of an abandoned evaluation says little: hard items come first
             row |= {
                 "selection_hard": self.evaluation.hard if whole else None,
                 "selection_soft": self.evaluation.soft if whole else None,
@@ -131,6 +128,51 @@ class StepRecord:
         }
 
 
+@dataclass
+class EpochRecord:
+    """The record of an epoch's end: comparison, guidance, memory, decision."""
+
+    epoch: int
+    step: int
+    """Steps behind it."""
+    before: str
+    """The document at the end of the last epoch."""
+    after: str
+    """The document at the end of this one."""
+    pairs: Sequence[Pair] = ()
+    guidance: str | None = None
+    """New text of the guidance block."""
+    meta_skill: str | None = None
+    """New memory of the optimizer."""
+    candidate: str | None = None
+    """The document with the new guidance."""
+    action: str = "no_content"
+    """`force_accept`, one of the gate's, `no_pairs` (nothing to compare) or `no_content` (no guidance was written)."""
+    reason: str = ""
+    evaluation: Evaluation | None = None
+    candidate_score: float | None = None
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+    def row(self) -> dict[str, Any]:
+        """The record as JSON, with SkillOpt's names."""
+        row: dict[str, Any] = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "action": self.action,
+            "reason": self.reason,
+            "changes": count_changes(self.pairs),
+            "prev_hard": compute_score([pair.before for pair in self.pairs])[0] if self.pairs else None,
+            "curr_hard": compute_score([pair.after for pair in self.pairs])[0] if self.pairs else None,
+            "slow_update_content": self.guidance,
+            "fallbacks": dict(self.fallbacks),
+        }
+        if self.candidate is not None:
+            row["candidate_hash"] = skill_hash(self.candidate)
+        if self.candidate_score is not None:
+            row["candidate_gate_score"] = self.candidate_score
+        return row
+
+
 @dataclass(frozen=True)
 class Optimized:
     """The outcome of an optimization."""
@@ -146,6 +188,22 @@ class Optimized:
     test_best: Sequence[RolloutResult] | None = None
     ends: Sequence[Mapping[str, Any]] = ()
     """Of the epochs that were compared with the one before; see `EpochRecord.row`."""
+
+
+class Watch:
+    """A listener to the loop that does nothing; override what is of interest."""
+
+    def begin(self, state: OptimizeState, steps: int) -> None:
+        """The first document is evaluated, and `steps` steps follow."""
+
+    def enter(self, step: int, stage: str) -> None:
+        """A stage of a step begins."""
+
+    def step(self, record: StepRecord, state: OptimizeState) -> None:
+        """A step is finished. May raise to leave."""
+
+    def epoch(self, record: EpochRecord, state: OptimizeState) -> None:
+        """Two epochs were compared, at the end of the later one."""
 
 
 def _applied(report: Sequence[Mapping[str, Any]]) -> dict[str, int]:

@@ -1,12 +1,14 @@
-"""Rollouts and edits as a model reads them: text of others, escaped, between tags, of bounded length."""
+"""Rollouts and edits as a model reads them: text of others, escaped, between tags, of bounded length; and the JSON of its answers."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from skill_ttrl.optimize.types import Edit, RolloutResult
 from skill_ttrl.sanitize import OUR_TAGS, escape, escape_terminal
+from skill_ttrl.storage.jsonl import parse_json
 
 ROLLOUT_CHARS = 12_000
 MESSAGE_CHARS = 800
@@ -22,6 +24,7 @@ FIELDS = (
 )
 """(label, field of a result, most characters)."""
 
+_FENCED = re.compile(r"```(?:json)?(.+?)```", re.DOTALL | re.IGNORECASE)
 _ESCAPED_TAG = re.compile(rf"&lt;(?=/?(?:{'|'.join(tag for tag in OUR_TAGS if tag != 'rollout')})\b)")
 
 
@@ -74,3 +77,23 @@ def _turn(message: object) -> str:
     if not isinstance(message, dict):
         return clip(str(message), MESSAGE_CHARS)
     return f"[{message.get('role', '?')}] {clip(str(message.get('content', '')), MESSAGE_CHARS)}"
+
+
+def extract_json(text: str | None) -> dict[str, Any] | None:
+    """The JSON object in a text: all of it, else its first fenced block, else from the first `{` to the last `}`.
+
+    None where there is none. The first of these that is JSON decides: where it is a list, there is no object.
+    """
+    if not isinstance(text, str):
+        return None
+    text = text.strip()
+    fenced = _FENCED.search(text)
+    for candidate in (text, fenced and fenced[1].strip(), text[text.find("{") : text.rfind("}") + 1]):
+        if not candidate:
+            continue
+        try:
+            found = parse_json(candidate)
+        except ValueError:  # a number of too many digits is a ValueError too
+            continue
+        return found if isinstance(found, dict) else None
+    return None

@@ -46,26 +46,26 @@ class Edit:
     def from_dict(cls, d: Any) -> Edit:
         """Read an edit as a model wrote it; where it is none, one of an unknown operation that holds what was written."""
         if not isinstance(d, Mapping) or any(isinstance(d.get(key), Mapping | list) for key in ("content", "target")):
-            return cls(op="", content=_text(d))
+            return cls(op="", content=as_text(d))
         source = d.get("source_type")
         return cls(
-            op=_text(d.get("op", "append")),
-            content=_text(d.get("content") or ""),
-            target=_text(d.get("target") or ""),
+            op=as_text(d.get("op", "append")),
+            content=as_text(d.get("content") or ""),
+            target=as_text(d.get("target") or ""),
             support_count=_count(d.get("support_count")),
             source_type=cast(SourceType, source) if source in ("failure", "success") else None,
             merge_level=_count(d.get("merge_level")),
         )
 
+    def origin(self) -> dict[str, Any]:
+        """Where the change comes from, as far as it is known."""
+        found = {"support_count": self.support_count, "source_type": self.source_type, "merge_level": self.merge_level}
+        return {name: value for name, value in found.items() if value is not None}
+
     def to_dict(self) -> dict[str, Any]:
         """The edit as JSON; what is empty is left out."""
-        optional = {
-            "target": self.target or None,
-            "support_count": self.support_count,
-            "source_type": self.source_type,
-            "merge_level": self.merge_level,
-        }
-        return {"op": self.op, "content": self.content, **{k: v for k, v in optional.items() if v is not None}}
+        target = {"target": self.target} if self.target else {}
+        return {"op": self.op, "content": self.content, **target, **self.origin()}
 
 
 @dataclass
@@ -84,7 +84,7 @@ class Patch:
         details = d.get("ranking_details")
         return cls(
             edits=[each if isinstance(each, Edit) else Edit.from_dict(each) for each in _listed(edits)],
-            reasoning=_text(d.get("reasoning") or ""),
+            reasoning=as_text(d.get("reasoning") or ""),
             ranking_details=dict(details) if isinstance(details, Mapping) else None,
         )
 
@@ -212,11 +212,32 @@ class GateResult:
     best_step: int
 
 
+@dataclass(frozen=True, slots=True)
+class BudgetDecision:
+    """How many proposals a model wants applied (`lr_control_mode: autonomous`)."""
+
+    budget: int
+    """Between 0 and the number of proposals."""
+    named: int | None
+    """The model's number; None where it wrote no whole one."""
+    reasoning: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The decision as JSON, with SkillOpt's names."""
+        return {
+            "learning_rate": self.budget,
+            "raw_learning_rate": self.named,
+            "clamped": self.named is not None and self.named != self.budget,
+            "fallback": self.named is None,
+            "reasoning": self.reasoning,
+        }
+
+
 def _listed(edits: Any) -> list[Any]:
     return list(edits) if isinstance(edits, list | tuple) else [edits]
 
 
-def _text(value: Any) -> str:
+def as_text(value: Any) -> str:
     """A value of a model's JSON as text that a file can hold."""
     if isinstance(value, str):
         return replace_surrogates(value)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.optimize.gating.paired_gate import GateOutcome
+from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.folder import is_bank

@@ -21,15 +21,14 @@ from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import JOURNAL, ChatFn, Journal, check_chat
+from skill_ttrl.optimize.calls import JOURNAL, ChatFn, Journal
 from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.engines import ENGINES, step_sizes
 from skill_ttrl.optimize.folder import FolderWatch
-from skill_ttrl.optimize.loop import check
+from skill_ttrl.optimize.loop import check, tokens_of
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.scores import content_hash
-from skill_ttrl.optimize.step import tokens_of
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
@@ -228,7 +227,6 @@ def check_start(
         SkillTTRLError: as `optimize_run`.
     """
     config, options = run.config, run.options
-    check_chat(chat)
     continues = check_folder(run.place(output), config, run.made_with(), resume)
     if chat is None and asks_endpoint(config):
         EndpointChat(config.endpoints).close()  # its key, address and package are there

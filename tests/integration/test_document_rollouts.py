@@ -20,9 +20,9 @@ from skill_ttrl.data.operators import OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.induction import InductionOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.reflection.induction import InductionOptimizer
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank

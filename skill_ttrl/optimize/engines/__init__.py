@@ -3,70 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Callable
+from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.epoch import Watch
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry
 
+Engine = Callable[..., Optimized]
+"""Trains a document: called as `run_skillopt`, it raises as `loop.optimize`, and the same call continues the run.
 
-class Engine(Protocol):
-    """Trains a document. Everything it asks for goes through `calls`, and everything it draws at random comes from `seed`."""
-
-    def __call__(
-        self,
-        task: OptimizeTask,
-        document: str,
-        config: OptimizeConfig,
-        calls: Calls,
-        templates: Templates,
-        *,
-        seed: int = 42,
-        watch: Watch | None = None,
-    ) -> Optimized:
-        """The outcome. Raises as `loop.optimize` does; the same call continues the run."""
-        ...
-
-
+Everything it requests goes through `calls`, and everything it draws at random comes from `seed`.
+"""
 ENGINES: Registry[Engine] = Registry("engine", key="optimize.engine")
 
 
 @ENGINES.register("skillopt")
 def run_skillopt(
-    task: OptimizeTask,
-    document: str,
-    config: OptimizeConfig,
-    calls: Calls,
-    templates: Templates,
-    *,
-    seed: int = 42,
-    watch: Watch | None = None,
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
 ) -> Optimized:
-    """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names."""
-    optimizer = make_optimizer(config.optimizer, calls, config, templates)
-    return optimize(task, document, config, calls, optimizer, seed=seed, watch=watch)
+    """Train a document with the loop of SkillOpt and the optimizer that `optimize.optimizer` names; `how` holds `seed` and `watch`."""
+    return optimize(task, document, config, calls, make_optimizer(config.optimizer, calls, config, templates), **how)
 
 
 @ENGINES.register("gepa")
 def run_gepa(
-    task: OptimizeTask,
-    document: str,
-    config: OptimizeConfig,
-    calls: Calls,
-    templates: Templates,
-    *,
-    seed: int = 42,
-    watch: Watch | None = None,
+    task: OptimizeTask, document: str, config: OptimizeConfig, calls: Calls, templates: Templates, **how: Any
 ) -> Optimized:
     """Train a document with GEPA; needs the extra `gepa`. Its request for a new document is its own: `templates` are not used."""
     from skill_ttrl.optimize.engines import gepa
 
-    return gepa.optimize(task, document, config, calls, seed=seed, watch=watch)
+    return gepa.optimize(task, document, config, calls, **how)
 
 
 def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int] | None:

@@ -22,12 +22,10 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
 from skill_ttrl.optimize.documents import reads_the_same
-from skill_ttrl.optimize.epoch import Silent, Watch
-from skill_ttrl.optimize.gating.gate import select_gate_score
-from skill_ttrl.optimize.gating.selection import Selection, decide
-from skill_ttrl.optimize.loop import check, test_rollouts
-from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.step import advance, too_long
+from skill_ttrl.optimize.loop import advance, check, test_rollouts, too_long
+from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
+from skill_ttrl.optimize.scores import select_gate_score
+from skill_ttrl.optimize.selection import Selection, decide
 from skill_ttrl.optimize.transcript import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.sanitize import escape
@@ -61,14 +59,13 @@ class GepaOptions:
         Raises:
             ConfigError: an unknown name, or a number below 1.
         """
+        known = {"minibatch_size": int, "iterations": int, "candidate_selection": str}
         for name, value in options.items():
-            if name not in cls.__dataclass_fields__:
+            if name not in known:
+                raise ConfigError(f"Unknown option {name!r} of the engine gepa.{did_you_mean(name, known)}")
+            if value is not None and (type(value) is not known[name] or (known[name] is int and value < 1)):
                 raise ConfigError(
-                    f"Unknown option {name!r} of the engine gepa.{did_you_mean(name, cls.__dataclass_fields__)}"
-                )
-            if name != "candidate_selection" and value is not None and not (type(value) is int and value >= 1):
-                raise ConfigError(
-                    f"optimize.engine_options.{name} of the engine gepa must be 1 or more, found {value!r}."
+                    f"optimize.engine_options.{name}: expected {'a whole number above 0' if known[name] is int else 'a name'}, found {value!r}."
                 )
         return cls(**options)
 
@@ -106,7 +103,7 @@ def optimize(
         raise MissingDependencyError.for_extra("The engine gepa", "gepa") from None
     options = GepaOptions.of(config.engine_options)
     check(task, document, config)
-    run = _Run(task, config, options, calls, Selection(task.selection, calls, config.gate), watch or Silent())
+    run = _Run(task, config, options, calls, Selection(task.selection, calls, config.gate), watch or Watch())
     run.begin(document)
     evolve(
         seed_candidate={COMPONENT: document},
@@ -117,7 +114,7 @@ def optimize(
         candidate_selection_strategy=options.candidate_selection,  # type: ignore[arg-type]  # gepa checks the name
         reflection_minibatch_size=options.minibatch_size,
         stop_callbacks=run.stop,
-        logger=_Quiet(),
+        logger=run,
         track_best_outputs=False,
         seed=seed,
     )
@@ -130,13 +127,6 @@ def optimize(
 
 class _NoAnswer(Exception):
     """The model gave no answer: gepa leaves the iteration out."""
-
-
-class _Quiet:
-    """A logger for gepa; our records say what happened."""
-
-    def log(self, message: str) -> None:
-        """Leave it out."""
 
 
 @dataclass
@@ -156,10 +146,8 @@ class _Run:
     """The iteration on its way."""
     _unanswered: str | None = None
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Iterations that draw each training item once."""
-        return math.ceil(len(self.task.train) / self.options.minibatch_size)
+    def log(self, message: str) -> None:
+        """Gepa's logger: our records say what happened."""
 
     def begin(self, document: str) -> None:
         """Evaluate the first document."""
@@ -178,7 +166,7 @@ class _Run:
         done = gepa_state.i + 1
         if self.problem is not None or done >= self.iterations:
             return True
-        epoch, place = divmod(done, self.steps_per_epoch)
+        epoch, place = divmod(done, math.ceil(len(self.task.train) / self.options.minibatch_size))
         self.record = StepRecord(done + 1, epoch + 1, place, self.state.current)
         self.state = replace(self.state, step=done + 1)
         self.watch.enter(done + 1, "rollout")
@@ -273,12 +261,8 @@ def as_example(result: RolloutResult) -> dict[str, str]:
     """One rollout for gepa's prompt: escaped, and of bounded length."""
     expected = f"Expected: {result.reference_text}" if result.reference_text else ""
     feedback = " ".join(filter(None, ["Right." if result.hard else "Wrong.", result.fail_reason, expected]))
-    task, answer = result.question or result.task_description, result.predicted_answer or last_message(result)
+    last = result.conversation[-1] if result.conversation else ""
+    answer = result.predicted_answer or str(last.get("content", "") if isinstance(last, dict) else last)
+    task = result.question or result.task_description
     fields = {"Inputs": task, "Generated Outputs": answer, "Feedback": feedback}
     return {name: escape(clip(text, FIELD_CHARS)) for name, text in fields.items()}
-
-
-def last_message(result: RolloutResult) -> str:
-    """The last message of a conversation; empty where there is none."""
-    last = result.conversation[-1] if result.conversation else None
-    return str(last.get("content", "")) if isinstance(last, dict) else str(last or "")

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.openai.ledger import Ledger, asked_in
 from skill_ttrl.optimize.calls import Calls, Item, Journal
-from skill_ttrl.optimize.epoch import EpochRecord, Watch
-from skill_ttrl.optimize.record import OptimizeState, StepRecord
+from skill_ttrl.optimize.record import EpochRecord, OptimizeState, StepRecord, Watch
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import Progress, SilentProgress

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from skill_ttrl.config import GateConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.gating.paired_gate import GateOutcome
+from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.settings import BankSettings

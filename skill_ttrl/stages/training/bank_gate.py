@@ -14,8 +14,7 @@ from typing import Any
 from skill_ttrl.config import GateConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.optimize.gating.paired import PairedRule
-from skill_ttrl.optimize.gating.paired_gate import GateOutcome, gate_change
+from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import content_changes
@@ -51,7 +50,7 @@ class BankScorer:
     """Scores by the identity of the version, the seed and the first task; each holds its version, so that no other gets its identity."""
 
     def __call__(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
-        """See `optimize.gating.paired_gate.ScoreFn`.
+        """See `optimize.paired.ScoreFn`.
 
         Raises:
             EndpointError, EnvError: all rollouts failed.

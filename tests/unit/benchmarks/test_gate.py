@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skill_ttrl.optimize.gating.paired import decide
+from skill_ttrl.optimize.paired import decide
 
 
 def test_many_runs_at_once_decide_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:

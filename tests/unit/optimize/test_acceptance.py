@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeGateConfig
-from skill_ttrl.optimize.gating.selection import Evaluation, cannot_pass, decide
+from skill_ttrl.optimize.selection import Evaluation, cannot_pass, decide
 from skill_ttrl.optimize.types import RolloutResult
 
 

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.optimize.documents import (
     APPENDIX,
     MODES,
@@ -21,20 +20,17 @@ from skill_ttrl.optimize.documents import (
     add_notes,
     block,
     distinct,
+    notes_in,
     notes_of,
-    read_consolidated,
     read_document,
-    read_notes,
+    read_text,
     set_notes,
     split,
     updated_document,
     with_block,
 )
-from skill_ttrl.optimize.epoch import Features
-from skill_ttrl.optimize.gating.selection import density
 from skill_ttrl.optimize.lessons import (
     Item,
-    Memory,
     Pair,
     PairPolicy,
     StepNote,
@@ -42,14 +38,12 @@ from skill_ttrl.optimize.lessons import (
     count_changes,
     describe_rejected,
     failure_patterns,
-    read_guidance,
-    read_memory,
-    sample_order,
     show_notes,
     show_pairs,
-    with_guidance,
 )
-from skill_ttrl.optimize.reflection.writer import read_budget, whole_number
+from skill_ttrl.optimize.llm_optimizer import read_budget
+from skill_ttrl.optimize.selection import density
+from skill_ttrl.optimize.transcript import extract_json
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
 
 simple = (
@@ -84,34 +78,14 @@ def test_whatever_a_model_answers_is_read(answer: str, available: int) -> None:
         patch = mode.read(answer)
         assert patch is None or all(isinstance(item, mode.item) for item in patch.edits)
         json.dumps({} if patch is None else patch.to_dict())
-    for text in (read_document(answer), read_guidance(answer), read_memory(answer)):
+    for text in (
+        read_document(answer),
+        read_text(answer, "slow_update_content"),
+        read_text(answer, "meta_skill_content"),
+    ):
         assert text is None or text.strip()
-    assert read_notes(answer) == distinct(read_notes(answer))
-
-
-@pytest.mark.parametrize(
-    ("value", "number"),
-    [
-        (3, 3),
-        ("about 2 of them", 2),
-        (4.0, 4),
-        (2.5, None),
-        ("2.5", None),
-        (True, None),
-        (None, None),
-        ("none", None),
-        (-1, -1),
-    ],
-)
-def test_a_budget_is_a_whole_number(value: Any, number: int | None) -> None:
-    assert whole_number(value) == number
-
-
-def test_a_budget_is_cut_to_what_there_is() -> None:
-    assert read_budget('{"learning_rate": 9}', 3).to_dict()["clamped"]
-    assert read_budget('{"learning_rate": 9}', 3).budget == 3
-    assert read_budget('{"learning_rate": -2}', 3).budget == 0
-    assert read_budget("As many as you like.", 3).to_dict()["fallback"]
+    notes = notes_in(extract_json(answer) or {})
+    assert notes == distinct(notes)
 
 
 note = st.lists(
@@ -129,12 +103,6 @@ def test_notes_stand_once_in_the_appendix(first: list[str], second: list[str]) -
     assert notes_of(added) == distinct([*first, *second])
     assert add_notes(added, [*second, *first]) == added
     assert split(added).body == split(document).body
-
-
-def test_consolidated_notes_must_be_fewer() -> None:
-    assert read_consolidated('{"appendix_notes": ["a"]}', ["a", "b"]) == ["a"]
-    assert read_consolidated('{"appendix_notes": ["a", "b"]}', ["a", "b"]) is None
-    assert read_consolidated('{"appendix_notes": []}', ["a", "b"]) is None
 
 
 def test_suggestions_and_candidates_keep_their_form() -> None:
@@ -165,7 +133,7 @@ def test_modes_have_the_published_aliases(alias: str) -> None:
 
 
 def test_a_rewrite_keeps_the_blocks() -> None:
-    document = with_block(with_guidance("old", "guidance"), APPENDIX, "- note")
+    document = with_block(with_block("old", SLOW_UPDATE, "guidance"), APPENDIX, "- note")
     patch = Patch(
         [
             Candidate("rewrite", "new\n<!-- APPENDIX_START -->\n- forged\n<!-- APPENDIX_END -->"),
@@ -212,13 +180,6 @@ def test_changed_pairs_are_looked_for_among_further_items(policy: PairPolicy, as
     assert len(rolled) == 4 and len(same) == (0 if policy == "changed" else 4)
 
 
-def test_every_epoch_compares_its_own_items() -> None:
-    items: list[Item] = [{"id": place} for place in range(9)]
-    orders = [sample_order(items, 1, epoch) for epoch in (2, 3, 2)]
-    assert orders[0] == orders[2] != orders[1]
-    assert sorted(orders[0], key=lambda item: item["id"]) == items
-
-
 def test_notes_on_steps_say_what_failed_and_what_was_rejected() -> None:
     rollouts = [
         result("t1", 0, "format: no date"),
@@ -237,29 +198,6 @@ def test_notes_on_steps_say_what_failed_and_what_was_rejected() -> None:
     assert "</rollout>" not in shown and show_notes([]) == ""
 
 
-def test_an_epoch_drops_its_notes_and_keeps_its_lessons() -> None:
-    memory = Memory(meta_skill="short rules work").with_note(StepNote(1, "reject", 2, 1))
-    assert all(memory.context().values())
-    after = memory.after_epoch("document", None)
-    assert (after.meta_skill, after.notes, after.epoch_document) == ("short rules work", (), "document")
-    assert memory.after_epoch("document", "new").meta_skill == "new"
-
-
 def test_density_is_the_share_of_leading_words() -> None:
     assert density("") == 0.0
     assert density("<!-- ALWAYS --> You MUST answer. Never guess.") == pytest.approx(2 / 5)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"lr_control_mode": "autonomous"},
-        {"update_mode": "rewrite"},
-        {"meta_skill": True},
-        {"slow_update": {"enabled": True}},
-    ],
-)
-def test_features_that_ask_a_model_need_one(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="asks a language model"):
-        Features.of(OptimizeConfig.model_validate(settings), None)
-    assert Features.of(OptimizeConfig(), None) == Features(slow_update=False, meta_skill=False)

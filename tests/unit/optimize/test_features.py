@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
 from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
-from skill_ttrl.optimize.epoch import EpochRecord, Silent
 from skill_ttrl.optimize.folder import FolderWatch
+from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
-from skill_ttrl.optimize.reflection.llm_optimizer import LLMOptimizer
+from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
@@ -108,7 +107,7 @@ class World:
         return [user for each, _, user in self.requests if each == stage]
 
 
-class Watching(Silent):
+class Watching(Watch):
     """Keeps the records."""
 
     def __init__(self) -> None:
@@ -347,5 +346,20 @@ def test_an_optimizer_without_a_model_has_the_loop_without_these_features() -> N
     found = optimize(TASK, "red", OptimizeConfig(epochs=3, batch_size=6), calls, Own())
     assert found.state.best == "red" and "comparison" not in calls.counts
     config = OptimizeConfig.model_validate({"slow_update": {"enabled": True}})
-    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.enabled asks a language model"):
+    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.enabled"):
         optimize(TASK, "red", config, Calls(None, world), Own())
+
+
+def test_a_document_over_its_bound_is_rejected_unevaluated_and_one_that_says_the_same_is_none() -> None:
+    world = World()
+    _, watch, calls = run(world, **OFF, max_document_tokens=1)
+    assert {record.action for record in watch.steps} == {"reject_too_long"} and calls.counts["selection"].done == 4
+    assert all("## Length" in user for user in world.of("analyst_error"))
+    with pytest.raises(DataError, match="max_document_tokens is 1"):
+        run(World(), "too long", max_document_tokens=1)
+    stated = {"edits": [{"op": "append", "content": "-  mind the COLOUR"}], "selected_indices": [0]}
+    world = World(analyst_error=stated, merge_failure=stated)
+    found, watch, _ = run(world, "- Mind the colour.\n", **OFF)
+    assert {record.action for record in watch.steps} == {
+        "skip_no_change"
+    } and found.state.best == "- Mind the colour.\n"

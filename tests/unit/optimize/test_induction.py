@@ -15,11 +15,10 @@ from skill_ttrl.data.operators import RULES, OperatorGrammar, Operators, questio
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.documents import apply_patch
+from skill_ttrl.optimize.induction import InductionOptimizer, make_induction, replace_line
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.optimizers import OPTIMIZERS
 from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.reflection.induction import InductionOptimizer, make_induction, replace_line
 from skill_ttrl.optimize.types import Patch, RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
@@ -75,13 +74,6 @@ def test_without_true_answers_failures_and_successes_exclude_lines() -> None:
     again = InductionOptimizer(GRAMMAR)
     again.load_state_dict(json.loads(json.dumps(optimizer.state_dict())))
     assert again == optimizer, "a checkpoint keeps the evidence"
-
-
-def test_no_edit_for_a_line_that_nothing_excludes_nor_where_no_line_is_left() -> None:
-    optimizer = InductionOptimizer(GRAMMAR)
-    assert optimizer.reflect(view(rollout("bako", 4, "0", true="3"), document="bako -1")) == []
-    assert optimizer.reflect(view(rollout("kida", 4, "0", true="x"), rollout("vuba", 1, "1", hard=1))) == []
-    assert optimizer.reflect(view(RolloutResult("other", question="Who wrote it?"))) == []
 
 
 @settings(max_examples=40)
@@ -157,11 +149,3 @@ def test_the_loop_finds_all_rules_from_failures() -> None:
 def test_options_without_a_usable_grammar_are_refused(options: dict[str, Any], why: str) -> None:
     with pytest.raises(SkillTTRLError, match=why):
         make_induction(Calls(None, follower), OptimizeConfig(optimizer_options=options), Templates())
-
-
-def test_the_optimizer_has_a_name() -> None:
-    config = OptimizeConfig(
-        optimizer="induce", optimizer_options={"grammar": "skill_ttrl.data.operators:OperatorGrammar"}
-    )
-    made = OPTIMIZERS.get(config.optimizer)(Calls(None, follower), config, Templates())
-    assert isinstance(made, InductionOptimizer) and isinstance(made.grammar, OperatorGrammar)

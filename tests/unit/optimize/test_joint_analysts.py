@@ -6,48 +6,11 @@ import json
 import math
 from typing import Any
 
-import pytest
-
 from skill_ttrl.optimize.calls import Reply
-from skill_ttrl.optimize.reflection.llm_optimizer import grouped, show_minibatches, split_answer
-from skill_ttrl.optimize.types import RolloutResult
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 
 ONE: dict[str, Any] = {"epochs": 1, "batch_size": 40, "minibatch_size": 4, "test": False}
-
-
-def rollouts(*names: str) -> list[RolloutResult]:
-    return [RolloutResult(name) for name in names]
-
-
-def test_neighbours_of_one_outcome_go_together() -> None:
-    a, b, c, d = (rollouts(name) for name in "abcd")
-    jobs = grouped([("failure", a), ("failure", b), ("failure", c), ("success", d)], 2)
-    assert jobs == [("failure", [a, b]), ("failure", [c]), ("success", [d])]
-    assert [len(several) for _, several in grouped([("failure", a)] * 3, 1)] == [1, 1, 1]
-
-
-def test_one_minibatch_is_shown_as_ever_and_several_under_headings() -> None:
-    assert "Minibatch" not in show_minibatches([rollouts("a", "b")])
-    shown = show_minibatches([rollouts("a", "b"), rollouts("c")])
-    assert shown.startswith("### Minibatch 1 (2 rollouts)\n<rollout id") and "### Minibatch 2 (1 rollouts)\n" in shown
-
-
-@pytest.mark.parametrize(
-    ("answer", "parts"),
-    [
-        ('{"patches": [{"edits": []}, {"edits": [1]}]}', ['{"edits": []}', '{"edits": [1]}', None]),
-        ('{"patches": [{"a": 1}, "b", {"c": 2}, {"d": 3}]}', ['{"a": 1}', None, '{"c": 2}']),
-        ('{"edits": []}', ['{"edits": []}', None, None]),
-        ('{"patches": 7}', [None, None, None]),
-        ("prose", [None, None, None]),
-        (None, [None, None, None]),
-    ],
-)
-def test_an_answer_is_split_and_what_is_missing_is_none(answer: str | None, parts: list[str | None]) -> None:
-    assert split_answer(answer, 3) == parts
-    assert split_answer(answer, 1) == [answer]
 
 
 def test_fewer_requests_for_the_same_minibatches() -> None:

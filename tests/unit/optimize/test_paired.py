@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.gating.paired import PairedRule, certain, decide
+from skill_ttrl.optimize.paired import PairedRule, certain, decide
 from skill_ttrl.statistics import paired_difference, paired_score_p_value, sign_flip_p_value
 
 BETTER, NOT_WORSE = PairedRule(alpha=0.05), PairedRule("not_worse", min_effect=0.1, alpha=0.1)

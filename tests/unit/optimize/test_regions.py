@@ -12,8 +12,6 @@ from skill_ttrl.optimize.documents import (
     SLOW_UPDATE,
     apply_patch_outside,
     apply_patch_with_report,
-    block,
-    normalize,
     reads_the_same,
     split,
     strip_markers,
@@ -63,9 +61,9 @@ def test_no_patch_changes_a_block(body: str, guidance: str, notes: str, data: st
 @settings(max_examples=100, deadline=None)
 @given(texts)
 def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -> None:
-    normal = normalize(document)
+    normal = split(document).text()
     blocks_of(normal)
-    assert normalize(normal) == normal
+    assert split(normal).text() == normal
     assert split(normal).blocks == split(document).blocks
     assert strip_markers("".join(document.split())) == strip_markers(strip_markers("".join(document.split())))
 
@@ -78,7 +76,7 @@ def test_without_markers_the_edits_are_those_of_the_editor(document: str, data: 
         for place, edit in enumerate(data.draw(st.lists(edits(document), max_size=4)))
     ]
     assert apply_patch_outside(document, Patch(cleaned)) == apply_patch_with_report(document, Patch(cleaned))
-    assert normalize(document) == document
+    assert split(document).text() == document
 
 
 def test_an_edit_that_reaches_into_a_block_is_skipped() -> None:
@@ -87,28 +85,6 @@ def test_an_edit_that_reaches_into_a_block_is_skipped() -> None:
         after, (report,) = apply_patch_outside(document, {"edits": [{"op": "delete", "target": target}]})
         assert after == document
         assert report["status"] == "skipped_protected_region"
-
-
-def test_what_stands_in_the_body_too_is_changed_there() -> None:
-    document = with_block("Rule one.", SLOW_UPDATE, "Rule one.")
-    after, (report,) = apply_patch_outside(document, Patch([Edit("replace", "Rule two.", "Rule one.")]))
-    assert split(after).body.strip() == "Rule two."
-    assert block(after, SLOW_UPDATE) == "Rule one."
-    assert report["status"] == "applied_replace"
-
-
-def test_new_text_goes_before_the_blocks() -> None:
-    document = with_block("Rule one.\n", SLOW_UPDATE, "Guidance.")
-    after, reports = apply_patch_outside(
-        document, Patch([Edit("append", "Rule two."), Edit("insert_after", "Rule three.", "nowhere")])
-    )
-    assert after == (
-        "Rule one.\n\nRule two.\n\nRule three.\n\n<!-- SLOW_UPDATE_START -->\nGuidance.\n<!-- SLOW_UPDATE_END -->\n"
-    )
-    assert [report["status"] for report in reports] == [
-        "applied_append_before_protected_region",
-        "applied_insert_after_fallback_before_protected_region",
-    ]
 
 
 def test_blocks_anywhere_in_a_document_are_read_and_put_behind_it() -> None:

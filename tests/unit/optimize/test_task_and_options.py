@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from skillrl.envs.qa import SimpleQAEnv as TheirEnv
 
-from skill_ttrl import BaseLLMClient, RolloutResult, SimpleQAEnv, SkillEnv, SkillOptConfig
+from skill_ttrl import BaseLLMClient, SimpleQAEnv, SkillOptConfig
 from skill_ttrl.errors import ConfigError, SplitError
 
 
@@ -51,14 +51,6 @@ def test_questions_are_asked_and_scored_the_same(item: dict[str, Any], skill: st
     assert mine.get_task_types() == theirs.get_task_types()
 
 
-def test_a_token_that_is_said_twice_counts_once() -> None:
-    """As in skillrl: 1 common token of 3 said and 2 wanted; counted with repeats it would be 2 of 3 and 2 of 2."""
-    item = {"question": "q", "answers": ["go go"]}
-    env = SimpleQAEnv(train_items=[item], val_items=[], test_items=[])
-    result = env.rollout_one(item=item, skill="s", target_client=Says("go on go"))
-    assert (result.hard, result.soft) == (0, 0.4)
-
-
 def test_numbers_as_answers_are_texts_where_skillrl_fails() -> None:
     item = {"id": 4, "question": "6 x 7?", "answers": [42]}
     splits: dict[str, Any] = {"train_items": [item], "val_items": [], "test_items": []}
@@ -72,21 +64,6 @@ def test_splits_and_the_first_document() -> None:
     assert env.get_initial_skill() == "Be brief." and env.get_items("val") == [{"question": "q"}]
     with pytest.raises(SplitError, match=r"Unknown split 'vel'. Did you mean 'val'"):
         env.get_items("vel")
-
-
-def test_an_environment_of_ones_own_needs_two_methods() -> None:
-    class Mine(SkillEnv):
-        task_types = ("a",)
-
-        def get_items(self, split: str) -> list[dict[str, Any]]:
-            return []
-
-        def rollout_one(self, *, item: dict[str, Any], skill: str, target_client: BaseLLMClient) -> RolloutResult:
-            return RolloutResult(id="1")
-
-    assert (Mine().get_initial_skill(), Mine().name, Mine().get_task_types()) == ("", "skill_env", ["a"])
-    with pytest.raises(TypeError, match="abstract"):
-        SkillEnv()  # type: ignore[abstract]
 
 
 # --- the settings ---
@@ -108,40 +85,32 @@ def test_settings_have_the_same_keys_and_defaults() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "key", "theirs"),
     [
-        ({"batch_size": 0}, "batch_size must be > 0, got 0"),
-        ({"minibatch_size": -1}, "minibatch_size must be > 0, got -1"),
-        ({"merge_batch_size": 1}, "merge_batch_size must be >= 2, got 1"),
-        ({"edit_budget": 0}, "edit_budget must be > 0, got 0"),
-        ({"edit_budget": 1}, r"min_edit_budget must be in \(0, edit_budget\], got 2 \(edit_budget=1\)"),
-        ({"min_edit_budget": 0}, "min_edit_budget must be in"),
-        ({"lr_scheduler": "cosin"}, "lr_scheduler must be one of constant/linear/cosine, got 'cosin'"),
-        ({"gate_metric": "exact"}, "gate_metric must be one of hard/soft/mixed, got 'exact'"),
-        ({"gate_mixed_weight": 1.5}, r"gate_mixed_weight must be in \[0, 1\], got 1.5"),
+        ({"batch_size": 0}, "batch_size", True),
+        ({"minibatch_size": -1}, "minibatch_size", True),
+        ({"merge_batch_size": 1}, "merge_batch_size", True),
+        ({"edit_budget": 0}, "edit_budget", True),
+        ({"edit_budget": 1}, "min_edit_budget", True),
+        ({"min_edit_budget": 0}, "min_edit_budget", True),
+        ({"lr_scheduler": "cosin"}, "lr_scheduler.*Did you mean 'cosine'", True),
+        ({"gate_metric": "exact"}, "gate_metric", True),
+        ({"gate_mixed_weight": 1.5}, "gate_mixed_weight", True),
+        ({"num_epochs": 0}, "num_epochs", False),
+        ({"batch_size": "8"}, "batch_size must be a whole number", False),
+        ({"seed": True}, "seed", False),
+        ({"gate_mixed_weight": float("nan")}, "gate_mixed_weight", False),
+        ({"out_root": ""}, "out_root", False),
+        ({"extras": None}, "extras", False),
+        ({"eval_test": "no"}, "eval_test", False),
+        ({"batch_size": 0, "lr_scheduler": "cosin"}, "batch_size.*; lr_scheduler", True),
     ],
 )
-def test_what_skillrl_refuses_is_refused_in_its_words(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
-        skillrl.SkillOptConfig(**given)
-    with pytest.raises(ConfigError, match=said):
-        SkillOptConfig(**given)
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"edit_buget": 3}, "unknown key 'edit_buget'. Did you mean 'edit_budget'"),
-        ({"num_epochs": 0}, "num_epochs must be > 0, got 0"),
-        ({"batch_size": "8"}, "batch_size must be a whole number, got '8'"),
-        ({"seed": True}, "seed must be a whole number, got True"),
-        ({"gate_mixed_weight": float("nan")}, "gate_mixed_weight must be a number, got nan"),
-        ({"out_root": ""}, "out_root must be a text that is not empty"),
-        ({"extras": None}, "extras must be a dictionary"),
-        ({"eval_test": "no"}, "eval_test must be True or False, got 'no'"),
-        ({"batch_size": 0, "lr_scheduler": "cosin"}, "batch_size .*; lr_scheduler .* Did you mean 'cosine'"),
-    ],
-)
-def test_what_skillrl_lets_pass_or_fails_on_later_is_refused_at_once(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_skillrl_refuses_and_what_it_fails_on_later_names_its_key(
+    given: dict[str, Any], key: str, theirs: bool
+) -> None:
+    if theirs:
+        with pytest.raises(ValueError):  # noqa: PT011
+            skillrl.SkillOptConfig(**given)
+    with pytest.raises(ConfigError, match=f"SkillOptConfig: .*{key}"):
         SkillOptConfig(**given)

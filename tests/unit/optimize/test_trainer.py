@@ -14,8 +14,6 @@ import pytest
 import skillrl
 
 from skill_ttrl import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
-from skill_ttrl.compat.skillopt import COMMAND_ONLY
-from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
 from skill_ttrl.stages.inspecting.inspect_optimize import optimize_inspection
 
@@ -206,21 +204,6 @@ def timeless(root: Path) -> dict[str, Any]:
     return found
 
 
-def test_a_run_of_skillrl_that_was_stopped_repeats_every_step(tmp_path: Path) -> None:
-    """After a restart its counter stands at the last step and goes on from there, and skips what lies before it: nothing."""
-    dying, rest, again = Scripted(dies_at=60), Scripted(), Scripted()
-    with pytest.raises(BudgetError):
-        theirs(tmp_path, dying, workers=1)
-    assert [row["step"] for row in read(tmp_path, "history.json")] == [1, 2]
-    summary = theirs(tmp_path, rest, workers=1)
-    places = [(row["step"], row["epoch"], row["step_in_epoch"]) for row in read(tmp_path, "history.json")]
-    assert places[2:] == [(3, 1, 0), (4, 1, 1), (5, 1, 2), (6, 2, 0), (7, 2, 1), (8, 2, 2)]
-    assert summary["total_steps"] == 8
-    assert (
-        theirs(tmp_path, again, workers=1)["total_steps"] == 14 and len(again.calls) > 50
-    )  # a finished run, started again
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scripted]:
     """A run of ours that was never stopped."""
@@ -260,7 +243,7 @@ def test_a_folder_is_continued_only_by_its_own_run(tmp_path: Path, whole: tuple[
             ours(root, Scripted(), **changes)
     assert timeless(root) == before
     theirs(tmp_path, Scripted(), num_epochs=1)
-    with pytest.raises(RunFolderError, match=r"holds a run of skillrl.*best_skill.md as initial_skill"):
+    with pytest.raises(RunFolderError, match="holds a run of skillrl"):
         ours(tmp_path, Scripted())
 
 
@@ -288,18 +271,6 @@ def test_what_skillrl_deferred_is_a_setting(tmp_path: Path) -> None:
     ours(tmp_path, client, env=Colours((6, 4, 0)), num_epochs=3, settings=settings)
     assert {"slow_update", "meta_skill"} <= set(client.calls)
     assert "SLOW_UPDATE_START" in (tmp_path / "current_skill.md").read_text()
-
-
-def test_another_engine_trains_the_same_environment(tmp_path: Path) -> None:
-    pytest.importorskip("gepa")
-
-    class Writes(Scripted):
-        def answer(self, stage: str, user: str) -> str:
-            needs = sorted(set(re.findall(r"needs (\w+)", user)))
-            return "```\n" + "".join(f"Mind {name}.\n" for name in needs) + "```"
-
-    summary = ours(tmp_path, Writes(), num_epochs=1, settings={"engine": "gepa"})
-    assert summary["best_selection_score"] > 0 and "Mind" in (tmp_path / "best_skill.md").read_text()
 
 
 def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> None:
@@ -334,7 +305,7 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "analyst_error.md").write_text("From a folder.")
     ours(tmp_path / "folder", Listening(), num_epochs=1, failure_only=True, settings={"prompts": str(tmp_path)})
     assert heard == {"From a folder."}
-    with pytest.raises(ConfigError, match=r"Unknown prompt 'analyst_eror'. Did you mean 'analyst_error'"):
+    with pytest.raises(ConfigError, match=r"analyst_eror.*Did you mean 'analyst_error'"):
         ours(tmp_path, Scripted(), prompt_overrides={"analyst_eror": ""})
 
 
@@ -342,23 +313,14 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"gate": {"early": True}}, "gate.early"),
-        ({"edit_budget": 3}, "edit_budget: that is a key of SkillOptConfig"),
-        ({"document": "a.md", "place": "bank"}, "only the command skillttrl optimize uses. document: pass its text"),
+        ({"edit_budget": 3}, "edit_budget in SkillOptConfig"),
+        ({"document": "a.md", "place": "bank"}, "document, place"),
         ({"max_document_tokens": 0}, "max_document_tokens"),
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         ours(tmp_path, Scripted(), settings=settings)
-
-
-def test_every_key_of_the_section_is_a_setting_or_refused_by_name() -> None:
-    """A key that is new in the section is to be put into one of the lists."""
-    of_the_config = {"epochs", "batch_size", "minibatch_size", "merge_batch_size", "edit_budget", "min_edit_budget"}
-    of_the_config |= {"lr_scheduler", "failure_only", "max_answer_tokens", "workers", "test"}
-    settings = "engine engine_options optimizer optimizer_options prompts merge update_mode lr_control_mode accumulation step_buffer "
-    settings += "meta_skill slow_update skill_aware gate reuse_rollouts max_document_tokens max_rewrite_tokens on_failure minibatches_per_request"
-    assert {*OptimizeConfig.model_fields} <= of_the_config | {*settings.split(), *COMMAND_ONLY}
 
 
 class Breaks(Colours):
@@ -388,9 +350,9 @@ def raises(error: Exception, where: str = "") -> Callable[[dict[str, Any]], Any]
         (Colours((3, 0, 3)), DataError, "no selection items"),
         (Breaks(raises(OSError("no such house"))), EnvError, "All 9 rollouts of Breaks failed.*OSError: no such house"),
         (Breaks(raises(EndpointError("bad key", "unauthorized"), "val3")), EndpointError, "bad key"),
-        (Breaks(lambda item: "solved"), EnvError, "rollout_one gave for the item 'val-.*RolloutResult is needed"),
-        (Breaks(lambda item: {"id": "1", "hard": 0.5}), EnvError, "hard = 0.5; 1 for solved"),
-        (Breaks(lambda item: {"id": "1", "soft": 3}), EnvError, "soft = 3.0; partial credit is from 0 to 1"),
+        (Breaks(lambda item: "solved"), EnvError, "rollout_one .*item 'val-.*RolloutResult"),
+        (Breaks(lambda item: {"id": "1", "hard": 0.5}), EnvError, "hard = 0.5"),
+        (Breaks(lambda item: {"id": "1", "soft": 3}), EnvError, "soft = 3.0"),
         (Breaks(lambda item: RolloutResult("1", extras={"x": object()})), EnvError, "not JSON serializable"),
     ],
 )
@@ -399,32 +361,12 @@ def test_what_cannot_be_optimized_is_said(tmp_path: Path, env: SkillEnv, error: 
         ours(tmp_path, Scripted(), env=env)
 
 
-def test_a_folder_in_which_nothing_was_finished_takes_mended_settings(tmp_path: Path) -> None:
-    with pytest.raises(EnvError):
-        ours(tmp_path, Scripted(), env=Breaks(raises(OSError("no such house"))))
-    assert ours(tmp_path, Scripted(), env=Colours((6, 4, 0)), num_epochs=1)["total_steps"] == 1
-
-
 def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SplitError, match=r"get_items.'valid'. raised KeyError.*selection_split"):
+    with pytest.raises(SplitError, match=r"valid.*selection_split"):
         ours(tmp_path, Scripted(), selection_split="valid")
     (tmp_path / "file").write_text("")
     with pytest.raises(RunFolderError, match=r"Cannot create .*--output is out_root here"):
         ours(tmp_path / "file", Scripted())
-
-
-def test_an_environment_and_settings_of_skillrl_s_own_types_do_as_well(
-    tmp_path: Path, whole: tuple[Path, Scripted]
-) -> None:
-    client = Scripted()
-    SkillOptTrainer(
-        config=config_of(skillrl.SkillOptConfig, tmp_path),
-        env=TheirColours(),
-        optimizer_client=client,
-        target_client=client,
-        initial_skill="# Skill\nstart\n",
-    ).train()
-    assert timeless(tmp_path) == timeless(whole[0])
 
 
 def test_some_failed_rollouts_are_results_and_counted(tmp_path: Path) -> None:
@@ -452,8 +394,10 @@ def test_a_client_that_fails_is_counted(tmp_path: Path, kind: str) -> None:
                 raise ConnectionError("gone")
             return ("", {"error": "gone", "calls": 0}) if kind == "reports" else None
 
-    summary = ours(tmp_path, Failing(), num_epochs=1)
+    summary = ours(tmp_path / "skip", Failing(), num_epochs=1)
     assert summary["total_skips"] == 3 and summary["calls"]["analyst_error"]["failed"] == 9
+    with pytest.raises(EndpointError):
+        ours(tmp_path / "stop", Failing(), num_epochs=1, settings={"on_failure": "stop"})
 
 
 def test_a_server_that_is_gone_stops_the_run_which_then_continues(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:

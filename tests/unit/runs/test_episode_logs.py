@@ -54,12 +54,6 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
     assert (tmp_path / "s" / SAMPLES).read_bytes() == before
 
 
-def test_tuples_are_lists_once_they_are_written(tmp_path: Path) -> None:
-    for _ in range(2):
-        with SampleFolder(tmp_path / "s", {"stop": ("a", "b"), "none": ()}):
-            pass
-
-
 def test_facts_are_noted_and_decide_nothing(tmp_path: Path) -> None:
     with SampleFolder(tmp_path / "s", MADE) as folder:
         assert "facts" not in folder.identity

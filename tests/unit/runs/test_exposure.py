@@ -67,14 +67,3 @@ def test_a_bank_that_makes_votes_agree_on_wrong_answers_is_warned_of() -> None:
     ]
 
 
-@pytest.mark.parametrize(("without", "agreement", "warned"), [("1234", 0.5, True), ("9993", 0.5, False), ("1234", 0.95, False)])  # fmt: skip
-def test_without_labels_a_bank_that_decides_the_votes_is_warned_of(
-    without: str, agreement: float, warned: bool
-) -> None:
-    votes = bank_votes(evaluation("9999", 1.0, None), evaluation(without, agreement, None))
-    assert ("The skill bank decides the votes" in (bank_warning(votes, None) or "")) is warned
-
-
-def test_where_nothing_is_voted_on_nothing_is_said() -> None:
-    silent = replace(evaluation("1", 0.0, None), results=(ProblemResult("0", 1, 1, None, 0.0, None, None),))
-    assert bank_votes(silent, silent) == {} == bank_votes(silent, None) and bank_warning({}, None) is None

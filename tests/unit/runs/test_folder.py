@@ -43,13 +43,6 @@ def test_create_refuses_what_is_there_already(tmp_path: Path) -> None:
         make(tmp_path / "c")
 
 
-def test_create_makes_one_missing_parent_and_no_more(tmp_path: Path) -> None:
-    make(tmp_path / "runs" / "a").close()
-    with pytest.raises(RunFolderError, match=r"there is no folder .*typo"):
-        make(tmp_path / "typo" / "runs" / "a")
-    assert not (tmp_path / "typo").exists()
-
-
 @pytest.mark.parametrize("place", ["/proc/skill-ttrl-run", "file/run"])
 def test_create_where_nothing_can_be_made(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
@@ -154,24 +147,6 @@ def test_belongs_to_names_the_keys_that_differ(tmp_path: Path) -> None:
         given.seed = 3
         with pytest.raises(RunFolderError, match=r"rl.learning_rate 5e-07 there, 0.0001 here; seed 0 there, 3 here"):
             folder.belongs_to(given)
-
-
-def test_limits_of_a_program_may_change_and_its_command_line_may_not(tmp_path: Path) -> None:
-    with RunFolder.create(tmp_path / "a", SkillTTRLConfig(command=CommandConfig(argv=["a"]))) as folder:
-        folder.belongs_to(SkillTTRLConfig(command=CommandConfig(argv=["a"], timeout=5, max_concurrency=1)))
-        with pytest.raises(RunFolderError, match=r'command.argv \["a"\] there, \["b"\] here'):
-            folder.belongs_to(SkillTTRLConfig(command=CommandConfig(argv=["b"])))
-
-
-def test_a_resolved_revision_still_belongs(tmp_path: Path) -> None:
-    saved = SkillTTRLConfig()
-    saved.model.revision = "abc"
-    with RunFolder.create(tmp_path / "a", saved) as folder:
-        folder.belongs_to(SkillTTRLConfig())
-        other = SkillTTRLConfig()
-        other.model.revision = "def"
-        with pytest.raises(RunFolderError, match=r'model.revision "abc" there, "def" here'):
-            folder.belongs_to(other)
 
 
 def test_without_the_lock_nothing_is_written(tmp_path: Path) -> None:

@@ -45,11 +45,6 @@ SUMMARY = Summary(
 )
 
 
-def test_what_the_bank_is_worth_has_signs() -> None:
-    found = replace(SUMMARY, accuracy_no_skills=0.95, intervals={"skill_gain": (-0.39, 0.39)})
-    assert "Gain of the skill bank: +0.000 [-0.390, +0.390], paired by problem: unclear." in closing_lines(found)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path / "run", SkillTTRLConfig(name="t"))
@@ -151,25 +146,6 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     heights = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert len(heights) == 3 and heights[0] > heights[1] > heights[2], "a rising figure is drawn rising"
     assert "&lt;entropy&gt;" in text and "0.950" in text
-
-
-def test_success_stands_first_among_the_curves_and_that_of_each_type_before_other_figures(folder: RunFolder) -> None:
-    log = MetricsLog(folder)
-    figures = ("entropy", "grad_norm", "success", "success/cool", "success/heat", "kl")
-    for step in range(3):  # a step need not have tasks of every type
-        log.log(
-            "rl",
-            step,
-            {name: step + 0.5 + figures.index(name) for name in figures if step != 1 or name != "success/heat"},
-        )
-    found = curves(read_run(folder.path))
-    names = [title.removeprefix("rl: ") for title, _ in found]
-    assert names == ["success", "entropy", "success/cool", "success/heat", "grad_norm", "kl"]
-    assert dict(found)["rl: success/heat"] == [(0.0, 4.5), (2.0, 6.5)]
-
-
-def test_html_report_before_the_first_step(folder: RunFolder) -> None:
-    assert "No figure has two steps yet" in report_html(read_run(folder.path))
 
 
 def test_model_card(folder: RunFolder) -> None:

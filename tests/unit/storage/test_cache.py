@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.storage.cache import cache_folder, digest_of, made_whole, remove_unfinished, unfinished, waiting_for
+from skill_ttrl.storage.cache import digest_of, made_whole, remove_unfinished, unfinished, waiting_for
 
 
 def test_a_folder_appears_filled_and_takes_the_place_of_another(tmp_path: Path) -> None:
@@ -59,11 +59,6 @@ def test_the_second_waits_until_the_first_is_done(tmp_path: Path) -> None:
         order.append("first")
     thread.join(10)
     assert order == ["first", "second"]
-
-
-def test_the_cache_is_where_the_user_wants_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder("webshop") == tmp_path / "skill-ttrl" / "webshop"
 
 
 def test_a_digest_changes_with_any_file_and_misses_none(tmp_path: Path) -> None:

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 from skill_ttrl.config import OptimizeGateConfig
 from skill_ttrl.optimize.calls import Calls, Item
-from skill_ttrl.optimize.gating.gate import select_gate_score
-from skill_ttrl.optimize.scores import compute_score, skill_hash
+from skill_ttrl.optimize.scores import compute_score, select_gate_score, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
 
 LEADING_WORDS = frozenset(
@@ -150,7 +149,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
             False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
         )
     if gate.rule != "strict":
-        from skill_ttrl.optimize.gating import paired  # numpy, which the strict rule needs not load
+        from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load
 
         rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha, gate.rounds)
         found = paired.decide(current.scores, candidate.scores, rule)

@@ -1,5 +1,6 @@
-"""The optimizer that asks a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
+"""The optimizer that uses a language model: analysts reflect, a hierarchical merge aggregates, a ranking selects.
 
+`LLMWriter` makes the calls beyond these stages: how many edits, a whole document, guidance, memory, fewer notes.
 Each method is one stage of SkillOpt (arXiv 2605.23904); requests of one level go out together. An answer that cannot be used leaves
 its part out, or falls back to a rule that the step's record names: nothing is replaced silently.
 """
@@ -8,29 +9,34 @@ from __future__ import annotations
 
 import json
 import random
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, TypeVar
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
-from skill_ttrl.optimize.documents import MODES, notes_in
+from skill_ttrl.optimize.documents import MODES, SLOW_UPDATE, block, notes_in, read_document, read_text
+from skill_ttrl.optimize.lessons import NONE_YET, Pair, show_pairs
 from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.reflection.writer import LLMWriter
-from skill_ttrl.optimize.replies import extract_json
-from skill_ttrl.optimize.transcript import describe_edit, show_rollouts
-from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.scores import compute_score
+from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollouts
+from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType
 from skill_ttrl.prompts.templates import Templates
 
 Minibatch = Sequence[RolloutResult]
+REQUEST_TOKENS = 2048
+"""Longest ranking, and longest decision on the edit budget."""
+_INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
+T = TypeVar("T")
 
 
-Source = Literal["failure", "success"]
-
-
-def grouped(minibatches: Sequence[tuple[Source, Minibatch]], per_request: int) -> list[tuple[Source, list[Minibatch]]]:
+def grouped(
+    minibatches: Sequence[tuple[SourceType, Minibatch]], per_request: int
+) -> list[tuple[SourceType, list[Minibatch]]]:
     """Neighbours of one outcome, at most `per_request` of them, in order."""
-    groups: list[tuple[Source, list[Minibatch]]] = []
+    groups: list[tuple[SourceType, list[Minibatch]]] = []
     for outcome, rollouts in minibatches:
         if groups and groups[-1][0] == outcome and len(groups[-1][1]) < per_request:
             groups[-1][1].append(rollouts)
@@ -63,7 +69,100 @@ def split_answer(answer: str | None, count: int) -> list[str | None]:
     return [*parts, *[None] * count][:count]
 
 
-RANKING_TOKENS = 2048
+def read_budget(answer: str | None, available: int) -> BudgetDecision:
+    """The budget in an answer. Without a whole number it is 0: an answer that cannot be read changes no document."""
+    found = extract_json(answer or "") or {}
+    named = whole_number(found.get("learning_rate"))
+    return BudgetDecision(min(max(named or 0, 0), available), named, str(found.get("reasoning") or ""))
+
+
+def whole_number(value: Any) -> int | None:
+    """A whole number, also one in a text (`about 3 edits`); None for anything else."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else None
+    found = _INTEGER.search(value) if isinstance(value, str) else None
+    return None if found is None else int(found[0])
+
+
+@dataclass
+class LLMWriter:
+    """Makes the calls of the features beyond the six stages. None, or a budget of 0, is an unusable answer: counted.
+
+    Args:
+        calls: where requests go.
+        config: longest answers.
+        templates: where prompts are read from.
+    """
+
+    calls: Calls
+    config: OptimizeConfig
+    templates: Templates
+
+    def decide_budget(self, view: StepView, patch: Patch) -> BudgetDecision:
+        """How many of the merged proposals this step applies."""
+        hard, soft = compute_score(view.rollouts)
+        places = {
+            "rollouts": str(len(view.rollouts)),
+            "hard": f"{hard:.4f}",
+            "soft": f"{soft:.4f}",
+            "count": str(len(patch.edits)),
+            "edits": "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits)),
+        }
+        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
+        decision = read_budget(self._ask("lr_autonomous", view.places() | places, most), len(patch.edits))
+        if decision.named is None:
+            view.fallbacks["lr_autonomous"] += 1
+        return decision
+
+    def rewrite(self, view: StepView, patch: Patch) -> str | None:
+        """The whole document with the chosen suggestions carried out."""
+        shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
+        places = view.places() | {"count": str(len(patch.edits)), "suggestions": shown}
+        text = read_document(self._ask("rewrite_skill", places, self.config.max_rewrite_tokens))
+        return _counted("rewrite_skill", text, view.fallbacks)
+
+    def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
+        """The guidance block of the slow update."""
+        guidance = block(now, SLOW_UPDATE) or NONE_YET
+        places = {"guidance": guidance, "comparison": show_pairs(pairs)}
+        answer = self._ask("slow_update", _documents(before, now) | places)
+        return _counted("slow_update", read_text(answer, "slow_update_content"), fallbacks)
+
+    def write_memory(
+        self, before: str, now: str, memory: str, pairs: Sequence[Pair], fallbacks: Counter[str]
+    ) -> str | None:
+        """The optimizer's memory for the next epoch."""
+        places = {"memory": memory or NONE_YET, "comparison": show_pairs(pairs)}
+        answer = self._ask("meta_skill", _documents(before, now) | places)
+        return _counted("meta_skill", read_text(answer, "meta_skill_content"), fallbacks)
+
+    def consolidate(self, notes: Sequence[str], fallbacks: Counter[str]) -> list[str] | None:
+        """Fewer notes that say the same; None where the answer has none, or no fewer than before."""
+        shown = "\n".join(f"{place}. {note}" for place, note in enumerate(notes, 1))
+        answer = self._ask("appendix_consolidate", {"notes": shown, "count": str(len(notes))})
+        found = notes_in(extract_json(answer or "") or {})
+        return _counted("appendix_consolidate", found if 0 < len(found) < len(notes) else None, fallbacks)
+
+    def _ask(self, stage: str, places: Mapping[str, str], most: int | None = None) -> str | None:
+        user = self.templates.render(f"{stage}_request", **places)
+        request = ChatRequest(stage, self.templates.render(stage), user, most or self.config.max_answer_tokens)
+        (answer,) = self.calls.ask([request])
+        return answer
+
+
+def _documents(before: str, now: str) -> dict[str, str]:
+    return {"previous_document": before or "(empty)", "document": now or "(empty)"}
+
+
+def _counted(stage: str, value: T | None, fallbacks: Counter[str]) -> T | None:
+    """The value; without one, an unusable answer is counted."""
+    if value is None:
+        fallbacks[stage] += 1
+    return value
 
 
 @dataclass
@@ -83,7 +182,7 @@ class LLMOptimizer:
     def __post_init__(self) -> None:
         self.mode = MODES[self.config.update_mode]
         self.writer = LLMWriter(self.calls, self.config, self.templates)
-        """Asks for what goes beyond the three stages."""
+        """Makes the calls beyond the three stages."""
 
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch a minibatch of failures, and one a minibatch of successes, as far as the analysts' answers can be read."""
@@ -117,7 +216,7 @@ class LLMOptimizer:
             "ranking_request", view, edits=described, count=str(len(patch.edits)), budget=str(max_edits)
         )
         request = ChatRequest(
-            "ranking", self._rules("ranking"), user, min(RANKING_TOKENS, self.config.max_answer_tokens)
+            "ranking", self._rules("ranking"), user, min(REQUEST_TOKENS, self.config.max_answer_tokens)
         )
         (answer,) = self.calls.ask([request])
         found = extract_json(answer or "")
@@ -126,7 +225,7 @@ class LLMOptimizer:
         view.fallbacks["ranking"] += 1
         return Patch(by_support(patch.edits)[:max_edits], f"{patch.reasoning} [no usable ranking: by support]".strip())
 
-    def _analyst(self, view: StepView, source: Source, several: Sequence[Sequence[RolloutResult]]) -> ChatRequest:
+    def _analyst(self, view: StepView, source: SourceType, several: Sequence[Sequence[RolloutResult]]) -> ChatRequest:
         stage = "analyst_error" if source == "failure" else "analyst_success"
         user = self._render(
             "analyst_request",
@@ -143,7 +242,7 @@ class LLMOptimizer:
             rules += "\n\n" + self.templates.render("analyst_joint")
         return ChatRequest(stage, rules, user, self._answer_tokens * len(several))
 
-    def _read_analyst(self, view: StepView, source: Source, count: int, answer: str | None) -> RawPatch | None:
+    def _read_analyst(self, view: StepView, source: SourceType, count: int, answer: str | None) -> RawPatch | None:
         """An analyst's patch, with its notes where these are asked for; an answer with notes alone is a patch without edits."""
         found = extract_json(answer or "") or {}
         patch, notes = self.mode.patch_in(found), notes_in(found) if self._takes_notes(source) else []
@@ -153,7 +252,7 @@ class LLMOptimizer:
         most = max(view.max_edits, 1) if self.mode.ranks else None
         return RawPatch(signed(patch or Patch(), source, count, most), source, count, notes, summary)
 
-    def _takes_notes(self, source: Source) -> bool:
+    def _takes_notes(self, source: SourceType) -> bool:
         aware = self.config.skill_aware
         return aware.enabled and self.mode.ranks and (source == "failure" or aware.appendix_source == "both")
 
@@ -205,25 +304,23 @@ class LLMOptimizer:
         return self.config.max_answer_tokens if self.mode.ranks else self.config.max_rewrite_tokens
 
     def _render(self, template: str, view: StepView, **values: str) -> str:
-        return self.templates.render(
-            template, document=view.document or "(empty)", context=view.show_context(), **values
-        )
+        return self.templates.render(template, **view.places(), **values)
 
 
 def minibatches(
     rollouts: Sequence[RolloutResult], config: OptimizeConfig, seed: int
-) -> list[tuple[Source, list[RolloutResult]]]:
+) -> list[tuple[SourceType, list[RolloutResult]]]:
     """Failures, then successes, each shuffled by `seed` and cut into minibatches."""
     failures = [result for result in rollouts if not result.hard]
     successes = [] if config.failure_only else [result for result in rollouts if result.hard]
     random.Random(seed).shuffle(failures)
     random.Random(seed + 1).shuffle(successes)
     size = config.minibatch_size
-    sources: list[tuple[Source, list[RolloutResult]]] = [("failure", failures), ("success", successes)]
+    sources: list[tuple[SourceType, list[RolloutResult]]] = [("failure", failures), ("success", successes)]
     return [(source, rows[start : start + size]) for source, rows in sources for start in range(0, len(rows), size)]
 
 
-def signed(patch: Patch, source: Source, count: int, most: int | None) -> Patch:
+def signed(patch: Patch, source: SourceType, count: int, most: int | None) -> Patch:
     """The first `most` edits of an analyst's patch, with where they come from and how many rollouts stand behind them."""
     edits = [
         replace(
@@ -250,11 +347,7 @@ def ranked_edits(found: Mapping[str, Any] | None, edits: Sequence[Edit], most: i
 
 def by_support(edits: Sequence[Edit]) -> list[Edit]:
     """Edits from failures first, then by how many rollouts stand behind them."""
-    return sorted(edits, key=lambda edit: (edit.source_type != "failure", -_number(edit.support_count)))
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
+    return sorted(edits, key=lambda edit: (edit.source_type != "failure", -(edit.support_count or 0)))
 
 
 def _listed(value: Any) -> list[Any]:

@@ -139,25 +139,20 @@ def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -
     Raises:
         ConfigError: the options name no usable grammar.
     """
-    known = {"grammar"}
     for name in config.optimizer_options:
-        if name not in known:
-            raise ConfigError(f"The optimizer induce has no option {name!r}.{did_you_mean(name, known)}")
+        if name != "grammar":
+            raise ConfigError(f"The optimizer induce has no option {name!r}.{did_you_mean(name, ['grammar'])}")
     path = config.optimizer_options.get("grammar")
     if not isinstance(path, str) or ":" not in path:
         raise ConfigError(
-            "The optimizer induce needs a grammar: the lines that a document may hold. Set optimize.optimizer_options={grammar: "
-            f"'module:attribute'}}, such as skill_ttrl.data.operators:OperatorGrammar; found {path!r}."
+            "The optimizer induce needs a grammar: optimize.optimizer_options={grammar: 'module:attribute'}, such as "
+            f"skill_ttrl.data.operators:OperatorGrammar; found {path!r}."
         )
     found = import_attribute(path, "grammar")
     with naming(f"The grammar {path!r}", "when it was made"):
         grammar = found() if isinstance(found, type) else found
-    missing = [name for name in ("subject", "lines", "predict") if not callable(getattr(grammar, name, None))]
-    if missing:
-        raise ConfigError(
-            f"{path} is no grammar: it has no method {', '.join(missing)}. A grammar has subject(question), lines(subject) and "
-            "predict(line, question)."
-        )
+    if missing := [name for name in ("subject", "lines", "predict") if not callable(getattr(grammar, name, None))]:
+        raise ConfigError(f"The grammar {path} has no method {', '.join(missing)}.")
     return InductionOptimizer(cast(RuleGrammar, grammar))
 
 

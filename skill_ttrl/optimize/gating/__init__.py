@@ -1,1 +1,0 @@
-"""The gate: scores on held-out items, and the decision on a candidate."""

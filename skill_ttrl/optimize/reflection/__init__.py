@@ -1,1 +1,0 @@
-"""Optimizers: those that ask a language model, and one that needs none."""
