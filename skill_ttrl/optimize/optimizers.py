@@ -73,10 +73,14 @@ class OwnOptimizer:
             return getattr(self.own, method)(*arguments)
 
     def _check(self, method: str, found: Any) -> Patch:
-        edits = found.edits if isinstance(found, Patch) else None
-        if not isinstance(edits, list | tuple) or not all(isinstance(edit, Edit) for edit in edits):
-            raise self._wrong(method, "a Patch with a list of Edit", found)
-        return found
+        edits: Any = found.edits if isinstance(found, Patch) else None
+        if (
+            isinstance(found, Patch)
+            and isinstance(edits, list | tuple)
+            and all(isinstance(edit, Edit) for edit in edits)
+        ):
+            return found
+        raise self._wrong(method, "a Patch with a list of Edit", found)
 
     def _wrong(self, method: str, wanted: str, found: Any) -> ConfigError:
         return ConfigError(

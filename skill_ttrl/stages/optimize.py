@@ -24,7 +24,6 @@ from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, tra
 from skill_ttrl.optimize.calls import JOURNAL, ChatFn, Journal
 from skill_ttrl.optimize.chat import EndpointChat
 from skill_ttrl.optimize.engines import ENGINES, step_sizes
-from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.loop import check, tokens_of
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import OptimizeTask
@@ -39,26 +38,14 @@ from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts,
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
-from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls, Watches
+from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.targets.rollouts import open_rollouts
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.types import Task
 
-TASK_SECTIONS = (
-    "name",
-    "seed",
-    "env",
-    "data",
-    "agent",
-    "rollout",
-    "endpoints",
-    "command",
-    "eval",
-    "skills",
-    "optimize",
-)
+TASK_SECTIONS = tuple("name seed env data agent rollout endpoints command eval skills optimize".split())
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
 ABOUT_RUNS = ("verified", "requires")
 """Keys that say something of the runs of a config alone."""
@@ -134,15 +121,14 @@ def prepare(
     config.agent.document = config.agent.document_revision = None
     ENGINES.get(config.optimize.engine)
     check_optimizer(config.optimize.optimizer)
+    check_prompts(config.optimize.prompts)
     place_of(config)
     first = _first_document(config.optimize.document)
     tasks = find_tasks(config, progress or SilentProgress())
     check_answers(tasks)
     items = {role: [{"id": task.id} for task in part] for role, part in tasks.items()}
     check(OptimizeTask(items[TRAIN], items[SELECTION], items[TEST], config.env.id), first, config.optimize)
-    found = Prepared(config, replace(target, config=config), tasks, first, text)
-    check_prompts(config.optimize.prompts)
-    return found
+    return Prepared(config, replace(target, config=config), tasks, first, text)
 
 
 def optimize_run(
@@ -234,26 +220,14 @@ def check_start(
         with _rollouts(run, progress or SilentProgress()):
             pass
     steps, step_items = step_sizes(options, len(run.tasks[TRAIN])) or (None, None)
-    return Checked(
-        config.name,
-        run.target.name,
-        options.engine,
-        options.optimizer,
-        str(run.place(output)),
-        continues,
-        {role: len(part) for role, part in run.tasks.items()},
-        options.epochs,
-        steps,
-        step_items,
-        tokens_of(run.document),
-    )
+    sizes = {role: len(part) for role, part in run.tasks.items()}
+    names = config.name, run.target.name, options.engine, options.optimizer, str(run.place(output))
+    return Checked(*names, continues, sizes, options.epochs, steps, step_items, tokens_of(run.document))
 
 
 def asks_endpoint(config: SkillTTRLConfig) -> bool:
-    """True if `endpoints.optimizer` is asked, where no other model is given."""
-    return config.endpoints.optimizer is not None or (
-        config.optimize is not None and config.optimize.optimizer == REMOTE
-    )
+    """True if `endpoints.optimizer` is used, where no other model is given."""
+    return config.endpoints.optimizer is not None or (config.optimize or OptimizeConfig()).optimizer == REMOTE
 
 
 def place_of(config: SkillTTRLConfig) -> PlaceDocument:
@@ -283,22 +257,19 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             rollouts,
             Journal(folder.path / JOURNAL),
             seed=config.seed,
-            reuse_rollouts=reuses(options),
+            reuse_rollouts=options.temperature == 0 if options.reuse_rollouts is None else options.reuse_rollouts,
             on_failure=options.on_failure,
             workers=options.workers,
             progress=progress,
         )
         if calls.journal.replayed:
-            progress.notice(
-                f"Continuing: {calls.journal.replayed:,} finished calls and rollouts come from the journal."
-            )
-        written = FolderWatch(folder.path)
+            progress.notice(f"Continuing after {calls.journal.replayed:,} finished calls and rollouts.")
         task = OptimizeTask(items[TRAIN], items[SELECTION], items.get(TEST, ()), config.env.id)
-        watch = Watches([written, ProgressWatch(progress, ledger, calls.journal)])
+        watch = ProgressWatch(folder.path, progress, ledger, calls.journal)
         engine = ENGINES.get(options.engine)
         found = engine(task, run.document, options, calls, run.templates, seed=config.seed, watch=watch)
         progress.finish(PHASE)
-        written.end(found)
+        watch.end(found)
         ledger.settle()
         counts = {role: len(part) for role, part in items.items()}
         summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
@@ -325,11 +296,6 @@ def _rollouts(run: Prepared, progress: Progress) -> Iterator[tuple[PolicyRollout
         yield rollouts, items
 
 
-def reuses(options: OptimizeConfig) -> bool:
-    """True if an unchanged document is not rolled out on an item again."""
-    return options.temperature == 0 if options.reuse_rollouts is None else options.reuse_rollouts
-
-
 def _first_document(path: str | None) -> str:
     try:
         return "" if path is None else read_document(path)
@@ -354,7 +320,9 @@ def _find_target(
     text = None if source is None or isinstance(source, Mapping) else read_source(source)[1]
     if policy is None:
         policy = _policy_of(load_checked(source or {}, overrides))
-    _check_policy(str(policy))
+    kind, colon, _ = str(policy).partition(":")
+    if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
+        raise ConfigError(f"Unknown kind of policy {str(policy)!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
     if source is not None and is_trained(Path(str(policy))):
         found = resolve_target(policy, [*_stated(source), *overrides], use_bank=False)
     else:
@@ -363,17 +331,10 @@ def _find_target(
     if backend_facts(found.config).remote and not (is_remote(policy) or is_command(policy)):
         backend = found.config.rollout.backend
         raise ConfigError(
-            f"The policy {policy} has its own weights, but rollout.backend={backend} uses others. Leave out --policy, or add --set "
+            f"The policy {policy} has its own weights, but rollout.backend={backend} ignores them. Remove --policy, or add --set "
             "rollout.backend=hf."
         )
     return found, text
-
-
-def _check_policy(policy: str) -> None:
-    """Refuse what is written like `openai:MODEL` and is neither that nor a path."""
-    kind, colon, _ = policy.partition(":")
-    if colon and kind not in (REMOTE, COMMAND) and not Path(policy).exists():
-        raise ConfigError(f"Unknown kind of policy {policy!r}.{did_you_mean(kind, [REMOTE, COMMAND])}")
 
 
 def _policy_of(config: SkillTTRLConfig) -> str:

@@ -18,7 +18,7 @@ import pytest
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.data.operators import OperatorGrammar, Operators, read_rules
 from skill_ttrl.data.tasks import MATH_ENV_ID
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.errors import DataError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer
 from skill_ttrl.optimize.loop import optimize
@@ -81,11 +81,6 @@ def test_the_loop_finds_the_missing_rules_from_failures_alone(opened: Opened) ->
     assert done.test_first is not None and done.test_best is not None
     assert sum(result.hard for result in done.test_first) <= 4
     assert sum(result.hard for result in done.test_best) >= 10, "of 12 problems that were never rolled out before"
-
-
-def test_a_document_can_be_no_bank_where_the_config_has_none() -> None:
-    with pytest.raises(ConfigError, match="no skills section"):
-        as_bank(None, read_rules)
 
 
 @pytest.mark.slow

@@ -15,16 +15,15 @@ import pytest
 from skill_ttrl.config import load_config
 from skill_ttrl.data.operators import OperatorGrammar
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text, rollouts_of
+from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import BankUpdate, Completion, Group, Step, Task, Trajectory, from_json
+from skill_ttrl.types import BankUpdate, Group, from_json
 from tests.scripted_model import asked, scripted
 
 CONFIG = """\
@@ -121,20 +120,6 @@ def checkpoint_state(run: Path) -> Any:
         checkpoint, _ = newest(folder, "auto")
     assert checkpoint is not None
     return load_state(checkpoint.path)["state"]["optimize"]
-
-
-def test_success_is_the_environment_s_word_or_the_reward() -> None:
-    def played(reward: float, place: int, **info: Any) -> Trajectory:
-        step = Step("Q", "A", 0.0, True, False, completion=Completion("A", (1,), (0.0,), "stop"), info=info)
-        return Trajectory(Task(f"t{place}", "E", {"question": "Q"}), (step,), "A", "terminated", reward)
-
-    groups = [
-        Group(Task("t0", "E"), (played(1.0, 0, graded=False), played(0.0, 0, graded=False))),
-        Group(Task("t1", "E"), (played(0.0, 1, won=True), played(1.0, 1, won=False))),
-    ]
-    results: list[RolloutResult] = rollouts_of(groups, 3)
-    assert [(result.id, result.hard) for result in results] == [("t0", 1), ("t1", 1), ("t0", 0)]
-    assert len(rollouts_of(groups, 9)) == 4 and rollouts_of(groups, 9)[3].hard == 0
 
 
 @pytest.mark.parametrize(

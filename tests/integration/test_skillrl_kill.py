@@ -194,24 +194,6 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_been(
 
 
 @pytest.mark.slow
-def test_killed_in_every_phase_of_one_run(recipe: Path, whole: Path, tmp_path: Path) -> None:
-    stops = [
-        killed(place, nth)
-        for place, nth in [
-            ("collect", 5),
-            ("collect", 20),
-            ("distill", 1),
-            ("sft", 2),
-            ("sft", 4),
-            ("evolve", 1),
-            ("rl", 3),
-        ]
-    ]
-    assert attempts(recipe, tmp_path / "run", *stops) == [-9] * len(stops) + [0]
-    assert_same(tmp_path / "run", whole)
-
-
-@pytest.mark.slow
 def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, whole: Path, tmp_path: Path) -> None:
     stops = [
         ("collect", 10, "SIGINT", False),
@@ -224,15 +206,4 @@ def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, 
     assert found == [130, 143, 143, 130, 0], said
     assert "9 of 24 episodes are saved" in said and "Resume: the same command with --resume auto." in said
     assert "Interrupted before training started" in said and said.count("; saved in") == 2
-    assert_same(tmp_path / "run", whole)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-@pytest.mark.parametrize("place", ["collect", "distill", "distilled", "demonstrate", "sft", "rl", "evolve"])
-def test_asked_to_leave_in_each_phase(name: str, place: str, recipe: Path, whole: Path, tmp_path: Path) -> None:
-    code = {"SIGINT": 130, "SIGTERM": 143}[name]
-    assert attempts(recipe, tmp_path / "run", (place, 2 if place == "collect" else 1, name, True)) == [code, 0]
-    said = log_of(tmp_path / "run")
-    assert "Traceback" not in said and ("Stopped" in said or "saved in" in said), said
     assert_same(tmp_path / "run", whole)

@@ -152,15 +152,6 @@ def test_figures_and_summary_say_what_an_environment_says(whole: Path) -> None:
     assert {"collect", "distill", "sft", "rl", "evaluate"} <= found["seconds"].keys()
 
 
-def test_the_same_seed_gives_the_same_bytes(whole: Path, tmp_path: Path) -> None:
-    train.run(load_config_text(), tmp_path / "again")
-    for name in PROMISED:
-        assert (tmp_path / "again" / name).read_bytes() == (whole / name).read_bytes(), name
-    assert {**summary_of(tmp_path / "again"), "seconds": 0} == {**summary_of(whole), "seconds": 0}
-    train.run(load_config_text(["seed=1", "phases=[collect, sft]", "skills=null", "evolve=null"]), tmp_path / "other")
-    assert (tmp_path / "other" / "collected.jsonl").read_bytes() != (whole / "collected.jsonl").read_bytes()
-
-
 def test_demonstrations_are_chats_that_other_trainers_read(whole: Path) -> None:
     found = rows(whole, "demonstrations.jsonl")
     assert len(found) == 60
@@ -214,12 +205,7 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
     [
         ("env.eval_split=test", "There is no split 'test'"),
         ("rl.loss=gspp", "Unknown.*gspp"),
-        ("rl.algorithm=gropo", "Unknown.*gropo"),
-        ("rl.prompts_per_step=50", "rl.prompts_per_step is 50, but there are only 12"),
-        ("distill.teacher=heuristics", "Unknown teacher 'heuristics'"),
         ("evolve.teacher=openai", "endpoints.teacher"),
-        ("rl.stop_rule=sometimes", "sometimes"),
-        ("phases=[collect, distill]", "None of the phases trains"),
         ("collect={agent: walkthrough, epsilon: 0.5}", "works neither with explore"),
         ("requires=a part", "it requires a part"),
         ("model.builtin.max_positions=100", r"\(900\).*\(200\) = 1102 tokens, .* 100 positions.*max_positions=1102"),

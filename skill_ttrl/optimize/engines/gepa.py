@@ -59,14 +59,12 @@ class GepaOptions:
         Raises:
             ConfigError: an unknown name, or a number below 1.
         """
-        known = {"minibatch_size": int, "iterations": int, "candidate_selection": str}
         for name, value in options.items():
-            if name not in known:
+            if name not in cls.__dataclass_fields__:
+                known = cls.__dataclass_fields__
                 raise ConfigError(f"Unknown option {name!r} of the engine gepa.{did_you_mean(name, known)}")
-            if value is not None and (type(value) is not known[name] or (known[name] is int and value < 1)):
-                raise ConfigError(
-                    f"optimize.engine_options.{name}: expected {'a whole number above 0' if known[name] is int else 'a name'}, found {value!r}."
-                )
+            if name != "candidate_selection" and value is not None and not (type(value) is int and value >= 1):
+                raise ConfigError(f"optimize.engine_options.{name} is a whole number above 0, found {value!r}.")
         return cls(**options)
 
     def iterations_of(self, epochs: int, train: int) -> int:

@@ -9,7 +9,7 @@ from skill_ttrl.answers import correct
 from skill_ttrl.optimize.transcript import clip
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.rollout.outcome import env_score, env_success
-from skill_ttrl.types import Step, Task, Trajectory
+from skill_ttrl.types import Task, Trajectory
 
 TURN_CHARS = 2000
 """Longest text of one turn in a conversation; of a longer one beginning and end stay."""
@@ -20,9 +20,14 @@ MOST_TURNS = 60
 def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: bool | None = None) -> RolloutResult:
     """The result of one rollout.
 
-    `show_reference`: it holds the true answer of the task. `success` is what is counted as such; None: as follows. Success (`hard`) is what the environment calls so, where it says `won`; else a true answer decides; else the environment's
-    return. `soft` is the environment's score, or the same as `hard`. A failed rollout is no success; one that nothing judges is marked
-    `ungraded`, and one that the environment rewards although the true answer says that it is wrong `rewarded`.
+    `hard` is what the environment says, where it says `won`; else a true answer decides; else the environment's return. `soft` is the
+    environment's score, or the same as `hard`. A failed rollout is no success; one that nothing judges is marked `ungraded`, and one that
+    the environment rewards although the true answer says that it is wrong `rewarded`.
+
+    Args:
+        trajectory: the rollout.
+        show_reference: it holds the true answer of the task.
+        success: overrides the rules above.
     """
     task, told = trajectory.task, success is not None
     success = is_success(trajectory) if success is None else success
@@ -52,14 +57,6 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
     )
 
 
-def unplayed(task: Task, why: str) -> RolloutResult:
-    """The result of a rollout that could not begin."""
-    question = task.options.get("question")
-    return RolloutResult(
-        id=task.id, fail_reason=why, task_type=task.task_type, question=question if isinstance(question, str) else ""
-    )
-
-
 def true_answer(task: Task) -> str | None:
     """The true answer of a task, or the phrasings that its environment accepts (`SkillTTRL/QA-v0`); None where there is none."""
     accepted = task.options.get("answers")
@@ -79,14 +76,15 @@ def is_success(trajectory: Trajectory) -> bool | None:
 def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_reference: bool) -> str:
     """The reason of a failure in words."""
     if trajectory.error is not None:
-        return f"{trajectory.stop_reason}: {clipped(trajectory.error, 500)}"
+        return f"{trajectory.stop_reason}: {clip(trajectory.error, 500)}"
     invalid = sum(step.action_status == "invalid" for step in trajectory.steps)
     reasons = []
     if trajectory.stop_reason == "max_turns":
         reasons.append(f"the task was not done after {len(trajectory.steps)} turns")
     elif trajectory.stop_reason == "truncated":
         reasons.append(f"the episode was truncated after {len(trajectory.steps)} turns")
-    if trajectory.steps and _cut_off(trajectory.steps[-1]):
+    last = trajectory.steps[-1].completion if trajectory.steps else None
+    if last is not None and last.finish_reason == "length":
         reasons.append("the last reply reached its length limit")
     if invalid:
         reasons.append(f"{invalid} of {len(trajectory.steps)} actions were not valid")
@@ -94,8 +92,8 @@ def why_it_failed(trajectory: Trajectory, success: bool | None, *, show_referenc
     if reference is not None and trajectory.answer is None:
         reasons.append("no answer was found in the reply")
     elif reference is not None:
-        expected = f", expected {clipped(reference, 200)!r}" if show_reference else ""
-        reasons.append(f"answered {clipped(trajectory.answer or '', 200)!r}{expected}")
+        expected = f", expected {clip(reference, 200)!r}" if show_reference else ""
+        reasons.append(f"answered {clip(trajectory.answer or '', 200)!r}{expected}")
     elif score is not None and score > 0:
         reasons.append(f"only partly right (score {score:.2f})")
     if success is None:
@@ -126,14 +124,5 @@ def shortened(turns: Sequence[dict[str, str]]) -> list[dict[str, str]]:
     return [*turns[:half], _turn("user", f"[... {missing} turns left out ...]"), *turns[-half:]]
 
 
-def clipped(text: str, most: int = TURN_CHARS) -> str:
-    """A text of about `most` characters: beginning and end, and how much is missing between them."""
-    return clip(text, most)
-
-
 def _turn(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": clipped(content)}
-
-
-def _cut_off(step: Step) -> bool:
-    return step.completion is not None and step.completion.finish_reason == "length"
+    return {"role": role, "content": clip(content, TURN_CHARS)}

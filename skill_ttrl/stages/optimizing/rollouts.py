@@ -24,7 +24,7 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.optimizing.results import as_result, unplayed
+from skill_ttrl.stages.optimizing.results import as_result
 from skill_ttrl.stages.training.components import RolloutWorker, schedule_of
 from skill_ttrl.types import Skill, Task, Trajectory, derive_seed
 
@@ -63,8 +63,7 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
     """
     if skills is None or not skills.enabled:
         raise ConfigError(
-            "The document is to be a skill bank, but the config has no skills section in use: its prompts have no place for skills. Add "
-            "one, or put the document at the head of the prompts."
+            "optimize.place=bank needs a skills section in use: without it, prompts have no place for skills. Add one."
         )
     settings = replace(BankSettings.from_config(skills), index="memory", chroma_server=None)
     retriever = make_retriever(settings)
@@ -85,10 +84,7 @@ def skill_reader(granularity: str) -> ToSkills:
     if granularity == "section":
         return skills_of
     if ":" not in granularity:
-        raise ConfigError(
-            f"Unknown optimize.granularity {granularity!r}.{did_you_mean(granularity, ['section'])} A function of your own "
-            "is written module:attribute."
-        )
+        raise ConfigError(f"Unknown optimize.granularity {granularity!r}.{did_you_mean(granularity, ['section'])}")
     own: ToSkills = import_attribute(granularity, "reader of documents")
 
     def read(document: str) -> Sequence[Skill]:
@@ -101,14 +97,13 @@ def skill_reader(granularity: str) -> ToSkills:
 def one_by_one(worker: RolloutWorker) -> RolloutWorker:
     """Let rollouts of a remote model or a program finish independently, so that each is stored once it is paid for.
 
-    Returns other workers, and those whose config sets a schedule, unchanged.
+    Returns other workers, and those whose config sets a mode, unchanged.
     """
     config = worker.config
     if not backend_facts(config).remote or config.rollout.mode != "auto":
         return worker
-    return replace(
-        worker, config=config.model_copy(update={"rollout": config.rollout.model_copy(update={"mode": "async"})})
-    )
+    rollout = config.rollout.model_copy(update={"mode": "async"})
+    return replace(worker, config=config.model_copy(update={"rollout": rollout}))
 
 
 @dataclass(frozen=True)
@@ -145,11 +140,19 @@ class PolicyRollouts:
         tasks = [self._task(item) for item in items]
         try:
             worker = self.place(self.worker, document)
-        except DocumentError as error:  # a candidate without room for a task fails at all of them
-            results_of_none = [unplayed(task, str(error)) for task in tasks]
-            for place, result in enumerate(results_of_none):
+        except DocumentError as error:  # a candidate without room for a task fails on all of them
+            failed = [
+                RolloutResult(
+                    task.id,
+                    fail_reason=str(error),
+                    task_type=task.task_type,
+                    question=str(task.options.get("question") or ""),
+                )
+                for task in tasks
+            ]
+            for place, result in enumerate(failed):
                 on_result(place, result)
-            return results_of_none
+            return failed
         return self._roll_out(worker, tasks, seed, on_result)
 
     def _roll_out(

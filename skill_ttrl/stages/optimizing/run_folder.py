@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
@@ -40,7 +40,7 @@ def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, An
         RunFolderError: it is that of another run (the differences are named), or holds something else.
         ConfigError: `resume` is neither.
     """
-    if resume not in ("auto", "never"):
+    if resume not in get_args(Resume):
         raise ConfigError(f"--resume is 'auto' or 'never', found {resume!r}.")
     if resume == "never" or not RunFolder.exists(path):
         RunFolder.check_new(path)
@@ -81,19 +81,16 @@ def open_folder(
             if not continues:
                 folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})
             yield folder
-        except BaseException:
-            _discard_unstarted(folder)
+        except BaseException:  # leave nothing of an optimization in which nothing was done
+            started = {
+                "run.json",
+                "config.yaml",
+                "config_source.yaml",
+                IDENTITY,
+                "config.yaml.mac",
+                "config_source.yaml.mac",
+            }
+            if {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} <= started:
+                (path / IDENTITY).unlink(missing_ok=True)
+                folder.discard_unstarted()
             raise
-
-
-def _discard_unstarted(folder: RunFolder) -> None:
-    """Leave nothing of an optimization in which nothing was done."""
-    entries = {entry.name for entry in folder.path.iterdir() if not entry.name.startswith(".")}
-    if entries - {"config.yaml.mac", "config_source.yaml.mac"} <= {
-        "run.json",
-        "config.yaml",
-        "config_source.yaml",
-        IDENTITY,
-    }:
-        (folder.path / IDENTITY).unlink(missing_ok=True)
-        folder.discard_unstarted()

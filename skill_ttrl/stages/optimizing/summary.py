@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.optimize.calls import Calls, Counts
+from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
@@ -114,9 +114,11 @@ def summarize(
     """The summary of a finished optimization."""
     asked, level, rows = config.optimize, config.eval.confidence, found.rows
     assert asked is not None
-    first, best = _graded_pairs(found.test_first, found.test_best)
+    both = zip(found.test_first or (), found.test_best or (), strict=True)
+    pairs = [pair for pair in both if not (pair[0].ungraded or pair[1].ungraded)]
+    first, best = [one for one, _ in pairs], [other for _, other in pairs]
     change = None
-    if first and best:
+    if pairs:
         change = paired_difference([each.hard for each in first], [each.hard for each in best], confidence=level)
     return OptimizeSummary(
         name=config.name,
@@ -140,19 +142,13 @@ def summarize(
         abandoned=sum(row.get("selection_whole") is False and not row.get("selection_cached") for row in rows),
         repeated=sum(bool(row.get("selection_cached")) for row in rows),
         fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
-        work={stage: _work(count) for stage, count in sorted(calls.counts.items())},
+        work={
+            stage: Work(**{name: value for name, value in asdict(count).items() if name != "done"})
+            for stage, count in sorted(calls.counts.items())
+        },
         confidence=level,
         usage=dict(usage),
     )
-
-
-def _graded_pairs(
-    first: Sequence[RolloutResult] | None, best: Sequence[RolloutResult] | None
-) -> tuple[list[RolloutResult], list[RolloutResult]]:
-    """The test results of both documents on the items on which both are graded."""
-    both = zip(first or (), best or (), strict=True)
-    pairs = [(one, other) for one, other in both if not (one.ungraded or other.ungraded)]
-    return [one for one, _ in pairs], [other for _, other in pairs]
 
 
 def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
@@ -199,10 +195,17 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
             f"Evaluations of candidates: {found.abandoned} ended early, {found.repeated} were known from before; "
             f"{sum(each.reused for each in found.work.values())} rollouts reused."
         )
-    lines += _work_lines(found.work)
+    played = [f"{NAMES.get(stage, stage)} {_times(found.work[stage])}" for stage in ROLLOUTS if stage in found.work]
+    lines += [f"Rollouts: {', '.join(played)}."] if played else []
+    if asked := {stage: each for stage, each in found.work.items() if stage not in ROLLOUTS}:
+        counts = ", ".join(f"{stage} {_times(each)}" for stage, each in asked.items())
+        read, written = (
+            sum(getattr(each, f"{kind}_tokens") for each in asked.values()) for kind in ("prompt", "completion")
+        )
+        lines.append(f"Calls of the optimizer's model: {counts}; {read:,} tokens in, {written:,} out.")
     if found.fallbacks:
         counts = ", ".join(f"{stage} {count}" for stage, count in found.fallbacks.items())
-        lines.append(f"Answers that could not be used: {counts}.")
+        lines.append(f"Unusable answers: {counts}.")
     usage = found.usage
     if usage and not usage["tokens_in"] + usage["tokens_out"]:  # a program has neither tokens nor a price
         return [
@@ -212,30 +215,10 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(usage))]
 
 
-def _work_lines(work: Mapping[str, Work]) -> list[str]:
-    """Rollouts in one line, the calls of the optimizer's model in another."""
-    played = [f"{NAMES.get(stage, stage)} {_times(work[stage])}" for stage in ROLLOUTS if stage in work]
-    asked = {stage: each for stage, each in work.items() if stage not in ROLLOUTS}
-    lines = [f"Rollouts: {', '.join(played)}."] if played else []
-    if asked:
-        tokens = (
-            sum(each.prompt_tokens for each in asked.values()),
-            sum(each.completion_tokens for each in asked.values()),
-        )
-        counts = ", ".join(f"{stage} {_times(each)}" for stage, each in asked.items())
-        lines.append(f"Calls of the optimizer's model: {counts}; {tokens[0]:,} tokens in, {tokens[1]:,} out.")
-    return lines
-
-
 def _times(each: Work) -> str:
-    notes = [f"{each.reused:,} more reused"] if each.reused else []
-    notes += [f"{each.failed:,} without an answer"] if each.failed else []
-    notes += [f"{each.ungraded:,} graded by nothing"] if each.ungraded else []
-    return f"{each.asked - each.reused:,}" + (f" ({', '.join(notes)})" if notes else "")
-
-
-def _work(count: Counts) -> Work:
-    return Work(**{name: value for name, value in asdict(count).items() if name != "done"})
+    counts = {"more reused": each.reused, "without an answer": each.failed, "ungraded": each.ungraded}
+    notes = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+    return f"{each.asked - each.reused:,}" + (f" ({notes})" if notes else "")
 
 
 def _sums(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int]:

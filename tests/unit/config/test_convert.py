@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from skill_ttrl.compat.convert import convert, convert_config
 from skill_ttrl.config import load_config
-from skill_ttrl.config.seed_keys import FIRST_SKILL_TTRL, SKILLRL_RUST
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.stages.setup.defaults import with_epochs
 
@@ -136,13 +134,6 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
     assert convert(tmp_path / "b.yaml").config.rl.critic is not None
 
 
-@pytest.mark.parametrize("table", [FIRST_SKILL_TTRL, SKILLRL_RUST], ids=["first", "rust"])
-def test_each_key_leads_somewhere_or_says_why_not(table: Any) -> None:
-    for name, key in table.items():
-        assert key.paths or key.note, name
-        assert not key.note.endswith("."), name
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -166,13 +157,6 @@ def test_bad_files_are_refused_and_nothing_is_written(text: str, problem: str, t
     with pytest.raises(ConfigError, match=f"(?s){problem}") as raised:
         convert(tmp_path / "a.yaml", tmp_path / "ours.yaml")
     assert "secret" not in str(raised.value) and not (tmp_path / "ours.yaml").exists()
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
-        convert_config(tmp_path / "nothing.yaml")
-    with pytest.raises(ConfigError, match="it cannot be read"):
-        convert_config(tmp_path)
 
 
 def test_epochs_become_steps() -> None:

@@ -105,28 +105,6 @@ def test_notes_stand_once_in_the_appendix(first: list[str], second: list[str]) -
     assert split(added).body == split(document).body
 
 
-def test_suggestions_and_candidates_keep_their_form() -> None:
-    suggestion = {
-        "type": "add_rule",
-        "title": "T",
-        "motivation": "M",
-        "instruction": "I",
-        "priority_hint": "high",
-        "support_count": 3,
-    }
-    candidate = {"title": "T", "change_summary": ["one"], "new_skill": "# Rules", "source_type": "failure"}
-    assert Suggestion.from_dict(suggestion).to_dict() == suggestion
-    assert Candidate.from_dict(candidate).to_dict() == candidate
-    assert Patch([Suggestion.from_dict(suggestion)]).to_dict() == {"reasoning": "", "revise_suggestions": [suggestion]}
-    found = MODES["full_rewrite_minibatch"].read(
-        json.dumps({"patch": {"skill_candidates": [{"new_skill": " "}, candidate]}})
-    )
-    assert found is not None and [item.to_dict() for item in found.edits] == [candidate]
-    raw = RawPatch(Patch(), appendix_notes=["n"], failure_summary=[{"failure_type": "f"}])
-    again = RawPatch.from_dict(raw.to_dict())
-    assert again is not None and (again.appendix_notes, again.failure_summary) == (["n"], [{"failure_type": "f"}])
-
-
 @pytest.mark.parametrize("alias", ["rewrite", "Suggestions", "rewrite_from_suggestions"])
 def test_modes_have_the_published_aliases(alias: str) -> None:
     assert OptimizeConfig.model_validate({"update_mode": alias}).update_mode == "rewrite_from_suggestions"

@@ -74,13 +74,6 @@ def test_a_run_killed_between_saving_and_removing_removes_when_it_goes_on(tmp_pa
     assert names(folder) == ["sft-000002", "sft-000003"]
 
 
-def test_phases_are_ordered_as_the_config_has_them(folder: RunFolder) -> None:
-    save(folder, "sft", 500)
-    save(folder, "rl", 1)
-    checkpoint, _ = newest(folder)
-    assert checkpoint is not None and (checkpoint.phase, checkpoint.step) == ("rl", 1)
-
-
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
@@ -130,13 +123,6 @@ def test_a_checkpoint_whose_files_lost_or_changed_lines_is_damaged_too(folder, d
         assert newest(reader)[0] is not None
 
 
-def test_last_good_with_nothing_good(folder: RunFolder) -> None:
-    assert newest(folder) == (None, [])
-    (save(folder, "rl", 1) / "state.json").write_text("")
-    with pytest.raises(CheckpointError, match=r"No checkpoint of .* is intact"):
-        newest(folder, "last-good")
-
-
 def test_rewind_cuts_the_files_and_sets_damaged_ones_aside(folder: RunFolder) -> None:
     save(folder, "rl", 1)
     (save(folder, "rl", 2) / "trainer.pt").write_bytes(b"")
@@ -150,13 +136,6 @@ def test_rewind_cuts_the_files_and_sets_damaged_ones_aside(folder: RunFolder) ->
     save(folder, "rl", 2)
     assert newest(folder)[0] is not None
     assert restore_to_checkpoint(folder, None) == {} and set(folder.sizes().values()) == {0}
-
-
-def test_a_step_saved_again_replaces_the_old_one(folder: RunFolder) -> None:
-    save(folder, "rl", 1, keep=1)
-    path = save(folder, "rl", 1, keep=1)
-    assert load_state(path)["offsets"]["metrics.jsonl"] == folder.sizes()["metrics.jsonl"]
-    assert [entry.name for entry in folder.checkpoints.iterdir()] == ["rl-000001"]
 
 
 def test_leftovers_of_a_kill_are_removed_or_put_back(folder: RunFolder) -> None:
@@ -198,10 +177,3 @@ def test_tensors_never_run_code(folder: RunFolder, capsys: pytest.CaptureFixture
     assert "executed" not in capsys.readouterr().out
 
 
-def test_what_is_saved_is_promised_and_nothing_else(folder: RunFolder, tmp_path: Path) -> None:
-    assert what_is_saved(tmp_path / "none") == "Nothing was saved: start again with the same command."
-    assert what_is_saved(folder.path).startswith(f"There is no checkpoint in {folder.path} yet: start again")
-    save(folder, "rl", 3)
-    save(folder, "rl", 4)
-    said = f"Everything up to rl-000004 is saved in {folder.path}. Resume: the same command with --resume auto."
-    assert what_is_saved(folder.path) == said

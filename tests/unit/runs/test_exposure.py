@@ -37,14 +37,6 @@ def test_a_skill_that_fills_the_prompts_while_a_better_one_goes_unseen_is_warned
     assert exposure_warning(0, {}) is None
 
 
-def test_the_lines_say_who_was_given_and_who_never() -> None:
-    assert exposure_line(4, {}) is None
-    assert exposure_line(400, {"a": (6, 3), "b": (299, 60)}, 3) == (
-        "Skills shown in 400 rollouts: b 299 (won 0.20), a 6 (won 0.50); 3 of the bank never."
-    )
-    assert most_shown({"a": 299, "b": 6, "c": 0}, 400) == "a in 299 of 400 prompts; 1 of 3 skills in none"
-
-
 def evaluation(answers: str, agreement: float, right: str | None) -> Evaluation:
     """One problem for each answer; `right` are the true ones."""
     results = tuple(

@@ -344,16 +344,6 @@ def test_quick_start(capsys: pytest.CaptureFixture[str]) -> None:
     assert again["label_accuracy"] == 1.0 and again["skill_bank_size"] == 1
 
 
-def test_merging_offline_asks_no_model_unless_told() -> None:
-    config = SkillTTRLConfig()
-    config.merger.model = "gpt-4o"
-    config.skill_bank.retrieval_mode = "keyword"
-    assert config.skills is not None and config.skills.merger == "openai"
-    trainer = SkillTTRLTrainer(config)
-    trainer.merger.use_api = False
-    assert trainer.train_offline(["q"], [[WINNER.format("parity")]])["skill_bank_size"] == 1
-
-
 @pytest.mark.parametrize(("toggle", "added", "replaced"), [("enable_generate", 0, 1), ("enable_evolve", 1, 0)])
 def test_an_operation_that_is_switched_off_changes_no_bank(toggle: str, added: int, replaced: int) -> None:
     config = SkillTTRLConfig()
@@ -438,20 +428,3 @@ def test_keywords_that_no_skill_has_find_the_most_useful_of_the_type() -> None:
         bank.retrieve("") == bank.retrieve("!?") == [] and SkillBank(retrieval_mode="keyword").retrieve("2^100") == []
     )
     assert SkillBank.from_config(SkillsConfig()).settings.fallback == "none"
-
-
-def test_a_fallback_is_for_keywords_and_not_for_what_a_threshold_leaves_out(tmp_path: Path) -> None:
-    shut = SkillBank(retrieval_mode="keyword", fallback="none")
-    shut.add(Skill("a", "Primes", "Use Fermat."))
-    assert shut.retrieve("2^100") == []
-    high = SkillBank(retrieval_mode="keyword", min_score=100.0)
-    high.add(Skill("a", "Primes", "Use Fermat."))
-    assert high.retrieve("Fermat") == []
-    with SkillBank(tmp_path / "bank", retrieval_mode="keyword") as bank:
-        bank.add(Skill("a", "Primes", "Use Fermat."))
-        assert bank.retrieve("2^100") == []
-    with SkillBank.open(tmp_path / "bank", fallback="most_useful") as bank:
-        assert len(bank.retrieve("2^100")) == 1
-        bank.record_usage("a", success=True)
-    with SkillBank.open(tmp_path / "bank", read_only=True) as opened:  # the folder keeps it from its last write
-        assert len(opened.retrieve("2^100")) == 1

@@ -9,7 +9,6 @@ import pytest
 from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.optimize import place_of, prepare
 from skill_ttrl.stages.setup.policy import make_agent
@@ -42,11 +41,6 @@ def test_its_parts_are_the_skills_of_a_bank(granularity: str, titles: list[str])
 def test_or_it_stands_in_the_prompt() -> None:
     worker = placed()
     assert worker.agent.prompt(AgentInput("1+1?")).messages[0].content == DOCUMENT and worker.agent.bank is None
-
-
-def test_nothing_else_reads_it() -> None:
-    with pytest.raises(ConfigError, match=r"Unknown optimize\.granularity 'sections'\. Did you mean 'section'"):
-        placed(place="bank", granularity="sections")
 
 
 def test_a_program_is_optimized_for_by_its_config() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl import RolloutEngine, SkillTTRLConfig, SkillTTRLTrainer, load_config
+from skill_ttrl import SkillTTRLConfig, SkillTTRLTrainer, load_config
 from skill_ttrl.config import VoteConfig
-from skill_ttrl.errors import ConfigError, DataError, ModelError
+from skill_ttrl.errors import ConfigError
 
 
 def test_a_step_on_responses_that_are_there() -> None:
@@ -37,15 +37,6 @@ def test_a_step_votes_as_the_config_says() -> None:
         SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="confidence"))).train_offline(["p"], texts[:1])
 
 
-def test_a_step_on_nothing() -> None:
-    trainer = SkillTTRLTrainer(SkillTTRLConfig())
-    assert trainer.train_offline([], [])["mean_reward"] == 0.0
-    with pytest.raises(ValueError, match="found 1 lists"):
-        trainer.train_offline(["a", "b"], [["x"]])
-    with pytest.raises(ValueError, match="at least one response"):
-        trainer.train_offline(["a"], [[]])
-
-
 def test_training_on_records_in_memory(tiny_yaml: Path, tmp_path: Path) -> None:
     trainer = SkillTTRLTrainer(load_config(tiny_yaml, ["sft.steps=2", "rl.steps=1"]), tmp_path / "run")
     records: list[dict[str, Any]] = [{"prompt": f"Compute {a}+21.", "answer": a + 21} for a in range(10, 14)]
@@ -53,41 +44,6 @@ def test_training_on_records_in_memory(tiny_yaml: Path, tmp_path: Path) -> None:
     assert summary.problems == 1 and not summary.transductive and summary.steps == {"sft": 2, "rl": 1}
     transductive = SkillTTRLTrainer(trainer.config, tmp_path / "same").train(records)
     assert transductive.problems == 4 and transductive.transductive
-
-
-def test_records_that_cannot_be_trained_on(tiny_yaml: Path, tmp_path: Path) -> None:
-    trainer = SkillTTRLTrainer(load_config(tiny_yaml), tmp_path / "run")
-    with pytest.raises(DataError, match="holds no records"):
-        trainer.train([])
-    with pytest.raises(DataError, match="no column 'prompt'"):
-        trainer.train([{"text": "?"}])
-    same = [{"prompt": "Compute 1+1.", "answer": "2", "id": "a"}]
-    with pytest.raises(
-        DataError, match=r"1 tasks of data\.eval are also in data\.train, first \"Compute 1\+1\.\" \(task 'b'\)"
-    ):
-        trainer.train(same, [{"prompt": "Compute 1+1.", "answer": "2", "id": "b"}])
-    assert not (tmp_path / "run").exists()  # nothing was begun, so nothing is in the way of the next try
-
-
-def test_ids_that_start_again_in_each_file_are_no_leak(tiny_yaml: Path, tmp_path: Path) -> None:
-    trainer = SkillTTRLTrainer(
-        load_config(tiny_yaml, ["phases=[rl]", "rl.steps=1", "rl.prompts_per_step=1"]), tmp_path / "run"
-    )
-    assert trainer.train([{"prompt": "Compute 1+1.", "id": 0}], [{"prompt": "Compute 2+1.", "id": 0}]).problems == 1
-
-
-def test_the_engine_gives_texts(tiny_model: tuple[Any, Any], tmp_path: Path) -> None:
-    model, tokenizer = tiny_model
-    model.save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    engine = RolloutEngine(str(tmp_path), max_new_tokens=5, seed=3)
-    texts = engine.generate(["Hi", "Compute 12+34."], n_samples=4)
-    assert [len(group) for group in texts] == [4, 4] and all(isinstance(text, str) for group in texts for text in group)
-    assert engine.generate(["Hi", "Compute 12+34."], n_samples=4) != texts  # the next call draws anew
-    again = RolloutEngine(str(tmp_path), max_new_tokens=5, seed=3)
-    assert again.generate(["Hi", "Compute 12+34."], n_samples=4) == texts
-    with pytest.raises(ModelError, match="There is no folder"):
-        RolloutEngine(str(tmp_path / "none"))
 
 
 def test_a_bank_that_does_not_learn_stays_as_it_is_offline() -> None:

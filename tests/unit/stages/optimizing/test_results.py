@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.stages.optimizing.results import MOST_TURNS, TURN_CHARS, as_result, clipped, shortened
+from skill_ttrl.optimize.transcript import clip
+from skill_ttrl.stages.optimizing.results import MOST_TURNS, TURN_CHARS, as_result, shortened
 from skill_ttrl.types import Completion, Step, StopReason, Task, Trajectory
 
 
@@ -82,9 +83,9 @@ def test_what_nothing_grades_and_what_only_the_environment_rewards_is_marked() -
 
 def test_long_texts_and_long_episodes_are_cut_in_the_middle() -> None:
     text = "a" * 5000 + "z" * 5000
-    short = clipped(text)
+    short = clip(text, TURN_CHARS)
     assert short.startswith("a" * 1000 + "\n[... 8,000 characters") and short.endswith("z" * 1000)
-    assert clipped("b" * TURN_CHARS) == "b" * TURN_CHARS
+    assert clip("b" * TURN_CHARS, TURN_CHARS) == "b" * TURN_CHARS
     turns = [{"role": "user", "content": str(number)} for number in range(200)]
     few = shortened(turns)
     assert len(few) <= MOST_TURNS and few[0]["content"] == "0" and few[-1]["content"] == "199"
