@@ -175,10 +175,3 @@ class PromptFormatter:
 
     def _joined(self, skills: Sequence[Skill]) -> str:
         return "\n".join(self.render_skill(skill) for skill in skills)
-
-
-def sample_messages(agent: AgentConfig) -> tuple[Message, ...]:
-    """A question as the policy is asked it, for usage snippets; empty for prompts of episodes, which hold more than a question."""
-    if agent.context_mode == "window" or agent.observations != "full":
-        return ()
-    return PromptFormatter.from_config(agent).messages("YOUR QUESTION", ())

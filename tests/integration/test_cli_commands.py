@@ -100,16 +100,9 @@ def test_evaluations_reach_the_tracker(trained: Path) -> None:
     ]
 
 
-def test_an_exported_card_has_figures_and_a_snippet_that_runs(trained: Path, tmp_path: Path) -> None:
-    done = skillttrl("export", trained, "-o", tmp_path / "model")
-    assert done.code == 0, done
-    card = (tmp_path / "model" / "README.md").read_text()
-    assert "| metric | before | after |" in card and "Change of avg@2: " in card
-    snippet = card.partition("```python\n")[2].partition("```")[0]
-    assert "apply_chat_template" in snippet
-    names: dict[str, object] = {}
-    exec(snippet.replace('folder = "."', f"folder = {str(tmp_path / 'model')!r}"), names)
-    assert names["output"].shape[1] > names["inputs"]["input_ids"].shape[1]  # type: ignore[attr-defined,index]
+def test_an_exported_card_has_figures(trained: Path, tmp_path: Path) -> None:
+    assert skillttrl("export", trained, "-o", tmp_path / "model").code == 0
+    assert "| metric | before | after |" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:

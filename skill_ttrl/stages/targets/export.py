@@ -6,20 +6,16 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.agents.prompt import sample_messages
-from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.models.load import load_checkpoint, save_model
 from skill_ttrl.llm.models.shards import SHARDS, is_sharded
 from skill_ttrl.llm.models.weights import merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
-from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.stages.targets.trained import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import parse_json, read_jsonl
+from skill_ttrl.storage.jsonl import read_jsonl
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
 """Files that are needed only to resume a run."""
@@ -56,7 +52,7 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES, SHARDS), dirs_exist_ok=True
                 )
-            (building / "README.md").write_text(_card(trained, building, merged), encoding="utf-8")
+            (building / "README.md").write_text(_card(trained, merged), encoding="utf-8")
             building.rename(output)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
@@ -64,7 +60,7 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
     return output
 
 
-def _card(trained: TrainedPolicy, folder: Path, merged: bool) -> str:
+def _card(trained: TrainedPolicy, merged: bool) -> str:
     """The model card with what was measured of these very weights, and before the reinforcement."""
     saved = load_state(trained.weights)
     return model_card(
@@ -72,16 +68,8 @@ def _card(trained: TrainedPolicy, folder: Path, merged: bool) -> str:
         phase=saved["phase"],
         step=saved["step"],
         evaluations=_evaluations(trained, saved),
-        messages=card_messages(trained.config) if _has_chat_template(folder) else (),
-        versions=summary_versions(read_run_json(trained.run)),
         merged=merged,
     )
-
-
-def card_messages(config: SkillTTRLConfig) -> list[dict[str, str]]:
-    """A conversation as the policy is asked, for a model card."""
-    asked = sample_messages(config.agent)
-    return [{"role": message.role, "content": message.content} for message in asked]
 
 
 def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str, Any]]:
@@ -93,10 +81,3 @@ def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str
         own.add("after")
     before = {"before"} if saved["phase"] != "sft" or "after" not in own else set()
     return [line for line in lines if line["label"] in own | before]
-
-
-def _has_chat_template(folder: Path) -> bool:
-    config = folder / "tokenizer_config.json"
-    return (folder / "chat_template.jinja").is_file() or (
-        config.is_file() and "chat_template" in parse_json(config.read_text(encoding="utf-8"))
-    )

@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from skill_ttrl.agents.prompt import sample_messages
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
@@ -16,10 +15,8 @@ from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.parallel.commands import Objects, call
 from skill_ttrl.rl.parallel.learner import DriverLearner, DriverSFTLearner, load_state, save_state
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
-from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
-from skill_ttrl.runs.summary import summary_versions
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.ahead import RolloutsAhead
@@ -177,10 +174,9 @@ def sample_records(
 
 def save(run: Run, state: PhaseState) -> None:
     """Save a checkpoint from which `state.phase` continues after `state.step` steps."""
-    driver, policy, config = run.components.driver, run.components.policy, run.config
+    driver, config = run.components.driver, run.config
     # The newest measurement may be of earlier weights than these: its label goes along.
     measured = list(run.meter.evaluations.values())
-    has_template = bool(getattr(policy.tokenizer, "chat_template", None))
     save_checkpoint(
         run.folder,
         state.phase,
@@ -194,8 +190,6 @@ def save(run: Run, state: PhaseState) -> None:
             phase=state.phase,
             step=state.step,
             evaluations=[asdict(found) for found in (*measured[:1], *measured[1:][-1:])],
-            messages=[asdict(message) for message in sample_messages(config.agent)] if has_template else (),
-            versions=summary_versions(read_run_json(run.folder.path)),
         ),
     )
     run.ledger.settle()

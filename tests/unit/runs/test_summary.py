@@ -148,24 +148,19 @@ def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     assert "&lt;entropy&gt;" in text and "0.950" in text
 
 
-def test_model_card(folder: RunFolder) -> None:
+def test_model_card() -> None:
     config = SkillTTRLConfig(name="t")
-    card = model_card(config, phase="rl", step=20, messages=[{"role": "user", "content": "Say \u0022x\u0022"}])
+    card = model_card(config, phase="rl", step=20)
     front = yaml.safe_load(card.split("---")[1])
     assert front["library_name"] == "transformers" and front["base_model"] == config.model.path
-    assert "ttrl" in front["tags"]
-    assert "no labels were used" in card and "## Figures" not in card
-    assert "apply_chat_template(" in card and '"content": "Say \\"x\\""' in card
+    assert "ttrl" in front["tags"] and "no labels were used" in card and "## Figures" not in card
     config.rl.reward, config.model.path, config.model.lora = "label", "builtin", LoraConfig()
     card = model_card(config, phase="rl", step=20)
-    assert "AutoPeftModelForCausalLM" in card and "it has no chat template" in card
     front = yaml.safe_load(card.split("---")[1])
     assert front["library_name"] == "peft" and "base_model" not in front and "ttrl" not in front["tags"]
     assert "labels were used" in card and "no labels" not in card
-    config.model.path = "some/base"
-    assert "`some/base` and holds LoRA adapters for it." in model_card(config, phase="rl", step=20)
     folded = model_card(config, phase="rl", step=20, merged=True)
-    assert "its LoRA adapters are folded in." in folded and "library_name: transformers" in folded
+    assert "library_name: transformers" in folded
 
 
 def test_tensorboard_events_are_written_under_the_run(folder: RunFolder) -> None:
@@ -218,4 +213,3 @@ def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_interval
     assert "Measured on 2 held-out problems (`synthetic:add`, split test), 4 samples each at T = 1" in card
     assert "| metric | before | after |" in card
     assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
-    assert "Change of avg@4: +0.625 [" in card
