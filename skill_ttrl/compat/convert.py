@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,7 @@ SYSTEMS = (
     System("the first Skill-TTRL", FIRST_SKILL_TTRL, _first_base),
     System("SkillRL in Rust", SKILLRL_RUST, _rust_base),
 )
+EXPECTED = "a config of the first Skill-TTRL (YAML) or of SkillRL in Rust (JSON)"
 ALGORITHM, SCALE = "rl.algorithm.type", "rl.algorithm.scale_rewards"
 BELONGING = {"model.lora.": "model.lora.r", "endpoints.merger.": "endpoints.merger.model"}
 """Settings of a section that is there only where one of them is set."""
@@ -114,47 +115,45 @@ def convert_config(path: str | Path) -> Converted:
         ConfigError: no such file, neither of the two, or a value that no config of ours can have.
     """
     where = str(path)
-    data = read_mapping(_read(Path(path)), where)
-    stated = dict(_flat(data))
-    system = _find_system(stated, data, where)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}. Name {EXPECTED}."
+        ) from None
+    data = read_mapping(text, where)
+    stated: Data = {}
+    for section, inner in data.items():
+        stated |= (
+            {f"{section}.{name}": each for name, each in inner.items()} if isinstance(inner, dict) else {section: inner}
+        )
+    system = max(SYSTEMS, key=lambda each: len(each.keys.keys() & stated.keys()))
+    if not system.keys.keys() & stated.keys():  # a key of ours alone decides nothing
+        found = ", ".join(str(name)[:40] for name in list(data)[:8]) or "nothing"
+        raise ConfigError(
+            f"{where} is not {EXPECTED}; found the keys: {found}. A config of this project needs no conversion: skillttrl configs FILE."
+        )
     values = {name: stated.get(name, key.default) for name, key in system.keys.items()}
     ours: dict[str, tuple[str | None, Any]] = {path: (None, value) for path, value in system.base(values).items()}
-    for name, value in values.items():
-        ours |= {path: (name, each) for path, each in system.keys[name].values(value).items()}
+    missing, different = [], []
+    for name, key in system.keys.items():
+        given = key.values(values[name])
+        ours |= {path: (name, each) for path, each in given.items()}
+        if name in stated and (key.note or not key.paths):
+            shown = None if "api_key" in name else stated[name]
+            (different if key.paths else missing).append(Unmatched(name, shown, key.note))
+        if key.unset and not given:
+            missing.append(Unmatched(name, values[name], key.unset))
+    for name in [name for name in stated if name not in system.keys]:
+        reason = f"It is no key of {system.name}.{did_you_mean(name, system.keys).removesuffix('.')}"
+        missing.append(Unmatched(name, stated[name], reason))
     for start, needed in BELONGING.items():
         if needed not in ours:
             ours = {path: each for path, each in ours.items() if not path.startswith(start)}
-    if ours.get(ALGORITHM, (None, "grpo"))[1] != "grpo":  # the others know no such option, and normalise by themselves
+    if ours.get(ALGORITHM, (None, "grpo"))[1] != "grpo":  # the others have no such option, and normalise by themselves
         ours.pop(SCALE, None)
-    known = {name: key for name, key in system.keys.items() if name in stated}
-    missing = [
-        Unmatched(name, None if "api_key" in name else stated[name], key.note)
-        for name, key in known.items()
-        if not key.paths
-    ]
-    missing += [
-        Unmatched(name, values[name], key.unset)
-        for name, key in system.keys.items()
-        if key.unset and not key.values(values[name])
-    ]
-    unknown = (name for name in stated if name not in system.keys)
-    missing += [
-        Unmatched(name, stated[name], f"It is no key of {system.name}.{_meant(name, system)}") for name in unknown
-    ]
-    different = [Unmatched(name, stated[name], key.note) for name, key in known.items() if key.paths and key.note]
     name = re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"
     return Converted(system.name, _validated(ours, name, where), tuple(missing), tuple(different))
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        names = " or of ".join(each.name for each in SYSTEMS)
-        why = "there is no such file" if isinstance(error, FileNotFoundError) else f"it cannot be read: {error}"
-        raise ConfigError(
-            f"A config of {names} was expected in {path}, but {why}. Name its YAML or JSON file."
-        ) from None
 
 
 def convert(path: str | Path, output: str | Path | None = None) -> Converted:
@@ -174,36 +173,6 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
     if output is not None:
         write_new(Path(output), found.text())
     return found
-
-
-def _flat(data: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Keys with their sections; a section that is none stands for itself."""
-    for section, inner in data.items():
-        if isinstance(inner, dict):
-            yield from ((f"{section}.{name}", value) for name, value in inner.items())
-        else:
-            yield section, inner
-
-
-def _find_system(stated: Mapping[str, Any], data: Mapping[str, Any], where: str) -> System:
-    """The system with the most keys of the file; a key of ours alone decides nothing."""
-    system = max(SYSTEMS, key=lambda each: len(each.keys.keys() & stated.keys()))
-    if system.keys.keys() & stated.keys():
-        return system
-    found = ", ".join(str(name)[:40] for name in list(data)[:8]) or "nothing"
-    raise ConfigError(
-        f"A config of {' or of '.join(each.name for each in SYSTEMS)} was expected in {where}, found the keys: {found}. The sections of the first "
-        "are data, model, rollout, algorithm, skill_bank, merger, trainer; of the second sft, rl, skill_retrieval, evolution, model. A config of "
-        "this project needs no conversion: skillttrl configs FILE."
-    )
-
-
-def _meant(name: str, system: System) -> str:
-    section = name.partition(".")[0]
-    known = [each for each in system.keys if each.startswith(f"{section}.")] or {
-        each.partition(".")[0] for each in system.keys
-    }
-    return did_you_mean(name, known).removesuffix(".")
 
 
 def _validated(ours: Mapping[str, tuple[str | None, Any]], name: str, where: str) -> SkillTTRLConfig:
@@ -228,6 +197,4 @@ def _validated(ours: Mapping[str, tuple[str | None, Any]], name: str, where: str
             theirs = next((key for each, (key, _) in ours.items() if key and path.startswith(each)), None)
             said = " ".join(explain_problem(problem, SkillTTRLConfig, shows_value="base_url" not in path))
             problems.append(f"  {theirs or 'the file'} ({path} here): {said}")
-        raise ConfigError(
-            "\n".join([f"{where} cannot be converted:", *problems, "Correct it there; nothing was written."])
-        ) from None
+        raise ConfigError("\n".join([f"{where} cannot be converted; nothing was written:", *problems])) from None

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.tasks import MATH_ENV_ID
@@ -19,7 +19,6 @@ from skill_ttrl.skills.merge.make import make_extractor, make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.merge.types import Merged, Merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.open_run import Resume
 from skill_ttrl.stages.train import run
@@ -27,10 +26,6 @@ from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
 from skill_ttrl.voting import ballot_of, batch_vote, label_metrics
-
-if TYPE_CHECKING:
-    from skill_ttrl.rl.algorithms import AdvantageEstimate
-    from skill_ttrl.rl.pack import Advantages
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -131,8 +126,10 @@ class SkillTTRLTrainer:
         votes = batch_vote(config.vote.strategy, ballots, config.vote.options)
         rewards = [list(vote.sample_rewards) for vote in votes]
         rewarded = [group.with_rewards(row) for group, row in zip(groups, rewards, strict=True)]
-        algorithm = build_algorithm(config.rl.algorithm)
-        values = iter(per_response(algorithm.advantages(TrainingSamples(rewarded, votes))))
+        estimate: Any = build_algorithm(config.rl.algorithm).advantages(TrainingSamples(rewarded, votes))
+        given: Sequence[Any] = getattr(estimate, "advantages", estimate)
+        # A response is one step; an algorithm gives a number for it, or one for each of its tokens.
+        values = iter(float(each[0]) if isinstance(each, Sequence) else float(each) for each in given)
         advantages = [
             [0.0 if vote.skipped else value for value in islice(values, len(row))]
             for vote, row in zip(votes, rewards, strict=True)
@@ -177,30 +174,16 @@ class OfflineMerger:
         self._config = config
         self._made: Merger | None = None
         self.use_api = True
-        """False: count (`HeuristicMerger`) and ask no language model."""
+        """False: count (`HeuristicMerger`) and use no language model."""
 
-    def merge(
-        self,
-        outputs: Sequence[ParsedOutput],
-        *,
-        retrieved: Sequence[Sequence[str]] = (),
-        snapshot: Snapshot | None = None,
-    ) -> Merged:
+    def merge(self, outputs: Sequence[ParsedOutput], **given: Any) -> Merged:
         """See `Merger.merge`."""
         skills = self._config.skills
         if not self.use_api or skills is None:
-            return HeuristicMerger().merge(outputs, retrieved=retrieved, snapshot=snapshot)
+            return HeuristicMerger().merge(outputs, **given)
         if self._made is None:
             self._made = make_merger(skills.merger, models=models_of(self._config))
-        return self._made.merge(outputs, retrieved=retrieved, snapshot=snapshot)
-
-
-def per_response(found: AdvantageEstimate | Advantages) -> list[float]:
-    """Read the advantage of each response; a text is one step of one number."""
-    from skill_ttrl.rl.algorithms import AdvantageEstimate
-
-    given: Sequence[Any] = found.advantages if isinstance(found, AdvantageEstimate) else found  # type: ignore[assignment]
-    return [float(each[0]) if isinstance(each, Sequence) else float(each) for each in given]
+        return self._made.merge(outputs, **given)
 
 
 def offline_group(problem: str, responses: Sequence[str]) -> Group:

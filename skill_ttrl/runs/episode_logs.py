@@ -92,14 +92,8 @@ class TrajectoryFile(AppendLog):
             raise RunFolderError(
                 f"Cannot write trajectories to {path}: it is a folder. Name a file in it: {path / f'trajectories{SUFFIX}'}"
             )
-        if path.suffix != SUFFIX:
-            raise RunFolderError(
-                f"Cannot write trajectories to {path}: a file of them ends in {SUFFIX}. Choose {path.name}{SUFFIX}."
-            )
-        if path.exists() and not path.is_file():
-            raise RunFolderError(
-                f"Cannot write trajectories to {path}: it is no ordinary file. Choose another --output."
-            )
+        if path.suffix != SUFFIX or (path.exists() and not path.is_file()):
+            raise RunFolderError(f"Cannot write trajectories to {path}: name an ordinary file that ends in {SUFFIX}.")
         with wrap_os_errors("make", path.parent):
             path.parent.mkdir(parents=True, exist_ok=True)
         super().__init__(path, path, identity_file(path), made_with, path.with_name(f".{path.name}.lock"))

@@ -31,7 +31,6 @@ from skill_ttrl.storage.files import (
     LOCK_FILE,
     Locked,
     acquire_lock,
-    explain_os_error,
     fsync,
     wrap_os_errors,
     write_atomic,
@@ -80,7 +79,7 @@ class RunFolder(Locked):
 
     @classmethod
     def create(cls, path: str | Path, config: SkillTTRLConfig, *, source: str | None = None) -> RunFolder:
-        """Start a new run at `path` and lock it. The folder must be new or empty; one missing parent is made.
+        """Start a new run at `path` and lock it. The folder must be new or empty; missing parents are made.
 
         The resolved configuration is saved as `config.yaml`, the text of the file that the user gave (`source`) as
         `config_source.yaml`.
@@ -89,7 +88,11 @@ class RunFolder(Locked):
             RunFolderError: the folder holds something already, cannot be written, or another process is in it.
         """
         path = Path(path)
-        made = _make_folder(path)
+        if path.exists() and not path.is_dir():
+            raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
+        new = not path.exists()
+        with wrap_os_errors("make the run folder", path):
+            path.mkdir(parents=True, exist_ok=True)
         folder = cls(path, None)
         try:
             cls.check_new(path)
@@ -103,8 +106,8 @@ class RunFolder(Locked):
                 for entry in list(path.iterdir()):
                     entry.unlink()  # all of it is ours: the folder held nothing else
             folder.close()
-            for empty in made:
-                empty.rmdir()
+            if new:
+                path.rmdir()
             raise
         return folder
 
@@ -115,10 +118,8 @@ class RunFolder(Locked):
         Raises:
             RunFolderError: the folder holds something already.
         """
-        foreign = (
-            sorted(entry.name for entry in path.iterdir() if not _left_by_creation(entry.name)) if path.exists() else []
-        )
-        if foreign:
+        entries = path.iterdir() if path.exists() else ()
+        if foreign := sorted(entry.name for entry in entries if not _left_by_creation(entry.name)):
             raise RunFolderError(_occupied(path, foreign))
 
     @classmethod
@@ -131,16 +132,16 @@ class RunFolder(Locked):
         """
         path = Path(path)
         read_run_json(path)
-        if lock:
-            check_links(path)
-        folder = cls(path, acquire_lock(path) if lock else None)
-        if lock:
-            try:
-                for name in APPEND_FILES:
-                    cut_torn_line(path / name)
-            except RunFolderError:
-                folder.close()
-                raise
+        if not lock:
+            return cls(path, None)
+        check_links(path)
+        folder = cls(path, acquire_lock(path))
+        try:
+            for name in APPEND_FILES:
+                cut_torn_line(path / name)
+        except RunFolderError:
+            folder.close()
+            raise
         return folder
 
     @property
@@ -169,8 +170,7 @@ class RunFolder(Locked):
         Raises:
             RunFolderError: naming each key that differs, with both values.
         """
-        differences = config_differences(self.config, config)
-        if differences:
+        if differences := config_differences(self.config, config):
             shown = "; ".join(differences[:8]) + (f"; and {len(differences) - 8} more" if len(differences) > 8 else "")
             raise RunFolderError(
                 f"{self.path} belongs to another config: {shown}. Choose another --output, or continue it with its own config."
@@ -306,28 +306,6 @@ class RunFolder(Locked):
     def _require_lock(self) -> None:
         if self._lock is None:
             raise RunFolderError(f"{self.path} is open for reading only. Open it with lock=True to write.")
-
-
-def _make_folder(path: Path) -> list[Path]:
-    """Make `path` and at most its parent; what was made, innermost first."""
-    if path.exists() and not path.is_dir():
-        raise RunFolderError(f"Cannot make the run folder {path}: a file has that name. Choose another --output.")
-    missing = [folder for folder in (path, path.parent) if not folder.exists()]
-    if path.parent in missing and not path.parent.parent.is_dir():
-        raise RunFolderError(
-            f"Cannot make the run folder {path}: there is no folder {path.parent.parent}. "
-            "Make it first (mkdir -p), or choose another --output."
-        )
-    made: list[Path] = []
-    try:
-        for folder in reversed(missing):
-            folder.mkdir(exist_ok=True)
-            made.insert(0, folder)
-    except OSError as error:
-        for folder in made:
-            folder.rmdir()
-        raise RunFolderError(f"Cannot make the run folder {path}: {explain_os_error(error)}") from error
-    return made
 
 
 def _left_by_creation(name: str) -> bool:

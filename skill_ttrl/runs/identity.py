@@ -79,15 +79,13 @@ def read_run_json(path: str | Path) -> dict[str, Any]:
         RunFolderError: no such folder, not a run folder, not readable, or written under another schema version.
     """
     path = Path(path)
-    if not path.exists():
-        raise RunFolderError(
-            f"There is no run folder at {path}. Check the path; a new run starts with: skillttrl train."
-        )
-    if not path.is_dir():
-        raise RunFolderError(f"{path} is a file, not a run folder. Give the folder that holds run.json.")
     if not path.joinpath("run.json").is_file():
-        found = sorted(entry.name for entry in path.iterdir())
-        raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {summarize_names(found)}).")
+        if path.is_dir():
+            found = summarize_names(sorted(entry.name for entry in path.iterdir()))
+            raise RunFolderError(f"{path} is not a run folder: it has no run.json (found: {found}).")
+        if path.exists():
+            raise RunFolderError(f"{path} is a file, not a run folder. Give the folder that holds run.json.")
+        raise RunFolderError(f"There is no run folder at {path}. Start a run with: skillttrl train.")
     try:
         data: dict[str, Any] = parse_json(path.joinpath("run.json").read_text(encoding="utf-8"))
         version = data["schema_version"]

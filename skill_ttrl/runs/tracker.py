@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
-from skill_ttrl.metrics import find_tracked
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import flatten
 
@@ -33,38 +32,13 @@ class RunTracker:
     def __init__(self, kind: str, inner: Any) -> None:
         self.kind = kind
         self._inner = inner
-        self._described: set[str] = set()
 
     def __call__(self, figures: dict[str, float], step: int) -> None:
         """Hand figures named `phase/name` to the tracker."""
         if self.kind == "wandb":  # W&B drops a step lower than the last one, and each phase counts from 0
-            steps = {f"{name.partition('/')[0]}/step": float(step) for name in figures}
-            self._inner.log({**figures, **steps})
+            self._inner.log(figures | {f"{name.partition('/')[0]}/step": float(step) for name in figures})
         else:
-            if self.kind == "tensorboard":
-                figures = self._describe(figures, step)
             self._inner.log(figures, step=step)
-
-    def _describe(self, figures: dict[str, float], step: int) -> dict[str, float]:
-        """Write the first point of each curve with its description in the registry, and return the points that are left.
-
-        TensorBoard shows a curve's description next to its name. The APIs of the other trackers take none.
-        """
-        from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata  # type: ignore[import-untyped]
-
-        new = {name: metric for name in figures.keys() - self._described if (metric := find_tracked(name)) is not None}
-        values = [
-            Summary.Value(
-                tag=name,
-                simple_value=figures[name],
-                metadata=SummaryMetadata(summary_description=metric.description),
-            )
-            for name, metric in sorted(new.items())
-        ]
-        if values:
-            self._inner.writer.file_writer.add_summary(Summary(value=values), step)
-        self._described |= new.keys()
-        return {name: value for name, value in figures.items() if name not in new}
 
     def close(self) -> None:
         """Write out what is buffered."""
@@ -96,9 +70,8 @@ def open_tracker(kind: str, folder: RunFolder, run_name: str, config: Mapping[st
     from accelerate import PartialState, tracking
 
     PartialState()  # the trackers' own logging asks for it; an Accelerator's is taken where there is one
-    arguments: dict[str, Any] = {"logging_dir": str(place)} if kind == "tensorboard" else {}
-    if kind == "wandb":
-        arguments = {"dir": str(place)}
+    folders = {"tensorboard": "logging_dir", "wandb": "dir"}
+    arguments: dict[str, Any] = {folders[kind]: str(place)} if kind in folders else {}
     name = kind if kind == "tensorboard" else run_name  # for TensorBoard the name is a folder's
     inner = getattr(tracking, _TRACKERS[kind])(name, **arguments)
     inner.start()

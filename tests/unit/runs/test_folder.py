@@ -56,7 +56,7 @@ def test_a_creation_that_was_killed_can_be_started_again(tmp_path: Path) -> None
 def test_a_creation_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RunFolder, "write_json", lambda *_: (_ for _ in ()).throw(RunFolderError("full")))
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "runs" / "a", tmp_path / "empty"):
+    for path in (tmp_path / "a", tmp_path / "empty"):
         with pytest.raises(RunFolderError, match="full"):
             make(path)
     assert [entry.name for entry in tmp_path.rglob("*")] == ["empty"]
