@@ -35,6 +35,17 @@ _FREE_TEXT = ("name", "requires", "agent.system")
 _SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
 _NOT_IMPORTED = {("rl.reward", "model"), ("collect.agent", "constant"), ("eval.controls", "constant")}
 """Settings and what they begin with where a colon names no module."""
+_SIMPLE = {
+    "env.kwargs.url": "talk to the server {}",
+    "vllm.servers": "talk to the server {}",
+    "vllm.weight_transfer_dir": "write weights to the folder {}",
+    "skills.chroma_server": "send the vectors of skills to {}",
+    "command.argv": "run the program {}",
+    "command.env": "run a program with your environment variables {}",
+    "command.cwd": "run a program in the folder {}",
+}
+"""What a setting would do, whatever its value."""
+ALLOW = "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...)"
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 _refused: dict[str, Path] = {}
 """Modules that files of others name which this process has read and nobody has trusted → the file."""
@@ -70,8 +81,7 @@ def check_import(module: str) -> None:
     """
     if module in _refused and not _trusting.get():
         raise TrustError(
-            f"{_refused[module]} names the Python module {module}, and was not written by you on this machine. If you know who made it "
-            "and want this, add --trust (in Python: with skill_ttrl.trusting(): ...). See docs/security.md."
+            f"{_refused[module]} names the Python module {module}, and was not written by you on this machine. {ALLOW}. See docs/security.md."
         )
 
 
@@ -98,24 +108,18 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
                 found[key] = f"write files to the folder {value}"
         elif key.startswith("env.kwargs.") and name == "token_env":
             found[key] = f"send the content of the environment variable {value} to the server of the environment"
-        elif key in ("env.kwargs.url", "vllm.servers"):
-            found[key] = f"talk to the server {value}"
-        elif key in ("command.argv", "command.env", "command.cwd"):
-            found[key] = _of_command(key, stated["command"])
+        elif key in _SIMPLE:
+            found[key] = f"{found[key]} {value}" if key in found else _SIMPLE[key].format(value)
         elif key == "model.trust_remote_code" and value:
             found[key] = "run Python code that comes with the model"
         elif key == "model.attn_implementation" and "/" in str(value):
             found[key] = f"download and run the kernel {value}"
         elif key == "skills.embedder_model" and _loads_files(stated["skills"]):
             found[key] = f"load the embedder {value}, whose files can name Python code to import"
-        elif key == "skills.chroma_server":
-            found[key] = f"send the vectors of skills to {value}"
         elif key == "scale.address" and value not in ("auto", "local"):
             found[key] = f"run as part of the Ray cluster {value}, whose nodes can run code in this process"
         elif key == "skills.shared" and value and stated["skills"].get("bank"):
             found[key] = f"write skills to the bank {stated['skills']['bank']}, outside of the run"
-        elif key == "vllm.weight_transfer_dir":
-            found[key] = f"write weights to the folder {value}"
         elif key == "collect.agent" and str(value).startswith("openai:"):
             found[key] = (
                 f"send prompts to your default openai address, or that of endpoints.policy, for the model {value[7:]}"
@@ -182,16 +186,10 @@ def check_trusted(
     if shown:
         return
     reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
-    lines = [f"  {does} ({key})" for key, does in sorted(asked.items())]
+    lines = "".join(f"\n  {does} ({key})" for key, does in sorted(asked.items()))
     raise TrustError(
-        "\n".join(
-            [
-                f"{file} was not written by you on this machine, or was changed since{reason}. Obeyed, it would:",
-                *lines,
-                "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...); a setting can be "
-                "replaced with --set. See docs/security.md.",
-            ]
-        )
+        f"{file} was not written by you on this machine, or was changed since{reason}. Obeyed, it would:{lines}\n{ALLOW}; a setting can be "
+        "replaced with --set. See docs/security.md."
     )
 
 
@@ -218,9 +216,8 @@ def check_links(folder: Path) -> None:
         for entry in (Path(place, name) for name in (*folders, *files)):
             if entry.is_symlink() and not Path(os.path.realpath(entry)).is_relative_to(home):
                 raise TrustError(
-                    f"{folder / entry.relative_to(home)} is a link to {os.path.realpath(entry)}, outside of {folder}: what is "
-                    "written would change that. If you know who made it and want this, add --trust (in Python: with "
-                    "skill_ttrl.trusting(): ...). See docs/security.md."
+                    f"{folder / entry.relative_to(home)} is a link to {os.path.realpath(entry)}, outside of {folder}: writing would change "
+                    f"that. {ALLOW}. See docs/security.md."
                 )
 
 
@@ -242,17 +239,6 @@ def _imported(key: str, value: str) -> str:
     if key.endswith(".path") and family != value:
         return family.strip()
     return "" if _is_path(key) or (key, value.partition(":")[0]) in _NOT_IMPORTED else value.strip()
-
-
-def _of_command(key: str, command: Mapping[str, Any]) -> str:
-    argv = command.get("argv")
-    line = argv if isinstance(argv, str) else " ".join(map(str, argv or ()))
-    name = key.removeprefix("command.")
-    told = {
-        "env": f" with your environment variables {command.get('env')}",
-        "cwd": f" in the folder {command.get('cwd')}",
-    }
-    return f"run the program {line}{told.get(name, '')}"
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -135,7 +135,7 @@ def convert_config(path: str | Path) -> Converted:
         )
     values = {name: stated.get(name, key.default) for name, key in system.keys.items()}
     ours: dict[str, tuple[str | None, Any]] = {path: (None, value) for path, value in system.base(values).items()}
-    missing, different = [], []
+    missing, different = list[Unmatched](), list[Unmatched]()
     for name, key in system.keys.items():
         given = key.values(values[name])
         ours |= {path: (name, each) for path, each in given.items()}

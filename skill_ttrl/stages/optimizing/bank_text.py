@@ -27,14 +27,13 @@ from skill_ttrl.skills.formats.document import document_changes, document_of
 from skill_ttrl.stages.optimizing.results import as_result
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.run_bank import RunBank
-from skill_ttrl.types import Change, Group, Trajectory, derive_seed
+from skill_ttrl.types import Change, Group, derive_seed
 
 SOURCE = "optimize"
 """Source of the skills, and reason of the updates."""
 OPTIMIZE_LOG = "optimize.jsonl"
 """In a run's folder: each step of text edits, and what came of it."""
-UNPAID = "The budget for language models is spent: no text edits are made any more."
+UNPAID = "The budget for language models is spent: text edits have ended."
 REFUSED = "Some text edits could not become skills"
 """Begin the warnings of these; each is given once."""
 
@@ -92,13 +91,12 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
         return None
     if not components.bank:
         raise ConfigError(
-            "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or leave "
-            "optimize.every out: skillttrl optimize trains a document while the weights stay frozen."
+            "optimize.every edits the run's skill bank, and this run has none in use. Add a skills section, or remove it."
         )
     if transductive:
         raise ConfigError(
-            "optimize.every edits the bank by results on the training tasks, and this run evaluates on the same tasks. Give it "
-            "separate evaluation tasks (data.eval), or leave out optimize.every."
+            "optimize.every edits the bank by results on the training tasks, and this run evaluates on the same tasks. Set data.eval to others, "
+            "or remove it."
         )
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or endpoints.optimizer is not None
@@ -153,36 +151,6 @@ def edit_text(run: Run, text: BankText | None, groups: Sequence[Group], step: in
     except SkillBankError as error:
         changes = ()
         run.warn(f"{REFUSED}, first in step {step}: {error}", once=REFUSED)
-    return _recorded(run, bank, step, rollouts, report, changes)
-
-
-def rollouts_of(groups: Sequence[Group], most: int) -> list[RolloutResult]:
-    """At most `most` rollouts of the groups: the first of each, then the second of each, and so on.
-
-    A rollout succeeded where the environment says so, and where it does not grade, where it was rewarded.
-    """
-    longest = max((len(group.trajectories) for group in groups), default=0)
-    ordered = [
-        group.trajectories[place] for place in range(longest) for group in groups if place < len(group.trajectories)
-    ]
-    return [as_result(each, success=is_rewarded(each)) for each in ordered[:most]]
-
-
-def is_rewarded(trajectory: Trajectory) -> bool:
-    """Success as the environment says it, else as the reward does."""
-    said = env_success(trajectory)
-    return bool(said) if said is not None else trajectory.error is None and (trajectory.reward or 0.0) > 0
-
-
-def _recorded(
-    run: Run,
-    bank: RunBank,
-    step: int,
-    rollouts: Sequence[RolloutResult],
-    report: Sequence[Mapping[str, Any]],
-    changes: Sequence[Change],
-) -> dict[str, float]:
-    """Write the line of a step with text edits; its metrics."""
     failures = sum(not result.hard for result in rollouts)
     applied = sum(str(each["status"]).startswith("applied") for each in report)
     record = {
@@ -201,8 +169,8 @@ def _recorded(
     }
     run.folder.append_jsonl(OPTIMIZE_LOG, [json.dumps(record, ensure_ascii=False)])
     run.progress.notice(
-        f"optimize: after step {step + 1} {applied} of {len(report)} edits from {failures} failures among {len(rollouts)} rollouts; "
-        f"{len(changes)} skills changed."
+        f"optimize: step {step + 1}: {applied} of {len(report)} edits applied ({failures} of {len(rollouts)} rollouts failed), {len(changes)} "
+        "skills changed."
     )
     return {
         "optimize/failures": float(failures),
@@ -211,6 +179,21 @@ def _recorded(
         "bank_skills": float(len(bank.bank)),
         "bank_version": float(bank.bank.version),
     }
+
+
+def rollouts_of(groups: Sequence[Group], most: int) -> list[RolloutResult]:
+    """At most `most` rollouts of the groups: the first of each, then the second of each, and so on.
+
+    A rollout succeeded where the environment says so, and where it does not grade, where it was rewarded.
+    """
+    longest = max((len(group.trajectories) for group in groups), default=0)
+    ordered = [
+        group.trajectories[place] for place in range(longest) for group in groups if place < len(group.trajectories)
+    ]
+    said = [env_success(each) for each in ordered[:most]]
+    rewarded = [each.error is None and (each.reward or 0.0) > 0 for each in ordered[:most]]
+    success = [won if one is None else bool(one) for one, won in zip(said, rewarded, strict=True)]
+    return [as_result(each, success=won) for each, won in zip(ordered, success, strict=False)]
 
 
 def _nothing(*arguments: Any, **more: Any) -> list[RolloutResult]:

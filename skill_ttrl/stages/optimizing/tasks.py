@@ -44,19 +44,26 @@ def find_tasks(config: SkillTTRLConfig, progress: Progress) -> dict[str, list[Ta
     """
     env_id, asked = resolve_env(config.env.id), config.optimize or OptimizeConfig()
     train = training_tasks(config, env_id, pinned_source(config.data.train), progress)
-    own = asked.selection
-    if (own.data is not None) + (own.split is not None) + (own.tasks is not None) > 1:
-        raise ConfigError("optimize.selection names its tasks twice: give only one of data, split and tasks.")
-    if own.split is not None and config.data.train is not None:
+    own, data, test = asked.selection, config.data, list[Task]()
+    if sum(each is not None for each in (own.data, own.split, own.tasks)) > 1:
+        raise ConfigError("optimize.selection: set only one of data, split and tasks.")
+    if own.split is not None and data.train is not None:
         raise ConfigError(
-            "optimize.selection.split is a split of the environment's own tasks, but data.train names others. Set optimize.selection.data, or "
-            "optimize.selection.tasks to hold some out."
+            "optimize.selection.split names a split of the environment's own tasks, but data.train replaces them. Set optimize.selection.data or "
+            "optimize.selection.tasks."
         )
-    test = _test_tasks(config, env_id, progress) if asked.test and not asked.test_tasks else []
+    if asked.test and asked.test_tasks and data.eval is not None:
+        raise ConfigError("optimize.test_tasks and data.eval both name test tasks: set only one.")
     if asked.test and asked.test_tasks:
-        if config.data.eval is not None:
-            raise ConfigError("optimize.test_tasks and data.eval both name test tasks: give only one.")
         train, test = hold_out(train, asked.test_tasks, derive_seed(config.seed, TEST), TEST)
+    elif asked.test and data.eval is not None:
+        test = source_tasks(config, env_id, pinned_source(data.eval), TEST, None, progress)
+    elif asked.test and data.train is None:
+        test = source_tasks(config, env_id, None, config.env.eval_split, config.env.eval_tasks, progress)
+    elif asked.test:
+        progress.notice(
+            "Without data.eval nothing is tested at the end, and the selection score of the best document is optimistic."
+        )
     if own.data is not None or own.split is not None:
         selection = source_tasks(config, env_id, pinned_source(own.data), own.split or SELECTION, None, progress)
     else:
@@ -76,9 +83,8 @@ def hold_out(tasks: Sequence[Task], count: int | None, seed: int, role: str) -> 
     wanted = math.ceil(len(contents) * HELD_OUT) if count is None else count
     if wanted >= len(contents):
         raise DataError(
-            f"Holding out {wanted} {role} tasks of {len(contents)} different training tasks leaves none to train on. Add training "
-            "tasks, lower optimize.selection.tasks or optimize.test_tasks, or give them their own tasks (optimize.selection.data, "
-            "data.eval)."
+            f"Holding out {wanted} {role} tasks of {len(contents)} different training tasks leaves none to train on. Lower "
+            "optimize.selection.tasks or optimize.test_tasks, or set optimize.selection.data or data.eval."
         )
     held = {*random.Random(seed).sample(contents, wanted)}
     selection: dict[str, Task] = {}
@@ -128,22 +134,9 @@ def check_answers(roles: Mapping[str, Sequence[Task]]) -> None:
     if found:
         env_id = next(task.env_id for tasks in roles.values() for task in tasks)
         raise DataError(
-            f"{' and '.join(found)} have no true answer, without which {env_id} cannot tell success. Give each record its answer "
-            "(data.train.answer_field names another column), or leave such records out of data.train, optimize.selection.data and data.eval; "
-            "test tasks are not needed (optimize.test=false)."
+            f"{' and '.join(found)} have no true answer, and {env_id} needs one. Give each record its answer (data.train.answer_field names its "
+            "column), or remove such records; test tasks are optional (optimize.test=false)."
         )
-
-
-def _test_tasks(config: SkillTTRLConfig, env_id: str, progress: Progress) -> list[Task]:
-    data, env = config.data, config.env
-    if data.eval is not None:
-        return source_tasks(config, env_id, pinned_source(data.eval), TEST, None, progress)
-    if data.train is not None:
-        progress.notice(
-            "There is no data.eval: nothing is tested at the end, and the selection score of the best document is optimistic."
-        )
-        return []
-    return source_tasks(config, env_id, None, env.eval_split, env.eval_tasks, progress)
 
 
 def _named(role: str) -> str:
