@@ -55,23 +55,6 @@ StrategyArg = Annotated[
         help="Argument of a strategy as NAME.KEY=VALUE, e.g. gated.threshold=0.6. Can be repeated.",
     ),
 ]
-Threshold = Annotated[
-    float,
-    typer.Option(
-        "--false-consensus-threshold",
-        metavar="SHARE",
-        help="Majority ratio, in [0, 1], from which a wrong winner is a false consensus.",
-    ),
-]
-Resamples = Annotated[
-    int,
-    typer.Option(
-        "--num-resamples",
-        metavar="N",
-        min=1,
-        help="Random halvings of the samples from which the flip rate is estimated.",
-    ),
-]
 Paraphrase = Annotated[
     bool,
     typer.Option(
@@ -81,7 +64,7 @@ Paraphrase = Annotated[
 Config = Annotated[str | None, config_option("Chat template, lengths and problems of a plain model.")]
 Seed = Annotated[
     int | None,
-    typer.Option(metavar="N", min=0, help="Seed of the samples and the resamples. Default: the config's, else 0."),
+    typer.Option(metavar="N", min=0, help="Seed of every random choice. Default: the config's, else 0."),
 ]
 Output = Annotated[
     Path | None,
@@ -94,8 +77,6 @@ def vote(
     policy: Policy = None,
     strategies: Strategies = "majority",
     strategy_arg: StrategyArg = None,
-    false_consensus_threshold: Threshold = 0.5,
-    num_resamples: Resamples = 10,
     data: Data = None,
     limit: Limit = None,
     samples: Samples = None,
@@ -126,8 +107,6 @@ def vote(
             source,
             strategies=words([strategies]),
             options=strategy_options(strategy_arg or []),
-            false_consensus_threshold=false_consensus_threshold,
-            num_resamples=num_resamples,
             output=output,
             overrides=with_seed(overrides, seed),
             drawing=drawing,

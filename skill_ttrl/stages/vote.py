@@ -18,9 +18,7 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, SamplingPass
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
-from skill_ttrl.stages.evaluation.vote_comparison import Visits, replay
-from skill_ttrl.stages.evaluation.vote_figures import Held, Settings
-from skill_ttrl.stages.evaluation.vote_lab import VoteLab
+from skill_ttrl.stages.evaluation.vote_comparison import JudgedVote, Visits, VoteLab, replay
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples, open_samples
 from skill_ttrl.stages.targets.resolve import resolve_target, with_limit
@@ -74,8 +72,6 @@ def run(
     *,
     strategies: Sequence[str] = ("majority",),
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    false_consensus_threshold: float = 0.5,
-    num_resamples: int = 10,
     output: str | Path | None = None,
     overrides: Sequence[str] = (),
     drawing: Drawing = AS_IN_TRAINING,
@@ -88,8 +84,6 @@ def run(
         strategies: names in `voting.STRATEGIES` or `module:function`; `all` for every built-in one. The majority is always
             included for comparison.
         options: of strategies, by name, e.g. `{"gated": {"threshold": 0.6}}`.
-        false_consensus_threshold: a wrong winner with at least this share of the samples is a false consensus.
-        num_resamples: random halvings behind the flip rate.
         output: folder for `votes.jsonl` and `vote.json`; drawn samples are stored there too, and an interrupted vote resumes from them.
         overrides: changes to the config; `seed` and `eval.confidence` hold for stored samples as well.
         drawing: how to sample a source that is not stored samples.
@@ -100,7 +94,7 @@ def run(
         SkillTTRLError: samples cannot be read or drawn, or the output not be written.
         Interrupted: a signal came while samples were drawn.
     """
-    asked = _asked(strategies, options or {}, false_consensus_threshold, num_resamples)
+    asked = _asked(strategies, options or {})
     progress = progress or SilentProgress()
     with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
         if is_stored(source):
@@ -108,31 +102,10 @@ def run(
             found = _stored(source, output, overrides, progress)
         else:
             found = _drawn(source, drawing, output, overrides, progress)
-        level = found.config.eval
-        judged = Settings(false_consensus_threshold, num_resamples, found.config.seed, level.confidence)
-        lab, votes = _lab(str(source), found, asked, judged)
+        lab, votes = _lab(str(source), found, asked)
     if output is not None:
         _write(Path(output), lab, votes)
     return lab
-
-
-def vote_lines(votes: Mapping[str, Sequence[Held]]) -> list[str]:
-    """Lines of the laboratory's `votes.jsonl`: one a strategy, problem and visit."""
-    lines = []
-    for name, held_by in votes.items():
-        for held in held_by:
-            source, task_id = held.problem
-            first = {
-                "strategy": name,
-                "source": source,
-                "step": held.step,
-                "task_id": task_id,
-                "task_type": held.task_type,
-                "correct": held.correct,
-                "reward_accuracy": held.reward_accuracy,
-            }
-            lines.append(f"{json.dumps(first)[:-1]}, {to_json(held.vote)[1:]}")
-    return lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +118,7 @@ class _Found:
     notes: tuple[str, ...] = ()
 
 
-def _asked(
-    strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]], threshold: float, num_resamples: int
-) -> dict[str, Mapping[str, Any]]:
+def _asked(strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """Options by strategy, each checked on a small made-up vote before anything is read or drawn."""
     names = list(dict.fromkeys(each for name in strategies for each in (STRATEGIES if name == ALL else [name])))
     if not names:
@@ -159,10 +130,6 @@ def _asked(
             )
     for name in names:
         check_strategy(name, options.get(name))
-    if not 0 <= threshold <= 1:
-        raise ConfigError(f"--false-consensus-threshold must be between 0 and 1, found {threshold}.")
-    if num_resamples < 1:
-        raise ConfigError(f"--num-resamples must be at least 1, found {num_resamples}.")
     return {name: options.get(name, {}) for name in names}
 
 
@@ -226,9 +193,10 @@ def _drawn(
 
 
 def _lab(
-    source: str, found: _Found, strategies: Mapping[str, Mapping[str, Any]], settings: Settings
-) -> tuple[VoteLab, dict[str, list[Held]]]:
-    replayed, votes = replay(found.visits, strategies, settings)
+    source: str, found: _Found, strategies: Mapping[str, Mapping[str, Any]]
+) -> tuple[VoteLab, dict[str, list[JudgedVote]]]:
+    confidence = found.config.eval.confidence
+    replayed, votes = replay(found.visits, strategies, seed=found.config.seed, confidence=confidence)
     problems = {(row.source, row.task.id): row.task.ground_truth is not None for visit in found.visits for row in visit}
     counts = [len(row.samples) for visit in found.visits for row in visit]
     lab = VoteLab(
@@ -238,7 +206,7 @@ def _lab(
         visits=len(found.visits),
         labelled=sum(problems.values()),
         trained_on=found.trained_on,
-        settings=settings,
+        confidence=confidence,
         strategies=tuple(replayed),
         notes=found.notes,
         undecided_answers=given_up(answer for visit in found.visits for row in visit for answer in row.answers),
@@ -255,8 +223,16 @@ def _refuse_foreign(path: Path) -> None:
         raise RunFolderError(f"{path} holds something other than votes. Choose another --output.")
 
 
-def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[Held]]) -> None:
+def _write(output: Path, lab: VoteLab, votes: Mapping[str, Sequence[JudgedVote]]) -> None:
+    """Write `vote.json`, and `votes.jsonl` with a line for each strategy, visit and problem."""
+    lines = []
+    for name, judged in votes.items():
+        for each in judged:
+            source, task_id = each.problem
+            first = {"strategy": name, "source": source, "step": each.step, "task_id": task_id}
+            first |= {"task_type": each.task_type, "correct": each.correct, "reward_accuracy": each.reward_accuracy}
+            lines.append(f"{json.dumps(first)[:-1]}, {to_json(each.vote)[1:]}\n")
     text = json.dumps(asdict(lab), indent=2, ensure_ascii=False) + "\n"
     with wrap_os_errors("write", output):
-        write_atomic(output / VOTES, "".join(f"{line}\n" for line in vote_lines(votes)).encode())
+        write_atomic(output / VOTES, "".join(lines).encode())
         write_atomic(output / LAB, text.encode())

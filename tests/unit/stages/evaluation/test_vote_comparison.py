@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,13 +11,11 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
-from skill_ttrl.stages.evaluation.vote_comparison import Replayed, ballots_of, half_flips, hold, replay, visit_flips
-from skill_ttrl.stages.evaluation.vote_figures import LABELLED, Settings
-from skill_ttrl.statistics import wilson_interval
+from skill_ttrl.stages.evaluation.vote_comparison import Replayed, replay
 from skill_ttrl.types import Task
 from skill_ttrl.voting import STRATEGIES
 
-QUICK = Settings()
+LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_consensus")
 
 
 def row(
@@ -45,7 +42,7 @@ def by_name(found: Sequence[Replayed]) -> dict[str, Replayed]:
 
 
 def test_figures_of_the_majority_counted_by_hand() -> None:
-    (majority,), votes = replay([FOUR], {"majority": {}}, QUICK)
+    (majority,), votes = replay([FOUR], {"majority": {}})
     values = {name: figure.value for name, figure in majority.figures.items()}
     # Winners: 7 (true), 3 (wrong, 3 of 4), 1 (the first of a three-way tie, wrong, 1 of 4), nobody.
     assert values["label_accuracy"] == 1 / 4
@@ -58,53 +55,15 @@ def test_figures_of_the_majority_counted_by_hand() -> None:
     assert values["abstained"] == 1 / 4
     assert [held.correct for held in votes["majority"]] == [True, False, False, False]
     assert not majority.differences
-    assert {name: each["label_accuracy"].value for name, each in majority.by_type.items()} == {"easy": 1.0, "hard": 0.0}
     for figure in majority.figures.values():
         assert 0 <= figure.interval[0] <= figure.value <= figure.interval[1] <= 1
-
-
-def test_the_threshold_of_a_false_consensus_is_an_option() -> None:
-    for threshold, rate in ((0.0, 2 / 4), (0.25, 2 / 4), (0.26, 1 / 4), (0.75, 1 / 4), (0.76, 0.0)):
-        (majority,), _ = replay([FOUR], {}, Settings(false_consensus_threshold=threshold))
-        assert majority.figures["false_consensus"].value == rate
-
-
-def test_flips_between_halves() -> None:
-    rows = [
-        SURE,  # any half says 7
-        row("pair", ["1", "2"]),  # the halves are one sample each, and they differ
-        row("one voice", ["1", None]),  # one half has no winner: no halving counts
-        row("alone", ["1"]),  # no two halves
-    ]
-    flips = half_flips(ballots_of([rows], 0)[0], rows, "majority", {}, QUICK)
-    assert flips == {("", "sure"): 0.0, ("", "pair"): 1.0}
-    (majority,), _ = replay([rows], {}, QUICK)
-    assert majority.figures["flip_rate"].value == 1 / 2 and majority.figures["flip_rate"].problems == 2
-    (unlabelled,), _ = replay([rows[1:]], {}, QUICK)
-    assert not any(name in unlabelled.figures for name in LABELLED)  # no true answers, no such columns
-
-
-def test_flips_between_halves_meet_their_expectation() -> None:
-    # Of 1, 1, 2, 2 a half is {1, 1} or {2, 2} in 2 of the 6 ways to choose two: then the other is the other pair and the
-    # winners differ. In the 4 others both halves hold 1 and 2: a tie, won by what appeared first, 1 in both.
-    rows = [row("four", ["1", "1", "2", "2"])]
-    flips = half_flips(ballots_of([rows], 0)[0], rows, "majority", {}, Settings(num_resamples=3000))
-    assert math.isclose(flips["", "four"], 1 / 3, abs_tol=0.03)
-
-
-def test_halves_keep_a_paraphrase_s_answers_apart() -> None:
-    # Each wording has two samples that agree; halves with both of one wording and none of the other could flip.
-    rows = [row("views", ["1", "1", "2", "2"], views=[0, 0, 1, 1])]
-    flips = half_flips(ballots_of([rows], 0)[0], rows, "majority", {}, QUICK)
-    assert flips == {("", "views"): 0.0}  # every half is 1 and 2: a tie, and 1 appears first
 
 
 def test_flips_between_visits() -> None:
     winners: list[str | None] = ["1", "1", "2", None, "2.0"]
     visits = [[row("again", [winner, winner]), row(f"once {n}", ["5"])] for n, winner in enumerate(winners)]
-    (majority,), votes = replay(visits, {}, QUICK)
+    (majority,), _ = replay(visits, {})
     # 1 → 1, 1 → 2, and 2 → 2.0 over the visit without a winner: one of three.
-    assert visit_flips(votes["majority"]) == {("", "again"): 1 / 3}
     assert majority.figures["flip_rate"].value == 1 / 3
     assert majority.figures["abstained"].value == pytest.approx((1 / 5) / 6)  # by problem: a fifth of one of six
 
@@ -113,7 +72,7 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     # Confidence follows the surer sample. On `close` it turns the majority's mistake around; on the others it agrees.
     close = [row(f"close {n}", ["3", "3", "5"], "5", logprobs=[-9.0, -9.0, -0.1], lengths=[1, 1, 1]) for n in range(12)]
     agreed = [row(f"agreed {n}", ["7", "7"], "7", logprobs=[-1.0, -1.0], lengths=[1, 1]) for n in range(12)]
-    found = by_name(replay([[*close, *agreed]], {"confidence": {}, "soft": {}}, Settings())[0])
+    found = by_name(replay([[*close, *agreed]], {"confidence": {}, "soft": {}})[0])
     gain = found["confidence"].differences["label_accuracy"]
     assert found["majority"].figures["label_accuracy"].value == 0.5
     assert found["confidence"].figures["label_accuracy"].value == 1.0
@@ -128,12 +87,12 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
 def test_one_better_problem_of_forty_is_unclear() -> None:
     same = [row(f"{n}", ["7"] * 3, "7", logprobs=[-1.0] * 3, lengths=[1] * 3) for n in range(39)]
     better = row("better", ["3", "3", "5"], "5", logprobs=[-9.0, -9.0, -0.1], lengths=[1] * 3)
-    gain = by_name(replay([[*same, better]], {"confidence": {}}, Settings())[0])["confidence"].differences
+    gain = by_name(replay([[*same, better]], {"confidence": {}})[0])["confidence"].differences
     assert gain["label_accuracy"].value == pytest.approx(1 / 40) and gain["label_accuracy"].verdict == "unclear"
 
 
 def test_what_a_strategy_needs_is_said() -> None:
-    found = by_name(replay([FOUR], {name: {} for name in STRATEGIES}, QUICK)[0])
+    found = by_name(replay([FOUR], {name: {} for name in STRATEGIES})[0])
     assert set(found) == set(STRATEGIES)
     assert (found["confidence"].requires or "").startswith("logprobs: ")
     assert "paraphrase" in (found["harmonic"].requires or "") and "earlier votes" in (found["guard"].requires or "")
@@ -146,7 +105,7 @@ def test_what_a_strategy_needs_is_said() -> None:
 def test_what_the_samples_have_is_used() -> None:
     known: dict[str, Any] = {"logprobs": [-1.0] * 4, "lengths": [3] * 4, "views": [0, 0, 1, 1]}
     visits = [[row("a", ["1", "1", "1", "2"], "1", **known)] for _ in range(3)]
-    found, votes = replay(visits, {name: {} for name in STRATEGIES}, QUICK)
+    found, votes = replay(visits, {name: {} for name in STRATEGIES})
     assert [each.requires for each in found] == [None for _ in STRATEGIES]
     assert all(len(held) == 3 for held in votes.values())
     assert next(each.strategy for each in found) == "majority"
@@ -155,32 +114,21 @@ def test_what_the_samples_have_is_used() -> None:
 def test_guard_sees_what_was_before() -> None:
     """Its flags speak of flips, which only a history knows."""
     visits = [[row("a", [winner] * 4, "1")] for winner in ("1", "2", "1")]
-    _, votes = replay(visits, {"guard": {}}, QUICK)
+    _, votes = replay(visits, {"guard": {}})
     assert "flip" not in votes["guard"][0].vote.flags and "flip" in votes["guard"][1].vote.flags
 
 
 def test_gated_abstains_where_the_vote_is_weak() -> None:
-    found = by_name(replay([FOUR], {"gated": {"threshold": 0.7}}, QUICK)[0])["gated"]
+    found = by_name(replay([FOUR], {"gated": {"threshold": 0.7}})[0])["gated"]
     assert found.options == {"threshold": 0.7}
     assert found.figures["abstained"].value == 2 / 4 and found.figures["label_accuracy"].value == 1 / 4
     assert found.figures["decided_accuracy"].value == 1 / 2
     with pytest.raises(ConfigError, match="threshold"):
-        hold([FOUR], ballots_of([FOUR], 0), "gated", {"threshold": 2})
-
-
-def test_reliability() -> None:
-    (majority,), _ = replay([FOUR], {}, QUICK)
-    # Agreement 1/4 (wrong), 3/4 (wrong) and 1 (true); nobody won the fourth.
-    assert [(each.agreement, each.accuracy, each.votes) for each in majority.reliability] == [
-        (0.25, 0.0, 1),
-        (0.75, 0.0, 1),
-        (1.0, 1.0, 1),
-    ]
-    assert majority.reliability[2].interval == wilson_interval(1, 1, 0.95)
+        replay([FOUR], {"gated": {"threshold": 2}})
 
 
 def test_where_some_problems_have_no_true_answer_the_others_are_counted() -> None:
-    (majority,), votes = replay([[SURE, row("open", ["1", "1"])]], {}, QUICK)
+    (majority,), votes = replay([[SURE, row("open", ["1", "1"])]], {})
     assert majority.figures["label_accuracy"].problems == 1 and majority.figures["label_accuracy"].value == 1.0
     assert majority.figures["majority_ratio"].problems == 2
     assert [held.correct for held in votes["majority"]] == [True, None]
@@ -194,12 +142,11 @@ def test_the_order_of_samples_matters_only_in_ties(groups: list[list[str | None]
     rows = [row(str(place), answers, "1") for place, answers in enumerate(groups)]
     shuffled = [random.sample(answers, len(answers)) for answers in groups]
     others = [row(str(place), answers, "1") for place, answers in enumerate(shuffled)]
-    settings = Settings(num_resamples=1)
-    ((one,), votes), ((other,), _) = replay([rows], {}, settings), replay([others], {}, settings)
+    ((one,), votes), ((other,), _) = replay([rows], {}), replay([others], {})
     assert one.figures["majority_ratio"] == other.figures["majority_ratio"]
     assert one.figures["abstained"] == other.figures["abstained"]
     if not any(held.vote.tie for held in votes["majority"]):
         assert [one.figures[name] for name in LABELLED if name in one.figures] == [
             other.figures[name] for name in LABELLED if name in other.figures
         ]
-    assert replay([rows], {}, settings)[0] == [one]  # a pure function
+    assert replay([rows], {})[0] == [one]  # a pure function
