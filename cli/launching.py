@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, say, show
-from skill_ttrl.cli.display.summary_view import closing_lines, summary_table
 from skill_ttrl.cli.display.tables import dry_run_view
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.runs import EVERYTHING, train_seeds
@@ -134,8 +134,9 @@ def _run_here(
 def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
     """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
     from skill_ttrl.stages.reports.baseline import baseline_lines
+    from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
 
-    screen.print(summary_table(summary, full=full))
-    lines = closing_lines(summary, baseline_lines(folder), full=full)
-    say(*lines, screen=screen, soft_wrap=False)
+    columns, rows, _ = summary_table(summary, full=full)
+    screen.print(FittedTable(summary_title(summary), columns, rows))
+    say(*closing_lines(summary, baseline_lines(folder), full=full), screen=screen, soft_wrap=False)
     say(EVERYTHING.format(folder), screen=screen)

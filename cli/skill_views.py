@@ -17,7 +17,7 @@ from skill_ttrl.errors import ConfigError, SkillBankError, did_you_mean
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.inspecting.inspection import Inspection
+    from skill_ttrl.stages.reports.inspection import Inspection
 
 Bank = Annotated[Path, typer.Argument(metavar="BANK", help="Folder of the bank.")]
 LISTED = ("id", "tier", "title", "successes/uses")

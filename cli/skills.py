@@ -174,11 +174,11 @@ def export(
         write_text(text)
         _note(notices)
         return
-    found = bank_export.export(bank, output, form, version)
-    what = f"{found.skills} skill{'s' * (found.skills != 1)}"
-    at = "" if found.version is None else f" (version {found.version})"
-    show(found, as_json, lines=[f"Wrote {what} of {found.source}{at} to {found.output} as {found.format}."])
-    _note(() if as_json else found.notes)
+    skills, at, notes = bank_export.export(bank, output, form, version)
+    found = {"source": str(bank), "version": at, "skills": len(skills), "output": str(output), "notes": notes}
+    version_text = "" if at is None else f" (version {at})"
+    show(found, as_json, lines=[f"Wrote {len(skills)} skills of {bank}{version_text} to {output}."])
+    _note(() if as_json else notes)
 
 
 @skills_app.command()

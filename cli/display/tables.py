@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from skill_ttrl.metrics import UnhealthyMetric
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.dry_run import DryRun
-    from skill_ttrl.stages.inspecting.inspection import Inspection
+    from skill_ttrl.stages.reports.inspection import Inspection
     from skill_ttrl.stages.targets.trained import Reply
     from skill_ttrl.types import Skill
 
@@ -58,9 +58,7 @@ def inspection_view(found: Inspection, *, full: bool = False) -> RenderableType:
         parts += [*map(skill_view, found.skills, scores), Text()]
     elif rows:
         parts.append(FittedTable("", found.columns, rows))
-    repeated = ("Change of ",) if "change" in found.columns else ()  # the table has it
-    notes = [note for note in found.notes if not note.startswith(repeated)]
-    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in notes]
+    parts += [Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes]
     parts += [Text(escape_terminal(f"  {_sign(each)}"), "yellow") for each in found.unhealthy]
     if hidden := len(found.rows) - len(rows) + len(found.facts) - len(facts):
         parts.append(Text(f"  {hidden} more rows: --full", "dim"))

@@ -77,9 +77,7 @@ def test_published_banks_go_in_and_out_byte_for_byte(skillrl_banks: Path, name: 
     assert (tmp_path / "x").read_bytes() == path.read_bytes()
 
 
-def test_a_file_that_is_not_there_or_of_a_later_version_is_named(bank: Path, tmp_path: Path) -> None:
-    (tmp_path / "file.json").write_text("[]")
-    refused(skillttrl("skills", "import", bank, tmp_path / "fill.json"), "nothing at", "Did you mean", "file.json?")
+def test_a_file_of_a_later_version_is_named(bank: Path, tmp_path: Path) -> None:
     (tmp_path / "later.json").write_text('{"schema": 2, "skills": []}')
     refused(skillttrl("skills", "import", bank, tmp_path / "later.json"), "written under schema 2", "Export it again")
 
@@ -92,7 +90,7 @@ def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: 
     assert "added 1: pdf" in done.out and "Note: not taken of pdf: 'scripts/'." in done.err
     assert "not taken of" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
     assert "added 5" in skillttrl("skills", "import", tmp_path / "other", bank).out
-    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), "nothing at", "Did you mean")
+    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), "nothing at")
     refused(skillttrl("skills", "export", bank, "--format", "agentskills"), "agentskills is a folder", "--output")
     refused(skillttrl("skills", "export", bank, "--format", "skilrl"), "Did you mean 'skillrl'?")
 

@@ -28,7 +28,6 @@ from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary
-from skill_ttrl.stages.reports.run_list import list_runs
 from tests import format_models
 from tests.faulty_server import FaultyServer
 
@@ -95,8 +94,8 @@ def looks_at(run: Path, found: OptimizeSummary) -> None:
     """Every other command knows what the run left."""
     seen = inspect(run)
     assert seen.kind == "optimization" and len(seen.rows) == found.steps and seen.facts["ended"] == "yes"
-    (listed,) = list_runs(run.parent)
-    assert listed.kind == "optimize" and listed.ended and found.test_best and listed.after == found.test_best.hard
+    (listed,) = inspect(run.parent).rows
+    assert found.test_best and listed[2:4] == ("optimize", "yes") and listed[-1] == f"{found.test_best.hard:.3f}"
 
 
 def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:

@@ -84,13 +84,7 @@ def test_every_second_step_edits_the_bank_by_one_update(whole: Path) -> None:
     assert [look["rollouts"] for look in looks] == [16] * 3 and looks[0]["changes"][0]["kind"] == "add"
     assert [(look["edits"], look["applied"], look["changed"]) for look in looks] == [(1, 1, 1)] * 3
     assert looks[0]["report"][0]["status"] == "applied_append"
-    shown = [
-        dict(zip(found.columns, row, strict=True))
-        for found in [inspect(whole / "optimize.jsonl")]
-        for row in found.rows
-    ]
-    assert [row["step"] for row in shown] == [1, 3, 5]
-    assert shown[0]["status"] == "applied_append" and shown[0]["changes of the step"].startswith("add ")
+    assert inspect(whole / "optimize.jsonl").facts == {"lines": 3}
 
 
 def test_stopped_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(

@@ -182,7 +182,6 @@ def test_an_export_takes_its_format_from_the_name_or_asks_for_one(bank: Path, tm
         "source": str(bank),
         "version": 1,
         "skills": 2,
-        "format": "agentskills",
         "output": str(tmp_path / "folder"),
         "notes": [],
     }

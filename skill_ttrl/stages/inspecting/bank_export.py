@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from skill_ttrl.data.operators import bank_family
@@ -17,33 +15,17 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inspecting.inspect_bank import look
 
 
-@dataclass(frozen=True, slots=True)
-class Exported:
-    """Result of an export."""
-
-    source: str
-    version: int | None
-    """The bank's version; None for a file."""
-    skills: int
-    format: str
-    output: str
-    notes: Sequence[str] = ()
-    """Notes on what was left out."""
-
-
 def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, int | None]:
     """The skills at a path and the bank's version: a bank's folder, a run that has one, a file, or `synthetic:operators` (None: no version).
 
     Raises:
-        SkillBankError: nothing is there, or it holds no skills; the message suggests similar names.
+        SkillBankError: nothing is there, or it holds no skills.
     """
     if str(path).startswith("synthetic:"):
         return SkillFile(bank_family(str(path).removeprefix("synthetic:"))), None
     path = Path(path)
     if not path.exists():
-        raise SkillBankError(
-            f"There is nothing at {path}.{_alike(path)} Name a bank's folder, a run, or a file of skills."
-        )
+        raise SkillBankError(f"There is nothing at {path}. Name a bank's folder, a run, or a file of skills.")
     if format is None and (is_bank(path) or RunFolder.exists(path)):
         with look(path) as bank:
             now = bank.snapshot()
@@ -61,7 +43,9 @@ def export_text(source: str | Path, format: str | None = None, version: int | No
     return dump_skills(snapshot, "json" if format is None else format), notes
 
 
-def export(source: str | Path, output: str | Path, format: str | None = None, version: int | None = None) -> Exported:
+def export(
+    source: str | Path, output: str | Path, format: str | None = None, version: int | None = None
+) -> tuple[Snapshot, int | None, Sequence[str]]:
     """Write the skills of a bank, a run or a file to a new file or folder.
 
     Args:
@@ -70,16 +54,18 @@ def export(source: str | Path, output: str | Path, format: str | None = None, ve
         format: how; None: by the name's ending.
         version: an older version of the bank.
 
+    Returns:
+        What was written, the bank's version (None for a file), and notes on what was left out.
+
     Raises:
         SkillBankError: the name does not say the format, something is there, or it cannot be read or written.
     """
-    source, output = Path(source), Path(output)
-    form = format_of_target(output, format)
+    output, form = Path(output), format_of_target(output, format)
     if output.exists():
         raise SkillBankError(f"{output} exists already. Choose another name or remove it first.")
-    snapshot, found, notes = _read(source, version)
-    write_skills(output, snapshot, form)
-    return Exported(str(source), found, len(snapshot), form, str(output), notes)
+    found = _read(Path(source), version)
+    write_skills(output, found[0], form)
+    return found
 
 
 def _read(source: Path, version: int | None) -> tuple[Snapshot, int | None, Sequence[str]]:
@@ -91,13 +77,3 @@ def _read(source: Path, version: int | None) -> tuple[Snapshot, int | None, Sequ
     with look(source) as bank:
         snapshot = bank.snapshot() if version is None else bank.at(version)
         return snapshot, snapshot.version, bank.notices
-
-
-def _alike(path: Path) -> str:
-    """A sentence with the names in the same folder that are most like the one asked for; empty when there are none."""
-    try:
-        names = [entry.name for entry in path.parent.iterdir()]
-    except OSError:  # the folder is not there either, or shows nothing: then nothing is like it
-        return ""
-    near = difflib.get_close_matches(path.name, names, n=2, cutoff=0.6)
-    return f" Did you mean {' or '.join(str(path.parent / name) for name in near)}?" if near else ""

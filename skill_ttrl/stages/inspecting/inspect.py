@@ -8,47 +8,33 @@ from typing import Any
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines, usage_report
-from skill_ttrl.metrics import UnhealthyMetric, unhealthy
+from skill_ttrl.metrics import unhealthy
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_identity
-from skill_ttrl.runs.exposure import most_shown
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.runs.reader import Run, read_run
-from skill_ttrl.runs.summary import Summary
+from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.folder import BANK_FILE, is_bank
 from skill_ttrl.skills.formats.files import holds_records
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.inspecting.inspect_bank import inspect_bank, inspect_skill_file, run_bank
-from skill_ttrl.stages.inspecting.inspect_optimize import optimize_inspection
 from skill_ttrl.stages.inspecting.inspect_records import records_inspection
 from skill_ttrl.stages.inspecting.inspect_results import (
     evaluation_inspection,
+    optimize_inspection,
     runs_inspection,
     seeds_inspection,
 )
-from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
-from skill_ttrl.stages.reports.baseline import baseline_lines, find_baseline
-from skill_ttrl.stages.reports.run_list import runs_in
+from skill_ttrl.stages.reports.baseline import baseline_lines
+from skill_ttrl.stages.reports.compare import runs_in
+from skill_ttrl.stages.reports.inspection import Inspection, short
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
-from skill_ttrl.stages.reports.summary_text import (
-    change_lines,
-    distinct_rows,
-    learned_by,
-    main_rows,
-    skill_lines,
-    summary_changes,
-    summary_intervals,
-    summary_rows,
-)
-from skill_ttrl.statistics import verdict
+from skill_ttrl.stages.reports.summary_text import Table, closing_lines, summary_table
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 MAIN_FACTS = ("model", "environment", "algorithm", "steps done", "ended", "skill bank")
 """Facts of a run that matter most."""
-COVERAGE = "coverage.json"
-"""Of a cold start from episodes: what its demonstrations show."""
 OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
 """JSON files of runs, checkpoints, kept samples and votes, which are no configs and hold no skills."""
 
@@ -121,79 +107,20 @@ def _run(path: Path) -> Inspection:
         facts["LLM calls"] = asked
     if bank := run_bank(path):
         facts["skill bank"] = bank
-    if shown := _demonstrated(path / COVERAGE):
-        facts["skills in demonstrations"] = shown
-    trouble = _unhealthy(found)
-    if summary is None:
-        columns = ("metric", "before", "after")
-        return Inspection("run", str(path), facts, columns, notes=found.notes, main_facts=MAIN_FACTS, unhealthy=trouble)
-    stopped = [summary.stopped] if summary.stopped else []
-    main, rest = _summary_rows(path, summary)
-    notes = [*change_lines(summary), *stopped, *skill_lines(summary), *baseline_lines(path), *summary.warnings]
+    latest = {} if metrics.empty else {str(name): value for name, value in metrics.iloc[-1].dropna().items()}
+    table = Table(("metric", "before", "after"), [], 0) if summary is None else summary_table(summary, full=True)
+    lines = [] if summary is None else closing_lines(summary, baseline_lines(path), full=True)
     return Inspection(
         "run",
         str(path),
         facts,
-        _columns(path, summary),
-        [*main, *rest],
-        [*found.notes, *notes],
+        table.columns,
+        table.rows,
+        [*found.notes, *lines],
         main_facts=MAIN_FACTS,
-        main_rows=len(main),
-        unhealthy=trouble,
+        main_rows=table.main,
+        unhealthy=unhealthy(latest) if latest else [],
     )
-
-
-def _unhealthy(run: Run) -> list[UnhealthyMetric]:
-    """Metrics of the latest step that are outside of their healthy ranges."""
-    if run.metrics.empty:
-        return []
-    return unhealthy({str(name): value for name, value in run.metrics.iloc[-1].dropna().items()})
-
-
-def _columns(path: Path, summary: Summary) -> tuple[str, ...]:
-    """Before and after, the paired change where there is one, and the baseline's result where there is one."""
-    changed = ("change", "verdict") if summary_changes(summary) else ()
-    other = find_baseline(path)
-    return ("metric", "before", "after", *changed, *(() if other is None else (f"after, {learned_by(other.summary)}",)))
-
-
-def _summary_rows(path: Path, summary: Summary) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """The rows that matter most, and the others."""
-    bounds, changes, first = summary_intervals(summary), summary_changes(summary), main_rows(summary)
-    other = find_baseline(path)
-    others = None if other is None else {label: after for label, _, after in summary_rows(other.summary)}
-    main: list[tuple[Any, ...]] = []
-    rest: list[tuple[Any, ...]] = []
-    for label, *values in distinct_rows(summary):
-        cells = [
-            with_interval(value, bounds.get((label, when)))
-            for when, value in zip(("before", "after"), values, strict=True)
-        ]
-        if changes:
-            cells += _change(changes.get(label))
-        if others is not None:
-            cells.append(short(others.get(label)))
-        (main if label in first else rest).append((label, *cells))
-    return main, rest
-
-
-def _change(change: tuple[float, tuple[float, float]] | None) -> list[str | None]:
-    """A paired change with its interval, and its verdict."""
-    if change is None:
-        return [None, None]
-    difference, (low, high) = change
-    return [f"{difference:+.3f} [{low:+.3f}, {high:+.3f}]", verdict((low, high))]
-
-
-def _demonstrated(file: Path) -> str:
-    """Which skill the demonstrations show most; empty where there are none, or none with skills."""
-    if not file.is_file():
-        return ""
-    try:
-        found = parse_json(file.read_bytes())
-        return most_shown(found["skills_shown"], found["examples"]) if found["skills_shown"] else ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"Cannot read {file}: {type(error).__name__}: {error}.") from None
 
 
 def _asked(folder: Path) -> str:

@@ -19,20 +19,14 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import TIERS
 from skill_ttrl.skills.folder import LOG_FILE, is_bank
 from skill_ttrl.skills.formats.files import read_file
-from skill_ttrl.stages.inspecting.inspection import Inspection
+from skill_ttrl.stages.reports.inspection import MAX_CELL, Inspection
 from skill_ttrl.stages.setup.open_bank import BANK, bank_path
 from skill_ttrl.types import BankUpdate, Skill
 
-MAX_CELL = 80
-"""Longest text of a cell in characters."""
 BANK_COLUMNS = ("id", "tier", "title", "successes/uses", "size", "version", "parents", "flags")
 """`size` in characters; `version` is the skill's own."""
-MOST_DROPPED = 5
-"""Changes that did not fit a shared bank, named with their reasons."""
 HISTORY_COLUMNS = ("version", "round", "reason", "changes", "skills", "evidence", "writer")
-HIT_COLUMNS = ("score", "id", "tier", "title", "when to apply", "text")
-
-
+HIT_COLUMNS = ("score", "id", "tier", "title")
 FALLBACK = "no skill shares a word with the query: these hits are the fallback, the most useful skills of the bank (skills.fallback)"
 
 
@@ -63,9 +57,9 @@ def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:
     """
     with look(path) as bank:
         now, folder = bank.snapshot(), bank_folder(path)
-        facts = {"version": now.version, **bank_facts(list(now)), "capacity": bank.settings.max_skills}
+        facts = {"version": now.version, "capacity": bank.settings.max_skills, "retrieval": _retrieval(bank)}
         facts |= {"shared": "yes, by several runs"} if bank.settings.shared else {}
-        facts |= {"retrieval": _retrieval(bank), "log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
+        facts |= {"log": f"{(folder / LOG_FILE).stat().st_size:,} bytes"}
         return _listed("bank", folder, facts, list(now), limit, bank.notices)
 
 
@@ -78,33 +72,26 @@ def inspect_skill_file(path: Path, *, limit: int = 10) -> Inspection:
     found = read_file(path)
     twice = [name for name, count in Counter(skill.id for skill in found.skills).items() if count > 1]
     notes = [f"ids that are given twice: {_cell(', '.join(twice))}"] if twice else []
-    return _listed("skills", path, bank_facts(found.skills), found.skills, limit, [*found.notices, *notes])
+    return _listed("skills", path, {}, found.skills, limit, [*found.notices, *notes])
 
 
 def _listed(
     kind: str, path: Path, facts: dict[str, Any], skills: Sequence[Skill], limit: int, notices: Sequence[str]
 ) -> Inspection:
     """The first skills in rows, all of them whole."""
-    rows = [_bank_row(skill) for skill in skills[:limit]]
-    more = (
-        [f"showing {len(rows)} of {len(skills)} skills; --rows {len(skills)} shows all"]
-        if len(rows) < len(skills)
-        else []
-    )
-    return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, [*notices, *more], skills)
-
-
-def bank_facts(now: Sequence[Skill]) -> dict[str, Any]:
-    """Figures of skills."""
-    tiers: Counter[str] = Counter(skill.tier for skill in now)
-    uses, successes = sum(skill.stats.uses for skill in now), sum(skill.stats.successes for skill in now)
-    return {
-        "skills": f"{len(now)} ({', '.join(f'{tier} {tiers[tier]}' for tier in TIERS)})",
-        "task types": ", ".join(sorted({_cell(skill.task_type) for skill in now if skill.task_type})) or "none",
+    tiers: Counter[str] = Counter(skill.tier for skill in skills)
+    uses, successes = sum(skill.stats.uses for skill in skills), sum(skill.stats.successes for skill in skills)
+    facts |= {
+        "skills": f"{len(skills)} ({', '.join(f'{tier} {tiers[tier]}' for tier in TIERS)})",
+        "task types": ", ".join(sorted({_cell(skill.task_type) for skill in skills if skill.task_type})) or "none",
         "uses": f"{uses}, successful {successes}" + (f" ({successes / uses:.2f})" if uses else ""),
-        "size": f"{sum(map(_size, now)):,} characters",
-        "flagged": sum(bool(skill.flags) for skill in now),
+        "size": f"{sum(map(_size, skills)):,} characters",
+        "flagged": sum(bool(skill.flags) for skill in skills),
     }
+    rows, notes = [_bank_row(skill) for skill in skills[:limit]], [*notices]
+    if len(rows) < len(skills):
+        notes.append(f"showing {len(rows)} of {len(skills)} skills; --rows {len(skills)} shows all")
+    return Inspection(kind, str(path), facts, BANK_COLUMNS, rows, notes, skills)
 
 
 def run_bank(run: Path) -> str | None:
@@ -138,7 +125,7 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
             notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
     dropped = [f"version {update.version}: {_cell(each)}" for update in reversed(updates) for each in update.dropped]
-    notes += [f"did not fit any more, {each}" for each in dropped[:MOST_DROPPED]]
+    notes += [f"did not fit any more, {each}" for each in dropped[:5]]
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
 
@@ -159,16 +146,9 @@ def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k:
         notes = [*bank.notices, *([] if hits else ["nothing was found"])]
         if any(hit.fallback for hit in hits):
             notes.append(FALLBACK)
-    rows = [
-        (
-            "fallback" if hit.fallback else f"{hit.score:.4f}",
-            hit.skill.id,
-            hit.skill.tier,
-            *map(_cell, (hit.skill.title, hit.skill.when_to_apply, hit.skill.text)),
-        )
-        for hit in hits
-    ]
+    scores = ["fallback" if hit.fallback else f"{hit.score:.4f}" for hit in hits]
     skills = [hit.skill for hit in hits]
+    rows = [(score, skill.id, skill.tier, _cell(skill.title)) for score, skill in zip(scores, skills, strict=True)]
     return Inspection("search", str(bank_folder(path)), facts, HIT_COLUMNS, rows, notes, skills)
 
 

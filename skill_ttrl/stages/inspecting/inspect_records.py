@@ -12,8 +12,8 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
-from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows, text_edit_rows
-from skill_ttrl.stages.inspecting.inspection import Inspection, short
+from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows
+from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
 from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
@@ -74,8 +74,6 @@ def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | Non
     first = first_keys(path)
     if {"label", "accuracy", "results"} <= first:
         return evaluation_rows(read_jsonl(path))
-    if {"phase", "step", "applied", "report", "changes"} <= first:
-        return text_edit_rows(read_jsonl(path))
     if {"phase", "step"} <= first and not first & {"task", "task_id"}:
         return step_rows(read_jsonl(path))
     return None
@@ -117,15 +115,11 @@ def _success(outcomes: Sequence[EpisodeResult]) -> dict[str, str]:
     sources = sorted({outcome.source for outcome in outcomes} - {""})
     facts = {"source": ", ".join(sources)} if sources else {}
     for kind, each in {"success": overall, **count_by_type(outcomes)}.items():
-        assert each.success is not None and each.interval is not None
-        bounds = f"[{each.interval[0]:.3f}, {each.interval[1]:.3f}]"
-        steps = "" if each.steps is None else f", {each.steps:.1f} steps"
-        failed = f", {each.failed:,} failed" if each.failed else ""
-        score = "" if each.score is None else f", score {each.score:.3f}"
-        around = f", {each.exploits:,} sought a way around" if each.exploits else ""
-        facts[kind or "other"] = (
-            f"{each.success:.3f} {bounds} in {each.episodes:,} episodes{score}{steps}{failed}{around}"
-        )
+        text = f"{with_interval(each.success, each.interval)} in {each.episodes:,} episodes"
+        text += "" if each.score is None else f", score {each.score:.3f}"
+        text += "" if each.steps is None else f", {each.steps:.1f} steps"
+        text += f", {each.failed:,} failed" if each.failed else ""
+        facts[kind or "other"] = text + (f", {each.exploits:,} with an attempted exploit" if each.exploits else "")
     return facts
 
 

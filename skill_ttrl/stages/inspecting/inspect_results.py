@@ -1,25 +1,32 @@
-"""Views of `skillttrl inspect` for evaluations, folders of runs, and runs under several seeds."""
+"""Views of `skillttrl inspect` for results: evaluations, metrics by step, optimizations, folders of runs, runs under several seeds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from skill_ttrl.errors import DataError
-from skill_ttrl.stages.inspecting.inspection import Inspection, short, with_interval
-from skill_ttrl.stages.reports.run_list import list_runs
+from skill_ttrl.config import load_config
+from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
+from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.runs.reader import read_run
+from skill_ttrl.stages.optimizing.run_folder import is_optimization
+from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
+from skill_ttrl.stages.reports.compare import runs_in
+from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
 from skill_ttrl.statistics import verdict
-from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score")
 """Fields of an evaluation that matter most."""
+HIDDEN = ("label", "results", "pass_at_k_intervals")
+OPTIMIZE_COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
 
 
 def evaluation_inspection(path: Path) -> Inspection:
-    """Figures that `evaluate --output` has written: a column for each evaluation."""
+    """Metrics that `evaluate --output` has written: a column for each evaluation."""
     try:
         found = parse_json(path.read_text(encoding="utf-8"))
         if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
@@ -27,96 +34,118 @@ def evaluation_inspection(path: Path) -> Inspection:
     except (OSError, ValueError) as error:
         raise DataError(f"Cannot read {path}: {error}.") from None
     columns, rows = evaluation_rows(found)
-    main = [row for row in rows if row[0] in MAIN_METRICS]
-    rest = [row for row in rows if row[0] not in MAIN_METRICS]
-    facts = {"evaluations": len(found)}
-    return Inspection("evaluation", str(path), facts, columns, [*main, *rest], main_rows=len(main) or None)
+    rows.sort(key=lambda row: row[0] not in MAIN_METRICS)
+    main = sum(row[0] in MAIN_METRICS for row in rows)
+    return Inspection("evaluation", str(path), {"evaluations": len(found)}, columns, rows, main_rows=main or None)
 
 
 def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """A table of evaluations: a row for each figure, a column for each evaluation; what was not measured is left out."""
-    hidden = ("label", "results", "pass_at_k_intervals")
+    """A table of evaluations: a row for each metric, a column for each evaluation; what was not measured is left out."""
     names = dict.fromkeys(
-        name for each in found for name in each if name not in hidden and not name.endswith("_interval")
+        name for each in found for name in each if name not in HIDDEN and not name.endswith("_interval")
     )
-    rows = [
-        row
-        for name in names
-        for row in _evaluated(name, found)
-        if any(value not in (None, "", "{}") for value in row[1:])
-    ]
-    return ("metric", *(str(each.get("label", "")) for each in found)), rows
+    rows = [row for name in names for row in _evaluated(name, found)]
+    shown = [row for row in rows if any(value not in (None, "", "{}") for value in row[1:])]
+    return ("metric", *(str(each.get("label", "")) for each in found)), shown
+
+
+def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
+    """Rows of one field: of a mapping, such as pass@k or accuracy by type of task, one for each key."""
+    values = [each.get(name) for each in found]
+    if not any(isinstance(value, dict) for value in values):
+        yield name, *(with_interval(each.get(name), each.get(f"{name}_interval")) for each in found)
+    for key in dict.fromkeys(key for value in values if isinstance(value, dict) for key in value):
+        cells = []
+        for each in found:
+            value, bounds = (each.get(name) or {}).get(key), (each.get(f"{name}_intervals") or {}).get(key)
+            if isinstance(value, dict):
+                value, bounds = value.get("accuracy"), value.get("interval")
+            cells.append(with_interval(value, bounds))
+        yield f"{name} {key}", *cells
 
 
 def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """A table of figures by step: a row for each figure of each phase, with where it began, ended and lay."""
+    """A table of metrics by step: a row for each metric of each phase, with its first, last, mean, least and largest value."""
     values: dict[tuple[str, str], list[float]] = {}
     for record in records:
         for name, value in record.items():
             if name not in ("phase", "step") and isinstance(value, int | float):
-                values.setdefault((str(record.get("phase")), name), []).append(float(value))
+                values.setdefault((name, str(record.get("phase"))), []).append(float(value))
     rows = [
-        (phase, name, len(each), *(f"{value:.4g}" for value in (each[0], each[-1], fmean(each), min(each), max(each))))
-        for (phase, name), each in values.items()
+        (*key, len(each), *(f"{value:.4g}" for value in (each[0], each[-1], fmean(each), min(each), max(each))))
+        for key, each in values.items()
     ]
-    return ("metric", "phase", "steps", "first", "last", "mean", "least", "most"), [
-        (name, phase, *rest) for phase, name, *rest in rows
-    ]
+    return ("metric", "phase", "steps", "first", "last", "mean", "least", "most"), rows
 
 
-def text_edit_rows(lines: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """The steps of a run that edited the text of its bank: a row for each edit, and one for a step without edits."""
-    rows: list[tuple[Any, ...]] = []
-    for line in lines:
-        failed = f"{line.get('failures')} of {line.get('rollouts')}"
-        changes = ", ".join(f"{each.get('kind')} {each.get('id')}" for each in line["changes"])
-        edits = [(each.get("op"), each.get("status"), _edited(each)) for each in line["report"]] or [(None, None, None)]
-        rows += [(line["step"], failed, *edit, short(changes or "none")) for edit in edits]
-    return ("step", "failed", "edit", "status", "text", "changes of the step"), rows
+def optimize_inspection(path: Path, *, limit: int) -> Inspection:
+    """The newest steps of an optimization, of `skillttrl optimize` or of `SkillOptTrainer`, and its result.
 
-
-def _edited(report: dict[str, Any]) -> Any:
-    return short(str(report.get("content_preview") or report.get("target") or "").replace("\n", " "))
-
-
-def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Rows of one field: of a mapping, such as pass@k, one for each key."""
-    values = [each.get(name) for each in found]
-    if not any(isinstance(value, dict) for value in values):
-        return [(name, *(with_interval(each.get(name), each.get(f"{name}_interval")) for each in found))]
-    keys = dict.fromkeys(key for value in values if isinstance(value, dict) for key in value)
-    bounds = f"{name}_intervals"
-    return [
-        (
-            f"{name} {key}",
-            *(with_interval((each.get(name) or {}).get(key), (each.get(bounds) or {}).get(key)) for each in found),
-        )
-        for key in keys
-    ]
+    Raises:
+        RunFolderError: a file of it cannot be read.
+    """
+    try:
+        history = path / "history.json"
+        rows = parse_json(history.read_text(encoding="utf-8")) if history.is_file() else []
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"Cannot read {history}: {error}.") from None
+    ended = "yes" if (path / "summary.json").is_file() else "no; the same command or call continues it"
+    facts: dict[str, Any] = {"steps done": len(rows), "ended": ended, "document": str(path / "best_skill.md")}
+    notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []
+    if (path / "config.yaml").is_file():
+        config, summary = load_config(path / "config.yaml", trust=True), read_summary(path)
+        assert config.optimize is not None
+        facts = {"name": config.name, "seed": config.seed, "environment": config.env.id, **facts}
+        facts |= {"engine": config.optimize.engine, "optimizer": config.optimize.optimizer}
+        if summary is not None:
+            facts["policy"] = summary.policy
+            for name, score in (("first", summary.test_first), ("best", summary.test_best)):
+                if score is not None:
+                    notes.append(f"Test, {name} document: {with_interval(score.hard, (score.low, score.high))}.")
+            notes += summary_lines(summary)
+        elif (path / USAGE).is_file():
+            notes += usage_lines(usage_report(read_usage(path / USAGE)))
+    notes.append(f"A step's edits and candidate: {path}/steps/step_N")
+    cells = []
+    for row in rows[-limit:]:
+        edits = row.get("apply_report") or {}
+        applied = f"{edits.get('applied', 0)} of {edits.get('total', 0)}" if edits else None
+        scores = (row.get(name) for name in ("candidate_gate_score", "current_score", "best_score"))
+        action = str(row.get("action")).replace("_", " ")
+        cells.append((row.get("step"), action, short(row.get("rollout_hard")), applied, *map(short, scores)))
+    return Inspection("optimization", str(path), facts, OPTIMIZE_COLUMNS, cells, notes)
 
 
 def runs_inspection(path: Path) -> Inspection:
     """The runs in a folder and one level below it."""
-    found = list_runs(path)
-    rows = [
-        (
-            each.path.removeprefix(f"{path}/"),
-            each.seed,
-            "+".join(each.phases),
-            "damaged" if each.fault else "yes" if each.ended else "no",
-            short(each.before),
-            short(each.after),
-        )
-        for each in found
-    ]
-    notes = [f"{each.path}: {each.fault}" for each in found if each.fault]
-    notes += [f"Compare two: skillttrl inspect {path}/A {path}/B"]
+    rows, notes = [], []
+    for run in runs_in(path):
+        name = str(run.relative_to(path))
+        try:
+            rows.append((name, *_listed(run)))
+        except SkillTTRLError as error:  # one damaged run hides no other
+            rows.append((name, None, None, "damaged", None, None))
+            notes.append(f"{run}: {error}")
+    notes.append(f"Compare two: skillttrl inspect {path}/A {path}/B")
     columns = ("run", "seed", "phases", "ended", "before", "after")
     return Inspection("runs", str(path), {"runs": len(rows)}, columns, rows, notes)
 
 
+def _listed(path: Path) -> tuple[Any, ...]:
+    """Seed, phases, if it has ended, and success before and after: of an optimization, with its first and its best document."""
+    if is_optimization(path):
+        config, found = load_config(path / "config.yaml", trust=True), read_summary(path)
+        tests = (None, None) if found is None else (found.test_first, found.test_best)
+        scores = (None if test is None else short(test.hard) for test in tests)
+        return config.seed, "optimize", "no" if found is None else "yes", *scores
+    run = read_run(path)
+    measured = {str(line.get("label")): line.get("accuracy") for line in read_jsonl(path / "evaluations.jsonl")}
+    ended = "no" if run.summary is None else "yes"
+    return run.config.seed, "+".join(run.config.phases), ended, *(short(measured.get(w)) for w in ("before", "after"))
+
+
 def seeds_inspection(found: Seeds) -> Inspection:
-    """Runs under several seeds: mean, standard deviation and interval over seeds of each figure."""
+    """Runs under several seeds: mean, standard deviation and interval over seeds of each metric."""
     facts = {
         "name": found.name,
         "seeds": ", ".join(map(str, found.seeds)),
@@ -127,25 +156,17 @@ def seeds_inspection(found: Seeds) -> Inspection:
     def shown(each: OverSeeds | None, sign: str = "") -> str | None:
         if each is None:
             return None
-        spread = "" if each.spread is None else f" ± {each.spread:.3f}"
-        bounds = "" if each.interval is None else f" [{each.interval[0]:{sign}.3f}, {each.interval[1]:{sign}.3f}]"
-        return f"{each.mean:{sign}.3f}{spread}{bounds}"
+        value = f"{each.mean:{sign}.3f}" + ("" if each.spread is None else f" ± {each.spread:.3f}")
+        return value + with_interval(each.mean, each.interval, sign).removeprefix(f"{each.mean:{sign}.3f}")
 
-    labels = dict.fromkeys((*found.before, *found.after))
-
-    def judged(each: OverSeeds | None) -> str | None:
-        return None if each is None or each.interval is None else verdict(each.interval)
-
-    def row(label: str) -> tuple[str | None, ...]:
+    rows = []
+    for label in dict.fromkeys((*found.before, *found.after)):
         change = found.change.get(label)
-        return label, shown(found.before.get(label)), shown(found.after.get(label)), shown(change, "+"), judged(change)
-
-    main = [label for label in labels if "," not in label and label.startswith(("avg@", "maj@", "greedy", "score"))]
-    rows = [row(label) for label in (*main, *(label for label in labels if label not in main and label != "pass@1"))]
+        judged = None if change is None or change.interval is None else verdict(change.interval)
+        rows.append((label, shown(found.before.get(label)), shown(found.after.get(label)), shown(change, "+"), judged))
+    main = [row for row in rows if "," not in row[0] and row[0].startswith(("avg@", "maj@", "greedy", "score"))]
     notes = [f"Mean ± standard deviation over seeds, and Student's {found.confidence:.0%} interval of the mean."]
-    if len(found.ended) < len(found.seeds):
-        notes.append(
-            f"{len(found.seeds) - len(found.ended)} of {len(found.seeds)} seeds have not ended and are left out."
-        )
-    columns = ("metric", "before", "after", "change", "verdict")
+    if missing := len(found.seeds) - len(found.ended):
+        notes.append(f"{missing} of {len(found.seeds)} seeds have not ended and are left out.")
+    columns, rows = ("metric", "before", "after", "change", "verdict"), [*main, *(r for r in rows if r not in main)]
     return Inspection("seeds", found.path, facts, columns, rows, notes, main_rows=len(main) or None)

@@ -1,6 +1,6 @@
-"""A label-free run and its baseline side by side: reinforcement at `NAME`, SFT on the majority answers at `NAME-vote_sft`.
+"""A label-free run and its baseline: RL at `NAME`, SFT on the majority answers at `NAME-vote_sft`.
 
-The two are a pair where their configs differ only in how is learned, not in what is sampled. Whichever ends second, and
+The two are a pair where their configs differ only in how the policy learns, not in what is sampled. Whichever ends second, and
 `skillttrl inspect` at any time, shows both.
 """
 
@@ -22,7 +22,7 @@ from skill_ttrl.voting.rewards import CONTROLS
 BASELINE, REINFORCED = "vote_sft", "rl"
 SUFFIX = f"-{BASELINE}"
 SAMPLED_ALIKE = ("rl.steps", "rl.prompts_per_step")
-"""Of the `rl` section, what says how much is sampled; the rest of it says how is learned."""
+"""Of the `rl` section, what says how much is sampled; the rest of it says how the policy learns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class BaselineComparison:
     """How it learned: "rl" or "vote_sft"."""
     summary: Summary
     difference: tuple[float, float, float] | None
-    """avg@k after reinforcement less avg@k after the baseline, paired over problems: (difference, low, high)."""
+    """avg@k after RL less avg@k after the baseline, paired over problems: (difference, low, high); None without labels."""
 
 
 def find_baseline(path: str | Path) -> BaselineComparison | None:
@@ -45,22 +45,25 @@ def find_baseline(path: str | Path) -> BaselineComparison | None:
     """
     path = Path(path)
     config = load_config(path / "config.yaml", trust=True)
-    learned = config.phases[-1]
-    other = _partner(path, learned)
-    if other is None or not RunFolder.exists(other) or not (other / "summary.json").is_file():
+    learned, name = config.phases[-1], path.resolve().name
+    other = path.parent / (f"{name}{SUFFIX}" if learned == REINFORCED else name.removesuffix(SUFFIX))
+    if other.name == name or not RunFolder.exists(other) or not (other / "summary.json").is_file():
         return None
     theirs = load_config(other / "config.yaml", trust=True)
-    if not _sampled_alike(config, theirs) or {learned, theirs.phases[-1]} != {BASELINE, REINFORCED}:
+    by_phase = {learned: config, theirs.phases[-1]: theirs}
+    if set(by_phase) != {BASELINE, REINFORCED} or not _sampled_alike(config, theirs):
         return None
-    baseline = theirs if learned == REINFORCED else config
-    if baseline.rl.reward in CONTROLS:  # it imitates no votes
+    if by_phase[BASELINE].rl.reward in CONTROLS:  # it imitates no votes
         return None
-    pair = (path, other) if learned == REINFORCED else (other, path)
-    return BaselineComparison(other, theirs.phases[-1], read_summary(other), _difference(*pair, config))
+    rl, sft = map(_shares, (path, other) if learned == REINFORCED else (other, path))
+    difference = None
+    if rl and list(rl) == list(sft):
+        difference = paired_difference(list(sft.values()), list(rl.values()), confidence=config.eval.confidence)
+    return BaselineComparison(other, theirs.phases[-1], read_summary(other), difference)
 
 
 def baseline_command(path: str | Path, config: SkillTTRLConfig) -> str:
-    """The command that makes the baseline of the reinforced run at `path`."""
+    """The command that makes the baseline of the RL run at `path`."""
     phases = ", ".join(BASELINE if phase == REINFORCED else phase for phase in config.phases)
     words = ["train", str(Path(path) / "config.yaml"), "--set", f"phases=[{phases}]", "-o", f"{Path(path)}{SUFFIX}"]
     return f"skillttrl {shlex.join(words)}"
@@ -76,12 +79,10 @@ def baseline_lines(path: str | Path) -> list[str]:
         return [f"Baseline not run: SFT on the same majority answers. Run it with: {baseline_command(path, config)}"]
     names = {BASELINE: "SFT on the majority answers at equal samples", REINFORCED: "reinforcement"}
     other, k = found.summary, found.summary.samples
-    lines = [
-        (
-            f"Baseline: maj@{k} of the base {_share(other.majority_before)}; {names[found.learned]} ({found.path}): avg@{k} after "
-            f"{_share(other.accuracy_after)}."
-        )
-    ]
+    before, after = (
+        "not measured" if value is None else f"{value:.3f}" for value in (other.majority_before, other.accuracy_after)
+    )
+    lines = [f"Baseline: maj@{k} of the base {before}; {names[found.learned]} ({found.path}): avg@{k} after {after}."]
     if found.difference is not None:
         difference, low, high = found.difference
         lines.append(
@@ -91,42 +92,16 @@ def baseline_lines(path: str | Path) -> list[str]:
     return lines
 
 
-def _partner(path: Path, learned: str) -> Path | None:
-    name = path.resolve().name
-    if learned == REINFORCED:
-        return path.parent / f"{name}{SUFFIX}"
-    if learned == BASELINE and name.endswith(SUFFIX):
-        return path.parent / name.removesuffix(SUFFIX)
-    return None
-
-
 def _sampled_alike(one: SkillTTRLConfig, other: SkillTTRLConfig) -> bool:
     learning = ("vote_sft.", "vote.", "runtime.", "rl.")
     keys = [difference.partition(" ")[0] for difference in config_differences(one, other)]
     return all(key == "phases" or (key.startswith(learning) and key not in SAMPLED_ALIKE) for key in keys)
 
 
-def _difference(reinforced: Path, baseline: Path, config: SkillTTRLConfig) -> tuple[float, float, float] | None:
-    """None where the two have no labels, or were not measured on the same problems."""
-    rl, sft = _shares(reinforced), _shares(baseline)
-    if not rl or list(rl) != list(sft):
-        return None
-    return paired_difference(
-        list(sft.values()),
-        list(rl.values()),
-        confidence=config.eval.confidence,
-    )
-
-
 def _shares(path: Path) -> dict[str, float]:
     """Share of right samples by problem after training; empty without labels."""
-    file = path / "evaluations.jsonl"
-    found: list[dict[str, Any]] = read_jsonl(file)
+    found: list[dict[str, Any]] = read_jsonl(path / "evaluations.jsonl")
     after: list[dict[str, Any]] = next((line["results"] for line in found if line["label"] == "after"), [])
     if any(result["correct"] is None for result in after):
         return {}
     return {result["task"]: result["correct"] / result["samples"] for result in after}
-
-
-def _share(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.3f}"

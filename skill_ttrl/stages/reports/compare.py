@@ -18,7 +18,6 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.evaluation.results import EVALUATION
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
-from skill_ttrl.stages.reports.run_list import runs_in
 from skill_ttrl.statistics import Interval, paired_difference, unpaired_difference
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
@@ -65,6 +64,17 @@ class Comparison:
     """Over the tasks that both were measured on; False: they share none, and the interval is of two separate means."""
     figures: Mapping[str, Change] = field(default_factory=dict)
     notes: Sequence[str] = ()
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Run folders in `folder` and one level below it, such as `seed-0` of a folder of seeds, in the order of their names."""
+    found = []
+    for entry in sorted(folder.iterdir()):
+        if RunFolder.exists(entry):
+            found.append(entry)
+        elif entry.is_dir() and not entry.is_symlink():
+            found += [inner for inner in sorted(entry.iterdir()) if RunFolder.exists(inner)]
+    return found
 
 
 def compare(paths: Sequence[str | Path], *, confidence: float = 0.95) -> list[Comparison]:
@@ -152,8 +162,7 @@ def _of_run(path: Path) -> Measured:
             f"{path} holds an optimization, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
             "POLICY --document FILE --output FOLDER for each, then compare the folders."
         )
-    file = path / "evaluations.jsonl"
-    lines = read_jsonl(file)
+    lines = read_jsonl(path / "evaluations.jsonl")
     found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)
     if found is None:
         raise RunFolderError(f"{path} holds no evaluation yet. Go on with the run: --resume auto.")

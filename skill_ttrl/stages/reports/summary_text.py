@@ -1,15 +1,17 @@
-"""The outcome of a run in words: `summary.md`, and the tables and lines that reports share."""
+"""The outcome of a run in words: one table and one list of lines for the command line, `inspect`, `summary.md` and `report.html`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import NamedTuple
 
 from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.statistics import PAIRED_TEST, verdict
+from skill_ttrl.stages.reports.inspection import with_interval
+from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
 from skill_ttrl.voting.rewards import CONTROLS
 
 SKILL_USE = {
@@ -20,124 +22,108 @@ SKILL_USE = {
 }
 CONTROL = "control: {}"
 """Names the row of a scripted agent."""
-_UNITS = (("avg@k", "accuracy"), ("maj@k", "majority"), ("greedy", "greedy"), ("score", "score"))
+NO_BANK = "skill bank off"
+"""Ends the name of the row of the policy without its bank."""
+Row = tuple[str, float | None, float | None]
 
 
-def write_summary(folder: RunFolder, summary: Summary, beside: Sequence[str] = ()) -> None:
-    """Write `summary.json` and `summary.md`; `beside` is what the text says of the run's baseline.
+class Table(NamedTuple):
+    """The metrics of a run before and after, the main ones first."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[str | None, ...]]
+    main: int
+    """Number of main rows: the headline metrics, the largest pass@k, the run without its skills, and the controls."""
+
+
+def write_summary(folder: RunFolder, summary: Summary, baseline: Sequence[str] = ()) -> None:
+    """Write `summary.json` and `summary.md`; `baseline` are the lines on the run's baseline.
 
     Raises:
         RunFolderError: the folder cannot be written.
     """
     folder.write_json("summary.json", asdict(summary))
-    folder.write_text("summary.md", summary_markdown(summary, beside))
+    folder.write_text("summary.md", summary_markdown(summary, baseline))
 
 
-def learned_by(summary: Summary) -> str:
-    """How the policy learned, in a few words for a title."""
+def summary_title(summary: Summary) -> str:
+    """What was trained, how, and on which tasks it was measured."""
+    tasks = "training tasks (transductive)" if summary.transductive else "held-out tasks"
+    where = f" of {summary.measured_on}" if summary.measured_on else ""
+    trained = f", trained on {summary.trained_on}" if summary.trained_on != summary.measured_on else ""
+    how = "cold start only"
     if "rl" in summary.steps:
         voted = f" by {summary.vote}" if summary.vote != summary.reward == "majority" else ""
-        return f"reward {summary.reward}{voted}"
-    if "vote_sft" in summary.steps:
-        return f"SFT by the control {summary.reward}" if summary.reward in CONTROLS else "SFT on the majority answers"
-    return "cold start only"
+        how = f"reward {summary.reward}{voted}"
+    elif "vote_sft" in summary.steps:
+        by_control = summary.reward in CONTROLS
+        how = f"SFT by the control {summary.reward}" if by_control else "SFT on the majority answers"
+    return f"{summary.name}: {summary.problems} {tasks}{where}{trained}; {how}, seed {summary.seed}"
 
 
-def measured_line(summary: Summary) -> str:
-    """Names the tasks that were trained on, and those that the table is of."""
-    if summary.transductive:
-        return f"Trained and measured on {summary.trained_on or 'the same tasks'} (transductive)."
-    return f"Trained on {summary.trained_on or 'other tasks'}, measured on {summary.measured_on or 'held-out tasks'} (held-out)."
-
-
-def algorithm_lines(summary: Summary) -> list[str]:
-    """Names the algorithm and the loss of the reinforcement phase; empty where there was none."""
-    return [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if summary.algorithm else []
-
-
-def summary_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
-    """The table of a report: (figure, before, after), those left out that were measured neither time."""
-    rows: list[tuple[str, float | None, float | None]] = [
-        (
-            label.replace("@k", f"@{summary.samples}"),
-            getattr(summary, f"{key}_before"),
-            getattr(summary, f"{key}_after"),
-        )
-        for label, key in _UNITS
+def summary_rows(summary: Summary) -> list[Row]:
+    """(metric, before, after) of all that was measured. pass@1 is left out, which is avg@k."""
+    avg = f"avg@{summary.samples}"
+    rows: list[Row] = [
+        (label, getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after"))
+        for label, key in _headlines(summary).items()
     ]
     rows += _by_key("pass@{}", summary.pass_at_k_before, summary.pass_at_k_after)
-    rows += _by_key(
-        f"avg@{summary.samples}, T = {{}}",
-        summary.accuracy_by_temperature_before,
-        summary.accuracy_by_temperature_after,
-    )
+    heats = summary.accuracy_by_temperature_before, summary.accuracy_by_temperature_after
+    rows += _by_key(f"{avg}, T = {{}}", *heats)
     rows.append(("entropy of the answers (nats)", summary.entropy_before, summary.entropy_after))
-    rows += _by_key(f"avg@{summary.samples}, {{}}", summary.by_type_before, summary.by_type_after)
-    rows.append((f"avg@{summary.samples}, skill bank off", None, summary.accuracy_no_skills))
+    rows += _by_key(f"{avg}, {{}}", summary.by_type_before, summary.by_type_after)
+    rows.append((f"{avg}, {NO_BANK}", None, summary.accuracy_no_skills))
     rows += _by_key(CONTROL, summary.controls_before, summary.controls_after)
     before, after = summary.skill_use_before, summary.skill_use_after
-    asked = [key for key in SKILL_USE if before.get(key) or after.get(key)]
-    rows += [(SKILL_USE[key], before.get(key), after.get(key)) for key in asked]
-    return [row for row in rows if row[1] is not None or row[2] is not None]
+    used = [key for key in SKILL_USE if before.get(key) or after.get(key)]
+    rows += [(SKILL_USE[key], before.get(key), after.get(key)) for key in used]
+    known = [row for row in rows if row[1] is not None or row[2] is not None]
+    return [row for row in known if row[0] not in ("pass@1", "maj@1")]
 
 
-def distinct_rows(summary: Summary) -> list[tuple[str, float | None, float | None]]:
-    """The rows of `summary_rows` without those that repeat another: pass@1 is avg@k, and of one sample per problem so is maj@1."""
-    return [row for row in summary_rows(summary) if row[0] not in ("pass@1", "maj@1")]
+def summary_table(summary: Summary, *, full: bool = False) -> Table:
+    """Before and after, the paired change with its interval and verdict; `full`: every metric, with intervals."""
+    headlines, changes, rows = _headlines(summary), _changes(summary), summary_rows(summary)
+    keys = {row[0]: f"control_{row[0].removeprefix(CONTROL.format(''))}" for row in rows} | headlines
+    largest = max(map(int, {**summary.pass_at_k_before, **summary.pass_at_k_after}), default=1)
+
+    def is_main(label: str) -> bool:
+        return label in (*headlines, f"pass@{largest}") or label.endswith(NO_BANK) or label.startswith(CONTROL[:8])
+
+    main, rest = [row for row in rows if is_main(row[0])], [row for row in rows if not is_main(row[0])]
+    table: list[tuple[str | None, ...]] = []
+    for label, *values in [*main, *rest] if full else main:
+        cells = [label]
+        for when, value in zip(("before", "after"), values, strict=True):
+            bounds = summary.intervals.get(f"{keys.get(label)}_{when}")
+            cells.append(with_interval(value, bounds if full or not changes else None))
+        if changes:
+            change = changes.get(label)
+            cells += [None, None] if change is None else [with_interval(*change, "+"), verdict(change[1])]
+        table.append(tuple(cells))
+    columns = ("metric", "before", "after", *(("change", "verdict") if changes else ()))
+    return Table(columns, table, len(main))
 
 
-def summary_intervals(summary: Summary) -> dict[tuple[str, str], tuple[float, float]]:
-    """Intervals of the rows of a report's table, by (figure, "before" or "after")."""
-    return {
-        (label.replace("@k", f"@{summary.samples}"), when): summary.intervals[f"{key}_{when}"]
-        for label, key in _UNITS
-        for when in ("before", "after")
-        if f"{key}_{when}" in summary.intervals
-    }
-
-
-def summary_changes(summary: Summary) -> dict[str, tuple[float, tuple[float, float]]]:
-    """The paired change of each headline metric, after less before, with its interval, by the name of its row."""
-    found = {}
-    for label, key in _UNITS:
-        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
-        bounds = summary.intervals.get(f"{key}_change")
-        if bounds is not None and before is not None and after is not None:
-            found[label.replace("@k", f"@{summary.samples}")] = (after - before, bounds)
-    return found
-
-
-def main_rows(summary: Summary) -> list[str]:
-    """Names of the rows that matter most, in the order of `distinct_rows`: the headline metrics, the largest pass@k, the run without its
-    skills, and the controls.
-    """
-    names = [label.replace("@k", f"@{summary.samples}") for label, _ in _UNITS]
-    known = [label for label, _, _ in distinct_rows(summary)]
-    largest = max((int(key) for key in {**summary.pass_at_k_before, **summary.pass_at_k_after}), default=1)
-    names += [f"pass@{largest}"] if largest > 1 else []
-    names += [label for label in known if label.endswith("skill bank off") or label.startswith(CONTROL.format(""))]
-    return [label for label in known if label in names]
-
-
-def change_lines(summary: Summary) -> list[str]:
-    """The paired change of each headline figure with its verdict, and a warning where one fell. Only the first of them, avg@k where it
-    was measured, says that the policy is worse: of several figures one falls by chance more easily.
-    """
-    changes = summary_changes(summary)
-    lines = [
-        f"Change of {name}: {change:+.3f} [{low:+.3f}, {high:+.3f}], paired by problem: {verdict((low, high))}."
-        for name, (change, (low, high)) in changes.items()
-    ]
-    worse = [name for name, (_, bounds) in changes.items() if verdict(bounds) == "worse"]
-    if worse:
-        main = next(iter(changes))
-        what = (
-            f"training made the policy worse on these problems: {', '.join(worse)} fell"
-            if main in worse
-            else f"{', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}"
-        )
-        lines.append(f"Warning: {what} ({PAIRED_TEST}).")
-    return lines
+def closing_lines(summary: Summary, baseline: Iterable[str] = (), *, full: bool = False) -> list[str]:
+    """Lines under the table: the gain of the skills, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
+    lines = [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if full and summary.algorithm else []
+    if _changes(summary):
+        level = f"{summary.confidence:.0%}"
+        lines.append(f"Change = after − before, paired by problem, with {level} intervals; {PAIRED_TEST}.")
+    gain = summary.intervals.get("skill_gain")
+    if gain and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
+        difference = with_interval(summary.accuracy_after - summary.accuracy_no_skills, gain, "+")
+        lines.append(f"Gain of the skill bank: {difference}, paired by problem: {verdict(gain)}.")
+    found = [_decline(summary), vote_line(summary), *(skill_lines(summary) if full else ())]
+    lines += [text for text in found if text is not None]
+    lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
+    lines += [*([summary.stopped] if summary.stopped else []), *baseline]
+    phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items() if "." not in name)
+    lines += [f"Wall time: {phases}."] if phases else []
+    lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
+    return [*lines, *(f"Warning: {text}" for text in summary.warnings)]
 
 
 def vote_line(summary: Summary) -> str | None:
@@ -167,51 +153,53 @@ def skill_lines(summary: Summary) -> list[str]:
     return [*lines, *([] if exposed is None else [exposed])]
 
 
-def sentence(text: str) -> str:
-    """`text` with a capital first letter, the rest as it is."""
-    return text[:1].upper() + text[1:]
-
-
-def summary_markdown(summary: Summary, beside: Sequence[str] = ()) -> str:
-    """The summary as Markdown: what was done, the table, the signs without labels, the baseline, the warnings."""
+def summary_markdown(summary: Summary, baseline: Sequence[str] = ()) -> str:
+    """The summary as Markdown: the table, the lines under it, and the versions."""
+    table = summary_table(summary, full=True)
+    rows = (table.columns, ["---", *["---:"] * (len(table.columns) - 1)], *table.rows)
     lines = [
         f"# {summary.name}",
         "",
-        f"{sentence(learned_by(summary))}, seed {summary.seed}. {measured_line(summary)} {summary.problems} problems, "
-        f"{summary.samples} samples each at T = {summary.temperature:g}.",
-        "",
-        "| metric | before | after |",
-        "|---|---:|---:|",
-        *(f"| {label} | {_number(before)} | {_number(after)} |" for label, before, after in summary_rows(summary)),
-        "",
+        f"{summary_title(summary)}. {summary.samples} samples at T = {summary.temperature:g}.",
     ]
-    for name, (low, high) in summary.intervals.items():
-        if name.endswith("_change"):
-            continue
-        lines.append(f"- {name.replace('_', ' ')}: {summary.confidence:.0%} interval {low:.3f} to {high:.3f}")
-    lines += [
-        f"- {text}"
-        for text in (*algorithm_lines(summary), *change_lines(summary), vote_line(summary), *skill_lines(summary))
-        if text is not None
-    ]
-    lines += [f"- controls: {summary.no_controls}"] if summary.no_controls else []
-    if summary.seconds:
-        lines.append("- wall time: " + ", ".join(f"{phase} {value:.1f} s" for phase, value in summary.seconds.items()))
-    lines += [f"- {text}" for text in usage_lines(summary.usage)]
-    lines += [f"- {summary.stopped}"] if summary.stopped else []
-    lines += [f"- {text}" for text in beside]
-    if summary.warnings:
-        lines += ["", "## Warnings", "", *(f"- {text}" for text in summary.warnings)]
+    lines += ["", *(f"| {' | '.join('-' if cell is None else str(cell) for cell in row)} |" for row in rows), ""]
+    lines += [f"- {text}" for text in closing_lines(summary, baseline, full=True)]
     if summary.versions:
         lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
     return "\n".join(lines) + "\n"
 
 
-def _by_key(
-    label: str, before: Mapping[str, float], after: Mapping[str, float]
-) -> list[tuple[str, float | None, float | None]]:
+def _headlines(summary: Summary) -> dict[str, str]:
+    """Fields of the headline metrics by the names of their rows."""
+    k = summary.samples
+    return {f"avg@{k}": "accuracy", f"maj@{k}": "majority", "greedy": "greedy", "score": "score"}
+
+
+def _changes(summary: Summary) -> dict[str, tuple[float, Interval]]:
+    """The paired change of each headline metric, after less before, with its interval, by the name of its row."""
+    found = {}
+    for label, key in _headlines(summary).items():
+        before, after = getattr(summary, f"{key}_before"), getattr(summary, f"{key}_after")
+        bounds = summary.intervals.get(f"{key}_change")
+        if bounds is not None and before is not None and after is not None:
+            found[label] = (after - before, bounds)
+    return found
+
+
+def _decline(summary: Summary) -> str | None:
+    """A warning where a headline metric fell. Only the first of them, avg@k where it was measured, says that the policy is worse:
+    of several metrics one falls by chance more easily.
+    """
+    changes = _changes(summary)
+    worse = [name for name, (_, bounds) in changes.items() if verdict(bounds) == "worse"]
+    if not worse:
+        return None
+    main = next(iter(changes))
+    what = f"{', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}"
+    if main in worse:
+        what = f"training made the policy worse on these problems: {', '.join(worse)} fell"
+    return f"Warning: {what} ({PAIRED_TEST})."
+
+
+def _by_key(label: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Row]:
     return [(label.format(key), before.get(key), after.get(key)) for key in (dict(before) | dict(after))]
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:z.3f}"

@@ -15,7 +15,7 @@ import skillrl
 
 from skill_ttrl import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
 from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
-from skill_ttrl.stages.inspecting.inspect_optimize import optimize_inspection
+from skill_ttrl.stages.inspecting.inspect_results import optimize_inspection
 
 RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")
 """An analyst answers prose where `prose` is needed, a merger where `garble` is merged, a ranking where `mute` is ranked."""
@@ -283,9 +283,9 @@ def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> No
 
 def test_its_folder_can_be_inspected(whole: tuple[Path, Scripted], tmp_path: Path) -> None:
     found = optimize_inspection(whole[0], limit=10)
-    assert found.facts["steps done"] == 6 and found.rows[0][1] == "new best" and "Test, best document" in found.notes[1]
+    assert found.facts["steps done"] == 6 and found.rows[0][1] == "accept new best" and found.facts["ended"] == "yes"
     (tmp_path / "optimize.json").write_bytes((whole[0] / "optimize.json").read_bytes())
-    assert optimize_inspection(tmp_path, limit=10).facts["ended"].startswith("no; the same call")
+    assert optimize_inspection(tmp_path, limit=10).facts["ended"].startswith("no; the same command")
 
 
 def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ from rich.console import Console, RenderableType
 
 from skill_ttrl.cli.collect import success_table
 from skill_ttrl.cli.display.evaluation_view import evaluation_view
-from skill_ttrl.cli.display.summary_view import closing_lines, summary_table
+from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.tables import inspection_view
 from skill_ttrl.rollout.outcome import SuccessStats
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
-from skill_ttrl.stages.inspecting.inspection import Inspection
+from skill_ttrl.stages.reports.inspection import Inspection
+from skill_ttrl.stages.reports.summary_text import closing_lines
+from skill_ttrl.stages.reports.summary_text import summary_table as table_of
 from skill_ttrl.statistics import verdict
 
 SUMMARY = Summary(
@@ -38,6 +40,11 @@ def shown(view: RenderableType, width: int = 80) -> str:
     return out.getvalue()
 
 
+def summary_table(summary: Summary, *, full: bool = False) -> FittedTable:
+    columns, rows, _ = table_of(summary, full=full)
+    return FittedTable("", columns, rows)
+
+
 def cells(text: str) -> dict[str, list[str]]:
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if "│" in line]
     return {name: rest for name, *rest in lines}
@@ -51,9 +58,7 @@ def test_a_run_shows_its_headline_metrics_with_the_paired_change_and_a_verdict()
         "greedy": ["0.500", "0.510", "+0.010 [-0.100, +0.120]", "unclear"],
         "pass@8": ["0.900", "0.950", "-", "-"],
     }
-    lines = closing_lines(SUMMARY)
-    assert not any(line.startswith("Change of") for line in lines), "the table has it"
-    assert any("maj@8 fell" in line for line in lines)
+    assert any("maj@8 fell" in line for line in closing_lines(SUMMARY))
 
 
 def test_all_rows_of_a_run_have_intervals_and_none_repeats_another() -> None:
@@ -95,13 +100,13 @@ def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> 
 def test_an_inspection_shows_its_main_facts_and_rows() -> None:
     found = Inspection(
         "run", "runs/a", {"model": "m", "files": "many"}, ("metric", "before", "after", "change"),
-        [("avg@8", "0.5", "0.7", "+0.2"), ("entropy", "1", "2", None)], ["Change of avg@8: +0.2", "Stopped."],
+        [("avg@8", "0.5", "0.7", "+0.2"), ("entropy", "1", "2", None)], ["Stopped."],
         main_facts=("model",), main_rows=1,
     )  # fmt: skip
     text, full = shown(inspection_view(found)), shown(inspection_view(found, full=True))
     assert "entropy" not in text and "many" not in text and "2 more rows: --full" in text
     assert "entropy" in full and "many" in full and "more rows" not in full
-    assert "Change of" not in text + full and "Stopped." in text
+    assert "Stopped." in text
 
 
 def test_types_of_a_collection_fit() -> None:

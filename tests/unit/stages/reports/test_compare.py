@@ -12,8 +12,8 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.reports.compare import Measured, compare, compare_two
-from skill_ttrl.stages.reports.run_list import list_runs
 from skill_ttrl.stages.reports.seeds import SEEDS, read_seeds
 from skill_ttrl.stages.seeds import run_seeds
 from skill_ttrl.statistics import paired_difference, repeats_interval, unpaired_difference
@@ -71,8 +71,7 @@ def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
 def test_a_run_that_was_interrupted_is_listed_with_what_it_has_measured(tmp_path: Path) -> None:
     run_with(tmp_path / "young", before=0.25)
     RunFolder.create(tmp_path / "new", SkillTTRLConfig(name="t")).close()
-    new, young = list_runs(tmp_path)
-    assert (young.before, young.after, young.ended) == (0.25, None, False) and new.before is None
+    assert inspect(tmp_path).rows == [("new", 0, "rl", "no", None, None), ("young", 0, "rl", "no", "0.250", None)]
 
 
 def test_a_majority_is_compared_only_where_one_was_measured(tmp_path: Path) -> None:
@@ -92,8 +91,6 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
         compare([tmp_path, tmp_path])
     with pytest.raises(DataError, match="true answers"):
         compare_two(ONE, Measured("other", "after", None, 4, {}))
-    with pytest.raises(RunFolderError, match="There is no folder"):
-        list_runs(tmp_path / "nowhere")
 
 
 def test_the_interval_over_repetitions_is_students() -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from skill_ttrl.cli.display.views import live_number
 from skill_ttrl.runs.summary import Summary
-from skill_ttrl.stages.reports.summary_text import change_lines, summary_markdown, vote_line
+from skill_ttrl.stages.reports.summary_text import closing_lines, summary_markdown, summary_table, vote_line
 from skill_ttrl.stages.training.signs import early_signs, late_signs
-from skill_ttrl.statistics import PAIRED_TEST
 
 
 def course(**figures: list[float]) -> list[dict[str, float]]:
@@ -101,17 +100,18 @@ SUMMARY = Summary(
 
 
 def test_every_headline_has_its_paired_change_and_worse_is_called_worse() -> None:
-    assert change_lines(SUMMARY) == [
-        "Change of avg@8: +0.020 [+0.010, +0.030], paired by problem: better.",
-        "Change of maj@8: -0.090 [-0.150, -0.030], paired by problem: worse.",
-        "Change of greedy: -0.090 [-0.190, +0.010], paired by problem: unclear.",
-        f"Warning: maj@8 fell on these problems; avg@8 is better ({PAIRED_TEST}).",
+    table = summary_table(SUMMARY)
+    assert [(row[0], *row[3:]) for row in table.rows] == [
+        ("avg@8", "+0.020 [+0.010, +0.030]", "better"),
+        ("maj@8", "-0.090 [-0.150, -0.030]", "worse"),
+        ("greedy", "-0.090 [-0.190, +0.010]", "unclear"),
     ]
+    assert any(line.startswith("Warning: maj@8 fell") for line in closing_lines(SUMMARY))
     fell = replace(SUMMARY, intervals=SUMMARY.intervals | {"accuracy_change": (-0.1, -0.01)})
-    assert "training made the policy worse on these problems: avg@8, maj@8 fell" in change_lines(fell)[-1]
-    text = summary_markdown(SUMMARY)
-    assert all(f"- {line}\n" in text for line in change_lines(SUMMARY)) and "accuracy after: 95% interval" in text
-    assert change_lines(replace(SUMMARY, intervals={})) == []
+    assert any("worse on these problems: avg@8, maj@8 fell" in line for line in closing_lines(fell))
+    assert "0.520 [0.400, 0.600]" in summary_markdown(SUMMARY)
+    alone = replace(SUMMARY, intervals={})
+    assert len(summary_table(alone).columns) == 3 and not any("fell" in line for line in closing_lines(alone))
 
 
 def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:

@@ -1,4 +1,4 @@
-"""Result of `skillttrl inspect`, and how it writes a value."""
+"""What `skillttrl inspect` shows of a path, and how a value is written in a cell."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from skill_ttrl.metrics import UnhealthyMetric
+from skill_ttrl.statistics import Interval
 from skill_ttrl.types import Skill
 
 MAX_CELL = 80
@@ -18,7 +19,7 @@ class Inspection:
     """Findings at a path."""
 
     kind: str
-    """run, runs, seeds, stopping, checkpoint, samples, evaluation, records, object, config; of a skill bank: bank, history or search; skills of a file."""
+    """run, runs, seeds, optimization, checkpoint, samples, evaluation, records, object, config; of a skill bank: bank, history or search; skills of a file."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()
@@ -42,10 +43,8 @@ def short(value: Any) -> Any:
     return text if text is None or len(text) <= MAX_CELL else text[: MAX_CELL - 1] + "…"
 
 
-def with_interval(value: Any, bounds: Any) -> Any:
-    """A figure with its interval, where it has one; of a type of task its accuracy."""
-    if isinstance(value, dict):
-        value, bounds = value.get("accuracy"), value.get("interval")
+def with_interval(value: Any, bounds: Interval | None = None, sign: str = "") -> Any:
+    """A metric with its interval, where it has one; `sign` "+": a difference."""
     if not isinstance(value, float) or not bounds:
         return short(value)
-    return f"{value:.3f} [{bounds[0]:.3f}, {bounds[1]:.3f}]"
+    return f"{value:{sign}.3f} [{bounds[0]:{sign}.3f}, {bounds[1]:{sign}.3f}]"
