@@ -57,7 +57,8 @@ def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> Iterator[tuple[Any
     for key in dict.fromkeys(key for value in values if isinstance(value, dict) for key in value):
         cells = []
         for each in found:
-            value, bounds = (each.get(name) or {}).get(key), (each.get(f"{name}_intervals") or {}).get(key)
+            of, intervals = each.get(name) or {}, each.get(f"{name}_intervals") or {}
+            value, bounds = of.get(key), intervals.get(key)
             if isinstance(value, dict):
                 value, bounds = value.get("accuracy"), value.get("interval")
             cells.append(with_interval(value, bounds))
@@ -156,8 +157,9 @@ def seeds_inspection(found: Seeds) -> Inspection:
     def shown(each: OverSeeds | None, sign: str = "") -> str | None:
         if each is None:
             return None
-        value = f"{each.mean:{sign}.3f}" + ("" if each.spread is None else f" ± {each.spread:.3f}")
-        return value + with_interval(each.mean, each.interval, sign).removeprefix(f"{each.mean:{sign}.3f}")
+        spread = "" if each.spread is None else f" ± {each.spread:.3f}"
+        bounds = "" if each.interval is None else f" [{each.interval[0]:{sign}.3f}, {each.interval[1]:{sign}.3f}]"
+        return f"{each.mean:{sign}.3f}{spread}{bounds}"
 
     rows = []
     for label in dict.fromkeys((*found.before, *found.after)):

@@ -50,7 +50,7 @@ def find_baseline(path: str | Path) -> BaselineComparison | None:
     if other.name == name or not RunFolder.exists(other) or not (other / "summary.json").is_file():
         return None
     theirs = load_config(other / "config.yaml", trust=True)
-    by_phase = {learned: config, theirs.phases[-1]: theirs}
+    by_phase: dict[str, SkillTTRLConfig] = {learned: config, theirs.phases[-1]: theirs}
     if set(by_phase) != {BASELINE, REINFORCED} or not _sampled_alike(config, theirs):
         return None
     if by_phase[BASELINE].rl.reward in CONTROLS:  # it imitates no votes

@@ -94,7 +94,7 @@ def summary_table(summary: Summary, *, full: bool = False) -> Table:
     main, rest = [row for row in rows if is_main(row[0])], [row for row in rows if not is_main(row[0])]
     table: list[tuple[str | None, ...]] = []
     for label, *values in [*main, *rest] if full else main:
-        cells = [label]
+        cells: list[str | None] = [label]
         for when, value in zip(("before", "after"), values, strict=True):
             bounds = summary.intervals.get(f"{keys.get(label)}_{when}")
             cells.append(with_interval(value, bounds if full or not changes else None))
