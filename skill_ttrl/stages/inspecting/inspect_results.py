@@ -57,11 +57,11 @@ def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> Iterator[tuple[Any
     for key in dict.fromkeys(key for value in values if isinstance(value, dict) for key in value):
         cells = []
         for each in found:
-            of, intervals = each.get(name) or {}, each.get(f"{name}_intervals") or {}
-            value, bounds = of.get(key), intervals.get(key)
+            value = (each.get(name) or {}).get(key)
             if isinstance(value, dict):
-                value, bounds = value.get("accuracy"), value.get("interval")
-            cells.append(with_interval(value, bounds))
+                cells.append(with_interval(value.get("accuracy"), value.get("interval")))
+            else:
+                cells.append(with_interval(value, (each.get(f"{name}_intervals") or {}).get(key)))
         yield f"{name} {key}", *cells
 
 
