@@ -23,7 +23,7 @@ from skill_ttrl.runs.records import trajectory_lines, vote_line
 from skill_ttrl.runs.summary import Summary, read_summary, summary_versions
 from skill_ttrl.stages.reports.summary_text import closing_lines, summary_markdown, write_summary
 from skill_ttrl.runs.tracker import open_tracker
-from skill_ttrl.stages.reports.run_page import report_html, write_report_html
+from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(
