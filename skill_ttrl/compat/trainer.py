@@ -15,7 +15,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
-from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.merge.types import Merged, Merger
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
@@ -154,7 +154,7 @@ class SkillTTRLTrainer:
             return {}
         rules = MergeRules(
             self.merger,
-            make_extractor(skills.extractor) if skills.extract_from_solutions else None,
+            skills.extract_from_solutions,
             generate=skills.enable_generate,
             evolve=skills.enable_evolve,
         )

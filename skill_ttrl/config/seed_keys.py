@@ -143,7 +143,7 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
         True, ("skills.max_retrievals",), lambda value: 1 if value else 0, lambda value: value > 0
     ),
     "skill_bank.eviction_window": Key(50, ("skills.stale_after_steps",)),
-    "skill_bank.min_winners_for_extraction": Key(2, note="skills.extractor decides what winners have in common"),
+    "skill_bank.min_winners_for_extraction": Key(2, note="two winners must share a technique"),
     "skill_bank.max_skills_per_problem": Key(3, ("skills.max_skills_per_problem",)),
     "merger.model": Key(
         "gpt-4o",

@@ -84,8 +84,6 @@ class SkillsConfig(Section):
     """False: a merge leaves out rewrites of skills."""
     merger: str = "heuristic"
     """`heuristic` (no language model), `openai` (`endpoints.merger`), or `module:attribute` of your own."""
-    extractor: str = "heuristic"
-    """Extractor that writes the skill where no winner of a group did: `heuristic`, or `module:attribute` of your own."""
     on_failure: Literal["stop", "skip", "heuristic"] = "stop"
     """Action where a language model that merges gives no usable answer: the run stops, that part of the update is left
     out, or the heuristic does it. The two latter are reported and counted."""

@@ -7,6 +7,7 @@ stored unchanged, but an id, which models write and prompts show, must be a plai
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, replace
@@ -14,8 +15,8 @@ from typing import Any, Literal, get_args
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.extra_fields import checked_extra
 from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import BankUpdate, Change, ChangeKind, Skill, SkillStats, Tier
 
 OnDuplicate = Literal["refuse", "skip", "replace", "rename"]
@@ -313,3 +314,34 @@ def _texts(value: object, where: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise SkillBankError(f"{where} is a list of texts, found {quote(value)}.")
     return tuple(_text(item, where) for item in value)
+
+
+# Fields of an imported record that `Skill` lacks: JSON text in `Skill.extra`, `{"fields": {"example": "..."}}`.
+
+
+def extra_text(fields: Mapping[str, Any]) -> str:
+    """Fields as `Skill.extra` holds them; empty without any."""
+    return json.dumps({"fields": dict(fields)}) if fields else ""
+
+
+def parse_extra(extra: str) -> dict[str, Any]:
+    """The fields in a skill's `extra`; none where it has another form."""
+    fields = parse_json(extra).get("fields") if extra else {}
+    return dict(fields) if isinstance(fields, dict) else {}
+
+
+def checked_extra(extra: object, where: str) -> str:
+    """`extra` as it is stored: the text of a JSON object in one spelling; a mapping is written as one.
+
+    Raises:
+        SkillBankError: it is something else.
+    """
+    if extra == "":
+        return ""
+    try:
+        content = parse_json(extra) if isinstance(extra, str) else extra
+        if isinstance(content, Mapping):
+            return json.dumps(dict(content)) if content else ""
+    except (ValueError, TypeError, RecursionError):
+        pass
+    raise SkillBankError(f"{where}: 'extra' is an object of JSON, found {repr(extra)[:80]}.")

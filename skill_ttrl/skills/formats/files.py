@@ -1,7 +1,14 @@
 """Skills as files: our JSON, SkillRL's, Agent Skills folders and skill documents. `FORMATS` lists them.
 
-Reading a file is all or nothing: one bad record refuses it, and the message says which. `json` and `agentskills` hold everything that is
-known of a skill; SkillRL's and a `document` have no place for statistics, lineage and evidence.
+Reading a file is all or nothing: one bad record refuses it, and the message names the record. `json` and `agentskills` store
+everything about a skill; SkillRL's files and documents have no place for statistics, lineage and evidence.
+
+SkillRL's files have three sections, by tier:
+
+    {"general_skills": [{"skill_id", "title", "principle", "when_to_apply"}, ...],
+     "task_specific_skills": {type: [...]},
+     "common_mistakes": [{"mistake_id", "description", "why_it_happens", "how_to_avoid"}, ...],
+     "metadata": {...}}
 """
 
 from __future__ import annotations
@@ -15,41 +22,49 @@ from typing import Any
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.registry import import_attribute, naming
-from skill_ttrl.skills.changes import quote
+from skill_ttrl.skills.changes import parse_extra, quote
 from skill_ttrl.skills.folder import SCHEMA, is_bank, refusal
-from skill_ttrl.skills.formats.agentskills import AGENTSKILLS, FILE, holds_skills
+from skill_ttrl.skills.formats import agentskills
+from skill_ttrl.skills.formats.agentskills import dump_folders, holds_skills, read_agentskills
 from skill_ttrl.skills.formats.document import DOCUMENT
 from skill_ttrl.skills.formats.records import (
+    KNOWN,
     SPELLINGS,
     FileFormat,
-    FolderFormat,
     SkillFile,
     checked_origin,
+    decoded,
     parsed,
     record_at,
     written,
 )
-from skill_ttrl.skills.formats.skillrl import SECTIONS, SKILLRL
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import write_atomic, write_folder
 from skill_ttrl.storage.jsonl import parse_json
-from skill_ttrl.types import Skill
+from skill_ttrl.types import Skill, Tier
+
+GENERAL, BY_TYPE, MISTAKES = SECTIONS = ("general_skills", "task_specific_skills", "common_mistakes")
+NO_TYPE = "other"
+"""List of the skills for one type that name none, in SkillRL's files."""
+_ORDINARY = {"skill_id": "id", "title": "title", "principle": "text", "when_to_apply": "when_to_apply"}
+_MISTAKE = {"mistake_id": "id", "description": "title", "why_it_happens": "when_to_apply", "how_to_avoid": "text"}
 
 
 def read_json(text: str, where: str) -> SkillFile:
-    """The skills of an object or a plain list, and the other fields of the object.
+    """The skills of an object or a plain list, and the other fields of the object; SkillRL's files too.
 
     Raises:
-        SkillBankError: it was written under another schema, holds no skills, or a record is no skill.
+        SkillBankError: it was written under another schema, contains no skills, or a record is not a skill.
     """
     content, origin, notices = parsed(text, where), "", tuple[str, ...]()
+    if is_skillrl(content):
+        return read_skillrl(text, where)
     if isinstance(content, dict):
-        unknown = [name for name in content if name not in ("schema", "version", "origin", "skills")]
-        notices = (f"not taken of {where}, no skills: {quote(', '.join(unknown))}",) if unknown else ()
+        notices = _not_taken(content, ("schema", "version", "origin", "skills"), where)
         if content.get("schema", SCHEMA) != SCHEMA:
             raise SkillBankError(
-                f"{where} was written under schema {content['schema']!r}, this version of Skill-TTRL reads {SCHEMA}. "
-                "Export it again with the version that wrote it, as agentskills."
+                f"{where} was written under schema {content['schema']!r}; this version of Skill-TTRL reads {SCHEMA}. "
+                "Export it again, as agentskills, with the version that wrote it."
             )
         if content.get("origin"):
             origin = json.dumps(content["origin"])
@@ -57,7 +72,7 @@ def read_json(text: str, where: str) -> SkillFile:
         content = content.get("skills")
     if not isinstance(content, list):
         raise SkillBankError(
-            f"{where} holds no skills: expected a list, an object with 'skills', or SkillRL's sections "
+            f"{where} contains no skills: expected a list, an object with 'skills', or SkillRL's sections "
             f"({', '.join(SECTIONS)})."
         )
     skills = [record_at(item, f"{where}, skills[{n}]", n) for n, item in enumerate(content)]
@@ -72,86 +87,131 @@ def dump_json(snapshot: Snapshot) -> str:
 
 
 def _plain(skill: Skill) -> dict[str, Any]:
-    """A skill's fields; `extra` as the object that its text is, and only where there is one."""
+    """A skill's fields; `extra` as the object that its text is, and only if there is one."""
     values = asdict(skill)
     return {**values, "extra": parse_json(skill.extra)} if values.pop("extra") else values
 
 
-JSON = FileFormat("json", read_json, dump_json, (".json",))
-FORMATS: Mapping[str, FileFormat | FolderFormat] = {each.name: each for each in (JSON, SKILLRL, DOCUMENT, AGENTSKILLS)}
-"""Built-in formats by name; messages list them in this order."""
-FILE_FORMATS = [each for each in FORMATS.values() if isinstance(each, FileFormat)]
-SUFFIXES = {suffix: each for each in FILE_FORMATS for suffix in each.suffixes}
+def is_skillrl(content: object) -> bool:
+    """True if JSON content is one of SkillRL's files."""
+    return isinstance(content, dict) and any(section in content for section in SECTIONS)
 
 
-def find_format(name: str) -> FileFormat | FolderFormat:
-    """The format of this name, or the user's own that `module:attribute` names.
+def read_skillrl(text: str, where: str) -> SkillFile:
+    """The skills of one of SkillRL's files, in its order.
+
+    Raises:
+        SkillBankError: a section or a record has another form; nothing is imported then.
+    """
+    content = parsed(text, where)
+    if not is_skillrl(content):
+        raise SkillBankError(f"{where} has none of SkillRL's sections ({', '.join(SECTIONS)}). Nothing was imported.")
+    by_type = content.get(BY_TYPE, {})
+    if not isinstance(by_type, dict):
+        raise SkillBankError(f"{where}: {BY_TYPE!r} must be an object of lists by task type, found {quote(by_type)}.")
+    lists: list[tuple[str, str, Tier, Any]] = [(GENERAL, "", "general", content.get(GENERAL, []))]
+    lists += [(f"{BY_TYPE}.{name}", name, "task", items) for name, items in by_type.items()]
+    lists.append((MISTAKES, "", "mistake", content.get(MISTAKES, [])))
+    skills: list[Skill] = []
+    for place, kind, tier, items in lists:
+        if not isinstance(items, list):
+            raise SkillBankError(f"{where}: {place!r} must be a list of skills, found {quote(items)}.")
+        for number, item in enumerate(items):
+            at = f"{where}, {place}[{number}]"
+            skills.append(record_at(item, at, len(skills), tier=tier, task_type=kind, source="skillrl"))
+    return SkillFile(skills, notices=_not_taken(content, SECTIONS, where))
+
+
+def dump_skillrl(snapshot: Snapshot) -> str:
+    """A version's skills as one of SkillRL's files, with the unknown keys that their records came with."""
+    general, mistakes = list[dict[str, Any]](), list[dict[str, Any]]()
+    by_type: dict[str, list[dict[str, Any]]] = {}
+    for skill in snapshot:
+        kind = skill.task_type or NO_TYPE if skill.tier == "task" else ""
+        keys = _MISTAKE if skill.tier == "mistake" else _ORDINARY
+        record = {key: getattr(skill, name) for key, name in keys.items()}
+        record |= {} if skill.task_type == kind else {"task_type": skill.task_type}
+        record |= {key: value for key, value in parse_extra(skill.extra).items() if key not in KNOWN}
+        section = general if skill.tier == "general" else mistakes
+        (by_type.setdefault(kind, []) if skill.tier == "task" else section).append(record)
+    metadata = {"source": "skill-ttrl", "bank_version": snapshot.version}
+    return written({GENERAL: general, BY_TYPE: by_type, MISTAKES: mistakes, "metadata": metadata})
+
+
+def _not_taken(content: Mapping[str, Any], known: tuple[str, ...], where: str) -> tuple[str, ...]:
+    others = [name for name in content if name not in known]
+    return (f"not imported from {where}: {quote(', '.join(others))}",) if others else ()
+
+
+JSON = FileFormat("json", read_json, dump_json)
+FILE_FORMATS: Mapping[str, FileFormat] = {
+    each.name: each for each in (JSON, FileFormat("skillrl", read_skillrl, dump_skillrl), DOCUMENT)
+}
+FORMATS = (*FILE_FORMATS, agentskills.NAME)
+"""Names of the built-in formats; messages list them in this order."""
+SUFFIXES = {".json": JSON, ".md": DOCUMENT, ".markdown": DOCUMENT}
+
+
+def find_format(name: str) -> FileFormat | None:
+    """The format of this name, or the user's own that `module:attribute` names; None for folders of Agent Skills.
 
     Raises:
         SkillBankError: there is no such format.
         ConfigError: the user's module cannot be imported or has no such attribute.
     """
     if name in FORMATS:
-        return FORMATS[name]
+        return FILE_FORMATS.get(name)
     if ":" not in name:
         raise SkillBankError(f"Unknown format {name!r}.{did_you_mean(name, FORMATS)}")
     found = import_attribute(name, "format")
-    if not isinstance(found, FileFormat | FolderFormat):
-        raise SkillBankError(f"{name} is no format: expected a FileFormat or a FolderFormat, found {found!r}.")
+    if not isinstance(found, FileFormat):
+        raise SkillBankError(f"{name} is not a format: expected a FileFormat, found {found!r}.")
     return found
 
 
 def read_file(path: str | Path, format: str | None = None) -> SkillFile:
-    """The skills of a file or folder, what it holds besides, and what was not taken.
+    """The skills of a file or folder, its other content, and notices on what was not imported.
 
     Args:
         path: the file, or a folder of the Agent Skills standard.
-        format: how it is written, a name of `FORMATS` or `module:attribute`; None: by its suffix, SkillRL's JSON by what
-            it holds, a folder by its SKILL.md.
+        format: a name of `FORMATS` or `module:attribute`; None: by its suffix, SkillRL's JSON by its content, a folder by its
+            SKILL.md.
 
     Raises:
-        SkillBankError: it cannot be read, or a record is no skill: file and place are named.
+        SkillBankError: it cannot be read, or a record is not a skill: the message names file and place.
     """
     path = Path(path)
-    form = _format_of(path) if format is None else find_format(format)
-    if isinstance(form, FolderFormat):
-        with _naming(form):
-            return form.read(path)
+    if format == agentskills.NAME or (format is None and _is_folder(path)):
+        return read_agentskills(path)
+    form = SUFFIXES.get(path.suffix.lower()) if format is None else find_format(format)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        text = decoded(path.read_bytes(), path)
     except OSError as error:
         raise refusal("read", path, error) from error
-    except UnicodeDecodeError as error:
-        raise SkillBankError(f"{path} is not UTF-8 text (byte {error.start}). Save it as UTF-8.") from None
     if form is None:
-        *others, last = FORMATS
         raise SkillBankError(
-            f"The format of {path} is not clear from its name. Add --format {', '.join(others)} or {last}."
+            f"The name of {path} does not tell its format. Add --format with one of: {', '.join(FORMATS)}."
         )
-    if form is JSON:
-        form = _recognised(parsed(text, str(path))) or form
     with _naming(form):
         return form.read(text, str(path))
 
 
 def holds_records(path: Path) -> bool:
-    """True if a path holds skills in one of the formats: judged by its name, JSON by its content.
+    """True if a path contains skills in one of the formats: judged by its name, JSON by its content.
 
-    A bank's folder holds none in this sense.
+    A bank's folder contains none in this sense.
     """
-    if path.is_dir():
-        return holds_skills(path)
-    form = _format_of(path)
+    if path.is_dir() or path.name == agentskills.FILE:
+        return holds_skills(path if path.is_dir() else path.parent)
+    form = SUFFIXES.get(path.suffix.lower())
     if form is not JSON:
         return form is not None
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):
-        return False  # whoever reads it says what is wrong
-    if _recognised(content):
-        return True
+        return False  # whoever reads it reports the problem
     if isinstance(content, dict):
-        return isinstance(content.get("skills"), list)
+        return is_skillrl(content) or isinstance(content.get("skills"), list)
     return isinstance(content, list) and (not content or _is_record(content[0]))
 
 
@@ -159,7 +219,7 @@ def format_of_target(path: str | Path, format: str | None = None) -> str:
     """The name of the format to write under this name: `format`, else by the name's ending.
 
     Raises:
-        SkillBankError: the name says none, or there is no such format.
+        SkillBankError: the name does not tell, or there is no such format.
     """
     if format is not None:
         find_format(format)
@@ -167,26 +227,24 @@ def format_of_target(path: str | Path, format: str | None = None) -> str:
     form = SUFFIXES.get(Path(path).suffix.lower())
     if form is None:
         raise SkillBankError(
-            f"The name {path} does not say how to write it. End it in {', '.join(SUFFIXES)}, or say --format: "
-            f"{', '.join(each.name for each in FILE_FORMATS)}, or {AGENTSKILLS.name} for a folder with a {FILE} for each skill."
+            f"The name {path} does not tell the format. End it in {', '.join(SUFFIXES)}, or add --format with one of: "
+            f"{', '.join(FORMATS)}."
         )
     return form.name
 
 
 def write_skills(path: str | Path, snapshot: Snapshot, format: str | None = None) -> None:
-    """Write a version's skills to a file (of a format that is a folder: to a new folder), whole or not at all.
+    """Write a version's skills to a file (`agentskills`: to a new folder), whole or not at all.
 
     Raises:
-        SkillBankError: it cannot be written, or its name does not say the format and none is given.
+        SkillBankError: it cannot be written, or its name does not tell the format and none is given.
     """
-    path, form = Path(path), find_format(format_of_target(path, format))
-    with _naming(form):
-        written = form.write(snapshot)
+    path, name = Path(path), format_of_target(path, format)
     try:
-        if isinstance(written, str):
-            write_atomic(path, written.encode())
+        if name == agentskills.NAME:
+            write_folder(path, {file: text.encode() for file, text in dump_folders(snapshot).items()})
         else:
-            write_folder(path, {name: text.encode() for name, text in written.items()})
+            write_atomic(path, dump_skills(snapshot, name).encode())
     except OSError as error:
         raise refusal("write", path, error) from error
 
@@ -194,20 +252,15 @@ def write_skills(path: str | Path, snapshot: Snapshot, format: str | None = None
 def dump_skills(snapshot: Snapshot, format: str = "json") -> str:
     """A version's skills as text in one of the formats."""
     form = find_format(format)
-    if isinstance(form, FolderFormat):
+    if form is None:
         raise SkillBankError(f"{format} is a folder with one folder for each skill: name it with --output.")
     with _naming(form):
         return form.write(snapshot)
 
 
-def _naming(form: FileFormat | FolderFormat) -> AbstractContextManager[None]:
-    """Name the user's own format where it raises; an error in ours is ours."""
-    return nullcontext() if form in FORMATS.values() else naming(f"The format {form.name!r}")
-
-
-def _recognised(content: Any) -> FileFormat | None:
-    """The published format that a JSON file's content is of; None: ours."""
-    return next((form for form in FILE_FORMATS if form.recognises and form.recognises(content)), None)
+def _naming(form: FileFormat) -> AbstractContextManager[None]:
+    """Name the user's own format in its errors; an error in ours is ours."""
+    return nullcontext() if form in FILE_FORMATS.values() else naming(f"The format {form.name!r}")
 
 
 def _is_record(item: object) -> bool:
@@ -219,11 +272,9 @@ def _is_record(item: object) -> bool:
     )
 
 
-def _format_of(path: Path) -> FileFormat | FolderFormat | None:
-    """Detect the format from the name of a path, or from the contents of a folder; None if the name does not determine it."""
+def _is_folder(path: Path) -> bool:
+    """True for a folder of Agent Skills or a SKILL.md; refuses other folders."""
     if path.is_dir() and not holds_skills(path):
-        what = "a skill bank: name it where a BANK is asked for" if is_bank(path) else "a folder without skills"
-        raise SkillBankError(
-            f"{path} is {what}. A file of skills is expected, or a folder with {FILE} in it or in its folders."
-        )
-    return AGENTSKILLS if path.is_dir() or path.name == FILE else SUFFIXES.get(path.suffix.lower())
+        what = "a skill bank: pass it as BANK" if is_bank(path) else "a folder without skills"
+        raise SkillBankError(f"{path} is {what}. Expected a file of skills, or a folder with {agentskills.FILE} files.")
+    return path.is_dir() or path.name == agentskills.FILE

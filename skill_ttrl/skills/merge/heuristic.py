@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from skill_ttrl.skills.changes import quote
-from skill_ttrl.skills.merge.types import Draft, Extracted, Merged, Rewrite, Solved, Technique, rewrites_by_base, titles
+from skill_ttrl.skills.merge.types import Draft, Merged, Rewrite, rewrites_by_base, titles
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, clusters, consensus_text, normalized_tokens, sentences
 from skill_ttrl.skills.snapshot import Snapshot
@@ -106,20 +106,6 @@ _SET_PHRASES = re.compile(
 )
 
 
-class HeuristicExtractor:
-    """Counts sentences and runs of words that most winners and few losers have; needs no language model."""
-
-    def extract(self, problems: Sequence[Solved]) -> Extracted:
-        """See `Extractor.extract`."""
-        return Extracted(tuple(map(shared, problems)))
-
-
-def shared(solved: Solved) -> Technique | None:
-    """The technique of one problem by counting."""
-    text = technique(solved.problem, solved.winners, solved.losers)
-    return None if text is None else Technique(text)
-
-
 def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> str | None:
     """Extract the sentences, or else the longest run of words, that the winners' solutions share; None if there are none.
 
@@ -149,31 +135,6 @@ def technique(problem: str, winners: Sequence[str], losers: Sequence[str]) -> st
     return _run(won, lost, given)
 
 
-def refusal(text: str, problem: str) -> str | None:
-    """Why a text that somebody else wrote is no technique, by the measure of those that are found here; None where it is one.
-
-    Args:
-        text: what is to become a skill.
-        problem: text of the task; a technique must say more than that.
-    """
-    given = set(normalized_tokens(_abstract(problem)))
-    if any(_says_something(normalized_tokens(_abstract(part)), given) for part in sentences(text)):
-        return None
-    return f"no sentence of it has {MIN_WORDS} words of which half are not the problem's own"
-
-
-def holds(text: str, answers: Iterable[str]) -> bool:
-    """True if one of the answers occurs in the text, word for word."""
-    words = normalized_tokens(text)
-    said = [normalized_tokens(answer) for answer in answers if answer.strip()]
-    return any(words[start : start + len(one)] == one for one in said for start in range(len(words) - len(one) + 1))
-
-
-def without_answers(text: str) -> str:
-    """A solution without the places where answers stand, and without tags."""
-    return _ANSWERS.sub(" ", text)
-
-
 def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None:
     """The longest run of words that is shared as a sentence should be."""
     shared = _shared([_runs(text) for text in won], [_runs(text) for text in lost])
@@ -184,17 +145,13 @@ def _run(won: Sequence[str], lost: Sequence[str], given: set[str]) -> str | None
 
 def _shared(won: Sequence[set[tuple[str, ...]]], lost: Sequence[set[tuple[str, ...]]]) -> dict[tuple[str, ...], float]:
     """Return the keys that most of `won` and few of `lost` contain, each with the difference of the two shares."""
-    inside, outside = Counter(_each(won)), Counter(_each(lost))
+    inside, outside = Counter(key for keys in won for key in keys), Counter(key for keys in lost for key in keys)
     shares = {key: (count / len(won), outside[key] / max(len(lost), 1)) for key, count in inside.items()}
     return {
         key: high - low
         for key, (high, low) in shares.items()
         if inside[key] >= MIN_WINNERS and high > MOST and low <= RARE
     }
-
-
-def _each(sets: Iterable[set[tuple[str, ...]]]) -> Iterable[tuple[str, ...]]:
-    return (key for keys in sets for key in keys)
 
 
 def _says_something(key: tuple[str, ...], given: set[str]) -> bool:
@@ -216,7 +173,7 @@ def _runs(text: str) -> set[tuple[str, ...]]:
 
 def _readable(text: str) -> str:
     """A solution without answers and tags, numbers as `n`."""
-    return _abstract(without_answers(text[:MAX_CHARS]))
+    return _abstract(_ANSWERS.sub(" ", text[:MAX_CHARS]))
 
 
 def _abstract(text: str) -> str:

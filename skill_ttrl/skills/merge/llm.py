@@ -8,7 +8,7 @@ Counting which skills were useful needs no model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -102,16 +102,23 @@ class LLMMerger:
         counted = HeuristicMerger().merge(outputs, retrieved=retrieved)
         gone = [each for each in counted.evolved_skills if snapshot is not None and each.base not in snapshot]
         nowhere = {each.base for each in gone}
-        found = _Found({each.base: each for each in gone})  # the merge says that they are not in the bank
+        found = _Found({each.base: each for each in gone})  # the merge reports that they are not in the bank
         asked = [each for each in proposals_of(outputs, counted) if each[0].base not in nowhere]
         parts = parts_of(asked, snapshot, self.heuristic.similarity, found.skipped)
         answers = self.asking.ask([part.question(self.asking.templates) for part in parts], MergeAnswer)
         for part, answer in zip(parts, answers, strict=True):
-            if isinstance(answer, EndpointError):
-                self._without(part, answer, outputs, snapshot, found)
-            else:
+            if not isinstance(answer, EndpointError):
                 found.asked += LLMCallStats(1)
-                _Reading(part, snapshot, found).take(answer)
+                found.take(part, answer, snapshot)
+                continue
+            found.asked += self.asking.failure(answer)
+            if self.asking.on_failure == "heuristic":
+                merged = self.heuristic.merge([_only(output, part) for output in outputs], snapshot=snapshot)
+                found.skipped += merged.skipped
+                found.drafts += merged.new_skills
+                found.rewrites |= {each.base: each for each in merged.evolved_skills}
+            else:
+                found.skipped += [f"{each}: the language model gave no usable answer" for each in part.proposals]
         drafts = found.drafts if len(parts) < 2 else self._fused(found.drafts)
         return Merged(
             tuple(sorted(drafts, key=lambda draft: (-len(draft.support), len(draft.text), draft.text))),
@@ -120,24 +127,6 @@ class LLMMerger:
             tuple(found.skipped),
             found.asked,
         )
-
-    def _without(
-        self,
-        part: Part,
-        error: EndpointError,
-        outputs: Sequence[ParsedOutput],
-        snapshot: Snapshot | None,
-        found: _Found,
-    ) -> None:
-        """A part for which no usable answer came."""
-        found.asked += self.asking.failure(error)
-        if self.asking.on_failure == "heuristic":
-            merged = self.heuristic.merge([_only(output, part) for output in outputs], snapshot=snapshot)
-            found.skipped += merged.skipped
-            found.drafts += merged.new_skills
-            found.rewrites |= {each.base: each for each in merged.evolved_skills}
-        else:
-            found.skipped += [f"{proposal}: the language model gave no usable answer" for proposal in part.proposals]
 
     def _fused(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Different requests may have led to the same skill."""
@@ -161,86 +150,54 @@ class _Found:
         self.skipped: list[str] = []
         self.asked = LLMCallStats()
 
+    def take(self, part: Part, answer: MergeAnswer, snapshot: Snapshot | None) -> None:
+        """Read one answer entry by entry: each is used as a whole or refused with its reason."""
+        mentioned: set[int] = set()
+        room = part.most_new
+        for entry in (*answer.new_skills, *answer.rewrites, *answer.known):
+            valid = {number for number in entry.support if 1 <= number <= len(part.proposals)}
+            mentioned |= valid
+            places = tuple(sorted({place for number in valid for place in part.proposals[number - 1].places}))
+            name = entry.text if isinstance(entry, NewSkill) else entry.base
+            if valid != {*entry.support} or not valid:
+                problem: str | None = f"it must name proposals from 1 to {len(part.proposals)}, found {entry.support}"
+            elif isinstance(entry, NewSkill):
+                problem = text_problem(entry.text, TEXT_CHARS)
+                if problem is None and not room:
+                    problem = f"it is one more than the {part.most_new} that were proposed"
+                if problem is None:
+                    room -= 1
+                    title = " ".join(entry.title.split())[:MAX_TITLE]
+                    self.drafts.append(Draft(entry.text.strip(), title, places))
+            else:
+                problem = self._named(part, entry, places, snapshot)
+            if problem:
+                self.skipped.append(f"the language model's entry {quote(name)}: {problem}")
+        for number, proposal in enumerate(part.proposals, 1):
+            if number not in mentioned:
+                self.skipped.append(f"{proposal}: the language model left it out")
 
-class _Reading:
-    """Takes one answer, entry by entry: each is used as a whole or refused with its reason."""
-
-    def __init__(self, part: Part, snapshot: Snapshot | None, found: _Found) -> None:
-        self.part, self.snapshot, self.found = part, snapshot, found
-        self.made = 0
-        self.mentioned: set[int] = set()
-
-    def take(self, answer: MergeAnswer) -> None:
-        """The answer of this part."""
-        skipped = self.found.skipped
-        for new in answer.new_skills:
-            skipped += _refused("new skill", new.text, self._support(new.support) or self._new(new))
-        for better in answer.rewrites:
-            skipped += _refused("text for", better.base, self._support(better.support) or self._rewrite(better))
-        for known in answer.known:
-            skipped += _refused("reference to", known.base, self._support(known.support) or self._known(known))
-        for number, proposal in enumerate(self.part.proposals, 1):
-            if number not in self.mentioned:
-                skipped.append(f"{proposal}: the language model left it out")
-
-    def _support(self, numbers: Sequence[int]) -> str | None:
-        """Return the problem with an entry's support, or None; mark its valid proposals as mentioned."""
-        count = len(self.part.proposals)
-        beyond = [number for number in numbers if not 1 <= number <= count]
-        self.mentioned |= {*numbers}.difference(beyond)
-        if beyond:
-            return f"it names the proposal {quote(beyond[0])} of {count}"
-        return None if numbers else "it names no proposal"
-
-    def _new(self, entry: NewSkill) -> str | None:
-        problem = text_problem(entry.text, TEXT_CHARS)
-        if problem is None and self.made == self.part.most_new:
-            problem = f"it is one more than the {self.made} that were proposed"
-        if problem is None:
-            self.made += 1
-            title = " ".join(entry.title.split())[:MAX_TITLE]
-            self.found.drafts.append(Draft(entry.text.strip(), title, self._places(entry.support)))
-        return problem
-
-    def _rewrite(self, entry: BetterText) -> str | None:
-        base = self._base(entry.base)
+    def _named(
+        self, part: Part, entry: BetterText | SaidAlready, places: tuple[int, ...], snapshot: Snapshot | None
+    ) -> str | None:
+        """Take an entry that names a skill; the problem if it cannot be used."""
+        base = part.ids.get(entry.base.strip().removeprefix("#"))
+        skill = None if base is None or snapshot is None else snapshot.get(base)
         if base is None:
-            return self._unknown(entry.base)
-        if base in self.found.rewrites:
+            return "the language model was not shown such a skill"
+        if isinstance(entry, SaidAlready):
+            if skill is None:
+                return "it is not in the bank"
+            self.drafts.append(Draft(skill.text, "", places))  # in the skill's own words: the merge credits it
+            return None
+        if base in self.rewrites:
             return "there is another text for it"
-        skill = self._skill(base)
+        if skill is not None and not part.shows_whole(skill):
+            return "the language model was not shown its whole text"
         problem = text_problem(entry.text, TEXT_CHARS)
-        if problem is None and skill is not None and not self.part.shows_whole(skill):
-            problem = "the language model was not shown its whole text"
         if problem is None:
-            self.found.rewrites[base] = Rewrite(base, entry.text.strip(), self._places(entry.support))
+            self.rewrites[base] = Rewrite(base, entry.text.strip(), places)
         return problem
-
-    def _known(self, entry: SaidAlready) -> str | None:
-        """A draft in the skill's own words: the merge credits the skill with it."""
-        base = self._base(entry.base)
-        skill = None if base is None else self._skill(base)
-        if skill is None:
-            return self._unknown(entry.base)
-        self.found.drafts.append(Draft(skill.text, "", self._places(entry.support)))
-        return None
-
-    def _base(self, written: str) -> str | None:
-        return self.part.ids.get(written.strip().removeprefix("#"))
-
-    def _skill(self, base: str) -> Skill | None:
-        return None if self.snapshot is None else self.snapshot.get(base)
-
-    def _unknown(self, written: str) -> str:
-        there = self._skill(written.strip().removeprefix("#")) is not None
-        return "the language model was not shown it" if there else "it is not in the bank"
-
-    def _places(self, support: Iterable[int]) -> tuple[int, ...]:
-        return tuple(sorted({place for number in support for place in self.part.proposals[number - 1].places}))
-
-
-def _refused(what: str, which: str, problem: str | None) -> list[str]:
-    return [f"the language model's {what} {quote(which)}: {problem}"] if problem else []
 
 
 def _only(output: ParsedOutput, part: Part) -> ParsedOutput:
@@ -345,43 +302,33 @@ def parts_of(
     filled: list[list[Proposal]] = []
     room = 0
     for together in proposals:
-        taken, size = _that_fit(together, snapshot, skipped)
-        if not taken:
+        base = together[0].base
+        skill = None if base is None or snapshot is None else snapshot.get(base)
+        size = 0 if skill is None else len(skill.text)
+        if base is not None and (size > TEXT_CHARS or len(base) > MAX_ID):
+            skipped.append(
+                f"evolve of {quote(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
+            )
             continue
-        if not filled or size > room:
-            if len(filled) == MAX_REQUESTS:
-                skipped += [f"{each}: it did not fit into {MAX_REQUESTS} requests" for each in taken]
+        taken: list[Proposal] = []
+        for each in together:
+            length = min(len(each.text), TEXT_CHARS)
+            if len(taken) == MAX_WORDINGS or size + length > REQUEST_CHARS:
+                skipped.append(f"{each}: there are more rewrites of it than a language model is shown")
                 continue
+            if len(each.text) > TEXT_CHARS:
+                skipped.append(f"{each}: the language model was shown {TEXT_CHARS} of its {len(each.text)} characters")
+            taken.append(each)
+            size += length
+        if size > room and len(filled) == MAX_REQUESTS:
+            skipped += [f"{each}: it did not fit into {MAX_REQUESTS} requests" for each in taken]
+            continue
+        if size > room or not filled:
             filled.append([])
             room = REQUEST_CHARS
         filled[-1] += taken
         room -= size
-    return [_part(group, snapshot, similarity) for group in filled]
-
-
-def _that_fit(
-    together: Sequence[Proposal], snapshot: Snapshot | None, skipped: list[str]
-) -> tuple[list[Proposal], int]:
-    """Those of a skill's rewrites (or the one new skill) that a request holds, and their size in characters."""
-    base = together[0].base
-    skill = None if base is None or snapshot is None else snapshot.get(base)
-    size = 0 if skill is None else len(skill.text)
-    if base is not None and (size > TEXT_CHARS or len(base) > MAX_ID):
-        skipped.append(
-            f"evolve of {quote(base)}: it is longer than a language model is shown ({TEXT_CHARS} characters)"
-        )
-        return [], 0
-    taken: list[Proposal] = []
-    for each in together:
-        length = min(len(each.text), TEXT_CHARS)
-        if len(taken) == MAX_WORDINGS or size + length > REQUEST_CHARS:
-            skipped.append(f"{each}: there are more rewrites of it than a language model is shown")
-            continue
-        if len(each.text) > TEXT_CHARS:
-            skipped.append(f"{each}: the language model was shown {TEXT_CHARS} of its {len(each.text)} characters")
-        taken.append(each)
-        size += length
-    return taken, size
+    return [_part(group, snapshot, similarity) for group in filled if group]
 
 
 def _part(proposals: Sequence[Proposal], snapshot: Snapshot | None, similarity: Similarity | None) -> Part:
@@ -401,18 +348,15 @@ def nearest(proposals: Iterable[Proposal], snapshot: Snapshot, similarity: Simil
     texts, skills = [each.text for each in proposals], list(snapshot)
     if not skills:
         return []
-    rows = _overlaps(texts, skills) if similarity is None else similarity(texts, [skill.text for skill in skills])
+    if similarity is None:  # the share of words in common (Jaccard index)
+        words = [set(normalized_tokens(f"{skill.title} {skill.text}")) for skill in skills]
+        own = [set(normalized_tokens(text)) for text in texts]
+        rows: Sequence[Sequence[float]] = [[len(a & b) / len(a | b) for b in words] for a in own]
+    else:
+        rows = similarity(texts, [skill.text for skill in skills])
     ranked = [
         [place for near, place in sorted((-value, place) for place, value in enumerate(row)) if near < 0]
         for row in rows
     ]
     in_turn = dict.fromkeys(order[turn] for turn in range(NEAREST) for order in ranked if turn < len(order))
     return [skills[place] for place in list(in_turn)[:MAX_NEIGHBOURS]]
-
-
-def _overlaps(texts: Sequence[str], skills: Sequence[Skill]) -> Iterator[list[float]]:
-    """Share of words in common (Jaccard index), for each text with each skill."""
-    words = [set(normalized_tokens(f"{skill.title} {skill.text}")) for skill in skills]
-    for text in texts:
-        own = set(normalized_tokens(text))
-        yield [len(own & other) / len(own | other) for other in words]

@@ -1,7 +1,7 @@
-"""Mergers and extractors by name.
+"""Mergers by name.
 
-`heuristic` counts; the merger `openai` asks a language model. One of your own is called by name as
-`module:attribute`: a merger is made with `similarity` and `threshold`, an extractor without arguments.
+`heuristic` counts; `openai` asks a language model. A custom one is named `module:attribute` and is called with `similarity`
+and `threshold`.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Literal
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.merge.heuristic import HeuristicExtractor, HeuristicMerger
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.llm import LLMMerger
-from skill_ttrl.skills.merge.types import Extractor, Merged, Merger
+from skill_ttrl.skills.merge.types import Merged, Merger
 from skill_ttrl.skills.ops import ParsedOutput
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, OnFailure, asking_model
 from skill_ttrl.skills.similarity import Similarity
@@ -21,8 +21,6 @@ from skill_ttrl.skills.snapshot import Snapshot
 
 MERGERS: Registry[Callable[..., Merger]] = Registry("merger")
 MERGERS.register("heuristic")(HeuristicMerger)
-EXTRACTORS: Registry[Callable[..., Extractor]] = Registry("extractor")
-EXTRACTORS.register("heuristic")(HeuristicExtractor)
 
 
 @MERGERS.register(OPENAI)
@@ -51,21 +49,6 @@ def make_merger(
         raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     if not callable(getattr(made, "merge", None)):
         raise ConfigError(f"{name!r} returned a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
-    return made
-
-
-def make_extractor(name: str = "heuristic") -> Extractor:
-    """The extractor called `name`.
-
-    Raises:
-        ConfigError: there is none of that name, it cannot be made, or what a user's factory gives has no `extract`.
-    """
-    try:
-        made = EXTRACTORS.get(name)()
-    except TypeError as error:
-        raise ConfigError(f"Extractor {name!r} cannot be made without arguments: {error}.") from None
-    if not callable(getattr(made, "extract", None)):
-        raise ConfigError(f"{name!r} returned a {type(made).__name__} without extract(problems).")
     return made
 
 

@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
-from skill_ttrl.skills.merge.heuristic import HeuristicMerger
-from skill_ttrl.skills.merge.types import Draft, Extractor, Merger, MergeReport, Rewrite, Solved, select_ops
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger, technique
+from skill_ttrl.skills.merge.types import Draft, Merger, MergeReport, Rewrite, select_ops
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import Similarity, content_id, match_existing
 from skill_ttrl.skills.snapshot import Snapshot
@@ -30,8 +30,8 @@ class MergeRules:
 
     merger: Merger | None = None
     """Fuses the operations; None: a `HeuristicMerger` with `similarity` and `threshold`."""
-    extractor: Extractor | None = None
-    """Where no winner of a group wrote a skill, takes one from what their solutions have in common; None: nothing does."""
+    extract: bool = False
+    """True: where no winner of a group wrote a skill, take one from what their solutions have in common (`heuristic.technique`)."""
     max_text_chars: int = MAX_TEXT_CHARS
     """Longer texts are skipped."""
     max_skills_per_problem: int | None = 3
@@ -79,10 +79,12 @@ def merge_groups(
     pairs = zip(groups, winners, strict=True)
     by_group = [ops_from_group(group, wins, rules.max_text_chars, skipped) for group, wins in pairs]
     rollouts = sorted((each for group in by_group for each in group), key=RolloutOps.sort_key)
-    _drop_disabled_ops(rollouts, rules)
+    if not (rules.generate and rules.evolve):
+        for each in rollouts:
+            ops = select_ops(each.output.skill_ops, lambda _: rules.generate, lambda _: rules.evolve)
+            each.output = replace(each.output, skill_ops=ops)
     won = [each for each in rollouts if each.won]
-    extractor = rules.extractor if rules.generate else None
-    found = extract_ops(by_group, extractor) if extractor else []
+    found = extract_ops(by_group) if rules.extract and rules.generate else []
     sources = [*won, *sorted(found, key=RolloutOps.sort_key)]
     merger = rules.merger or HeuristicMerger(similarity=rules.similarity, threshold=rules.threshold)
     merged = merger.merge(
@@ -107,14 +109,6 @@ def merge_groups(
         **asdict(merged.asked),
     )
     return plan.changes(), report
-
-
-def _drop_disabled_ops(rollouts: Sequence[RolloutOps], rules: MergeRules) -> None:
-    if rules.generate and rules.evolve:
-        return
-    for each in rollouts:
-        ops = select_ops(each.output.skill_ops, lambda _: rules.generate, lambda _: rules.evolve)
-        each.output = replace(each.output, skill_ops=ops)
 
 
 class _Plan:
@@ -255,6 +249,11 @@ class RolloutOps:
     credited_skill_ids: set[str] = field(default_factory=set)
     """Ids of the skills whose use it counts for."""
 
+    @property
+    def solution(self) -> str:
+        """Its solution, or its whole text."""
+        return self.output.solution or self.output.text
+
     def sort_key(self) -> tuple[str, ...]:
         """The same in whatever order rollouts come; those that it does not tell apart are the same to a merger."""
         return self.task_id, self.output.text, repr(self.output.skill_ops), repr(self.shown_skill_ids)
@@ -286,44 +285,19 @@ def _short(ops: SkillOps, task_id: str, most: int, skipped: list[str]) -> SkillO
     return select_ops(ops, lambda text: len(text) <= most, lambda each: len(each.text) <= most)
 
 
-def extract_ops(groups: Sequence[Sequence[RolloutOps]], extractor: Extractor) -> list[RolloutOps]:
-    """A technique for each group whose winners wrote no skill, as if one more winner had written it.
-
-    Args:
-        groups: the rollouts of each task.
-        extractor: finds techniques, those of all groups at once.
-    """
-    asked = [group for group in groups if any(each.won for each in group) and not _wrote(group)]
-    found = extractor.extract([_solved(group) for group in asked])
-    extracted_ops = []
-    for group, technique in zip(asked, found.found, strict=True):
-        if technique is not None:
-            ops = SkillOps(generate=(technique.text,), titles=(technique.title,))
-            winner = next(each for each in group if each.won)
-            output = ParsedOutput("", None, None, ops)
-            extracted_ops.append(
-                replace(winner, output=output, shown_skill_ids=(), extracted=True, credited_skill_ids=set())
-            )
-    return extracted_ops
-
-
-def _wrote(group: Sequence[RolloutOps]) -> bool:
-    return any(each.won and each.output.skill_ops.generate for each in group)
-
-
-def _solved(group: Sequence[RolloutOps]) -> Solved:
-    won = [each for each in group if each.won]
-    return Solved(
-        won[0].task_id,
-        won[0].problem,
-        tuple(sorted(map(_solution, won))),
-        tuple(sorted(_solution(each) for each in group if not each.won)),
-        tuple(sorted({each.output.answer for each in won if each.output.answer})),
-    )
-
-
-def _solution(rollout: RolloutOps) -> str:
-    return rollout.output.solution or rollout.output.text
+def extract_ops(groups: Sequence[Sequence[RolloutOps]]) -> list[RolloutOps]:
+    """A technique for each group whose winners wrote no skill, as if one more winner had written it."""
+    found = []
+    for group in groups:
+        won = [each for each in group if each.won]
+        if not won or any(each.output.skill_ops.generate for each in won):
+            continue
+        lost = sorted(each.solution for each in group if not each.won)
+        text = technique(won[0].problem, sorted(each.solution for each in won), lost)
+        if text is not None:
+            output = ParsedOutput("", None, None, SkillOps(generate=(text,)))
+            found.append(replace(won[0], output=output, shown_skill_ids=(), extracted=True, credited_skill_ids=set()))
+    return found
 
 
 def group_digest(group: Group, step: int | None) -> str:

@@ -1,4 +1,4 @@
-"""Inputs and results of mergers and extractors."""
+"""Inputs and results of mergers."""
 
 from __future__ import annotations
 
@@ -75,44 +75,6 @@ class Merger(Protocol):
             retrieved: for each output the ids of the skills it was given; may be left out.
             snapshot: the bank they saw, where the texts of the bases are needed.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Solved:
-    """One problem and its solutions, sorted independently of the order of rollouts."""
-
-    name: str
-    """Id of the task."""
-    problem: str
-    winners: tuple[str, ...]
-    """Solutions that won."""
-    losers: tuple[str, ...]
-    answers: tuple[str, ...] = ()
-    """Answers of the winners."""
-
-
-@dataclass(frozen=True, slots=True)
-class Technique:
-    """Technique that winners share, as a skill."""
-
-    text: str
-    title: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Extracted:
-    """Techniques found in the solutions of many problems."""
-
-    found: tuple[Technique | None, ...]
-    """Technique of each problem; None if there is none, which is a normal result."""
-
-
-class Extractor(Protocol):
-    """Finds techniques across solutions."""
-
-    def extract(self, problems: Sequence[Solved]) -> Extracted:
-        """One technique or None for each problem, in order."""
         ...
 
 

@@ -34,7 +34,7 @@ from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
-from skill_ttrl.skills.merge.make import EXTRACTORS, MERGERS, make_extractor, make_merger
+from skill_ttrl.skills.merge.make import MERGERS, make_merger
 from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
@@ -145,8 +145,6 @@ def check_models(config: SkillTTRLConfig) -> None:
         make_teacher(config.evolve.teacher, models=models)
     if skills is not None and skills.update == "merge":
         make_merger(skills.merger, models=models)
-        if skills.extract_from_solutions:
-            make_extractor(skills.extractor)
 
 
 def check_episodes(config: SkillTTRLConfig) -> None:
@@ -592,8 +590,6 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
         found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
     if skills is not None and skills.update == "merge":
         found["merger"] = partial(_known, skills.merger, MERGERS.get)
-        if skills.extract_from_solutions:
-            found["extractor"] = partial(_known, skills.extractor, EXTRACTORS.get)
     if config.evolve is not None:
         found["teacher of evolve"] = partial(_known, config.evolve.teacher, TEACHERS.get)
     return found

@@ -15,9 +15,9 @@ from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.sanitize import escape_terminal
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import usage_changes
-from skill_ttrl.skills.merge.make import make_extractor, make_merger
+from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, group_digest, merge_groups
-from skill_ttrl.skills.merge.types import TROUBLE, Extractor, Merger, MergeReport
+from skill_ttrl.skills.merge.types import TROUBLE, Merger, MergeReport
 from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.similarity import Similarity, embedding_similarity
@@ -96,15 +96,6 @@ class RunBank:
             self.config.merger, similarity=self.alike, threshold=self.config.dedup_threshold or 1.0, models=self.models
         )
 
-    @cached_property
-    def extractor(self) -> Extractor:
-        """Writes a skill where no winner did.
-
-        Raises:
-            ConfigError: as `merger`.
-        """
-        return make_extractor(self.config.extractor)
-
     def check_merger(self) -> None:
         """Make what merges, where winners change the bank.
 
@@ -112,7 +103,7 @@ class RunBank:
             ConfigError: see `merger`.
         """
         if self.config.update == "merge":
-            _ = self.merger, self.config.extract_from_solutions and self.extractor
+            _ = self.merger
 
     def learn(
         self,
@@ -166,7 +157,7 @@ class RunBank:
                 self.target.snapshot(),
                 MergeRules(
                     self.merger,
-                    self.extractor if self.config.extract_from_solutions else None,
+                    self.config.extract_from_solutions,
                     max_skills_per_problem=self.config.max_skills_per_problem,
                     similarity=self.alike,
                     threshold=self.config.dedup_threshold or 1.0,

@@ -15,15 +15,11 @@ from hypothesis import strategies as st
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.agentskills import (
-    ADVICE,
-    MAX_LINES,
     describe,
-    dump_folders,
     names_of,
     parts_of,
-    problems,
     read_agentskills,
-    skill_files,
+    skill_text,
 )
 from skill_ttrl.skills.formats.files import read_file, write_skills
 from skill_ttrl.skills.snapshot import Snapshot
@@ -54,6 +50,22 @@ SKILLS = st.builds(
 )
 
 
+def is_valid(folder: Path) -> bool:
+    """True if a folder keeps to the standard, as far as what we write can break it."""
+    front, _ = parts_of((folder / "SKILL.md").read_text(encoding="utf-8"), "x")
+    name, metadata = front["name"], front["metadata"]
+    texts = [*front.values(), *metadata.values()]
+    return (
+        name == folder.name
+        and len(name) <= 64
+        and re.fullmatch(r"[a-z0-9]+(?:-[a-z0-9]+)*", name) is not None
+        and 0 < len(front["description"].strip()) <= 1024
+        and len(front.get("compatibility", "x")) <= 500
+        and front.keys() <= {"name", "description", "license", "compatibility", "allowed-tools", "metadata"}
+        and all(isinstance(each, str | list) or each is metadata for each in texts)
+    )
+
+
 @settings(max_examples=20)
 @given(st.lists(SKILLS, max_size=4, unique_by=lambda skill: skill.id))
 def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> None:
@@ -63,7 +75,7 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "out"
         write_skills(folder, snapshot, "agentskills")
-        assert [(inside.name, problems(inside)) for inside in folder.iterdir() if problems(inside)] == []
+        assert all(map(is_valid, folder.iterdir()))
         assert {path.relative_to(folder).parts[-1] for path in folder.glob("*/*")} <= {"SKILL.md"}
         found = read_file(folder, "agentskills")
         assert {skill.id: skill for skill in found.skills} == dict(snapshot.skills)
@@ -74,9 +86,9 @@ def test_every_folder_is_valid_and_read_back_exactly(skills: list[Skill]) -> Non
 @given(SKILLS)
 def test_the_front_matter_survives_simple_readers(skill: Skill) -> None:
     """Some readers end it at the first `---` there is, and take each value to be on its own line."""
-    text = skill_files(normalize_skill(skill), "name")["SKILL.md"]
+    text = skill_text(normalize_skill(skill), "name")
     front = text.split("---", 2)[1]
-    assert parts_of(text, "x").front == parts_of(f"---{front}---\n", "x").front
+    assert parts_of(text, "x")[0] == parts_of(f"---{front}---\n", "x")[0]
     for line in front.strip("\n").split("\n"):
         assert line.isprintable() and line[-1] in '":', line
     description = describe(normalize_skill(skill))
@@ -92,19 +104,8 @@ def test_a_folder_looks_like_this(tmp_path: Path) -> None:
         'metadata:\n  skill-ttrl-id: "sk_001"\n  skill-ttrl-title: "Modular arithmetic"\n'
         '  skill-ttrl-when-to-apply: "powers modulo a prime"\n  skill-ttrl-parents: "[\\"sk_0\\"]"\n'
         '  skill-ttrl-uses: "4"\n  skill-ttrl-successes: "3"\n  skill-ttrl-created-step: "1"\n'
-        '  skill-ttrl-last-used-step: "7"\n  skill-ttrl-success-rate: "0.750"\n---\n\nUse Fermat.\n'
+        '  skill-ttrl-last-used-step: "7"\n---\n\nUse Fermat.\n'
     )
-
-
-def test_a_long_text_stands_in_a_reference(tmp_path: Path) -> None:
-    for text in ("line\n" * MAX_LINES, "word " * 10_000):
-        skill = normalize_skill(Skill("long", "Long", text))
-        folder = tmp_path / str(len(text))
-        write_skills(folder, Snapshot.of(1, [skill]), "agentskills")
-        assert (folder / "long" / ADVICE).read_text() == text and problems(folder / "long") == []
-        found = read_file(folder)
-        assert found.skills == [skill] and found.notices == ()
-        assert describe(skill).endswith("Use when: any task like it") and len(describe(skill)) <= 1024
 
 
 def test_names_depend_on_nothing_but_the_skills_that_share_them() -> None:
@@ -158,14 +159,11 @@ def test_a_folder_by_others_is_read_and_told_what_is_not_taken(tmp_path: Path) -
     assert skill.text == "# PDF processing\n\nRun scripts/extract.py."
     fields = json.loads(skill.extra)["fields"]
     assert fields["metadata"] == {"author": "example-org", "version": "1.10"} and fields["stars"] == "5"
-    assert [notice.partition(":")[0] for notice in found.notices] == [
-        "skipped, not skills", "pdf-processing is read, but breaks the standard", "not taken of pdf-processing",
-    ]  # fmt: skip
-    assert "unknown keys 'stars'" in found.notices[1] and "'scripts/'" in found.notices[2]
+    assert "'README.md'" in found.notices[0] and "'scripts/'" in found.notices[1]
     for path in (folder, folder / "SKILL.md"):
         assert read_file(path).skills == [skill]
     write_skills(tmp_path / "again", Snapshot.of(1, [skill]), "agentskills")
-    again = parts_of((tmp_path / "again" / "pdf-processing" / "SKILL.md").read_text(), "x").front
+    again, _ = parts_of((tmp_path / "again" / "pdf-processing" / "SKILL.md").read_text(), "x")
     assert again["description"] == skill.when_to_apply and again["license"] == "Apache-2.0"
     assert again["allowed-tools"] == ["Read", "Bash(git:*)"] and again["metadata"]["version"] == "1.10"
     assert read_file(tmp_path / "again").skills == [skill]
@@ -195,21 +193,19 @@ BOMB = "---\na: &a [x]\n" + "".join(f"k{n}: &k{n} [*a, *a]\n" for n in range(3))
     [
         ("no front matter", "start with YAML between two lines"),
         ("---\nname: x\n", "start with YAML between two lines"),
-        ("---\n- a\n---\n", r"the front matter is a map .* found \['a'\]"),
-        ("---\nname: [x\n---\n", r"SKILL\.md:\d+ is no YAML: "),
-        ("---\nname: \x00\n---\n", "is no YAML: characters that YAML does not allow"),
-        (BOMB, "YAML with aliases"),
-        ("---\nx: " + "[" * 100_000 + "\n---\n", "nested too deeply"),
-        ("---\n" + "".join(f"k{n}: v\n" for n in range(100_000)) + "---\n", "more than 10,000 keys and values"),
-        (
-            "---\nname: x\nmetadata: {skill-ttrl-id: x, skill-ttrl-uses: many}\n---\nt",
-            "skill-ttrl-uses is written as JSON",
-        ),
-        ("---\nname: x\nmetadata: {skill-ttrl-id: a b}\n---\nt", "cannot be a skill's id"),
+        ("---\n- a\n---\n", "must be a map"),
+        ("---\nname: [x\n---\n", r"SKILL\.md:\d+ is not valid YAML"),
+        ("---\nname: x\ndescription: Use when: it rains\n---\nText.", r"SKILL\.md:3 is not valid YAML: .*in quotes"),
+        ("---\nname: \x00\n---\n", "is not valid YAML"),
+        (BOMB, "aliases"),
+        ("---\nx: " + "[" * 100_000 + "\n---\n", "levels of nesting"),
+        ("---\n" + "".join(f"k{n}: v\n" for n in range(100_000)) + "---\n", "keys and values"),
+        ("---\nname: x\nmetadata: {skill-ttrl-id: x, skill-ttrl-uses: many}\n---\nt", "skill-ttrl-uses"),
+        ("---\nname: x\nmetadata: {skill-ttrl-id: a b}\n---\nt", "'a b'"),
         ("---\nname: x\n---\n", "A skill needs 'text'"),
     ],
 )
-def test_what_is_no_skill_is_refused(text: str, message: str, tmp_path: Path) -> None:
+def test_what_is_no_skill_is_refused_and_the_others_are_read(text: str, message: str, tmp_path: Path) -> None:
     foreign(tmp_path / "all" / "x", text)
     with pytest.raises(SkillBankError, match=message):
         read_file(tmp_path / "all")
@@ -225,53 +221,17 @@ def test_marks_and_blanks_before_the_front_matter_say_nothing(opening: str, tmp_
     assert [skill.text for skill in read_file(folder).skills] == ["Text."]
 
 
-def test_a_colon_in_a_description_is_named_and_the_other_skills_are_read(tmp_path: Path) -> None:
-    foreign(tmp_path / "good", "---\nname: good\ndescription: d\n---\nText.")
-    bad = foreign(tmp_path / "bad", "---\nname: bad\ndescription: Use when: it rains\n---\nText.")
-    found = read_file(tmp_path)
-    assert [skill.id for skill in found.skills] == ["good"]
-    said = f"not imported: {bad / 'SKILL.md'}:3 is no YAML: mapping values are not allowed in this context. "
-    assert found.notices[-1] == f"{said}A text with a colon has to be put in quotes."
-
-
 def test_yaml_makes_no_objects_and_links_are_not_followed(tmp_path: Path) -> None:
     tagged = "---\nname: x\ndescription: !!python/object/apply:os.system [exit]\n---\nt"
     found = read_file(foreign(tmp_path / "x", tagged))
-    assert "description is 1 to 1024 characters" in found.notices[0] and found.skills[0].text == "t"
+    assert found.skills[0].text == "t"
     (tmp_path / "secret").write_text("---\nname: s\n---\nsecret")
     (tmp_path / "y").mkdir()
     (tmp_path / "y" / "SKILL.md").symlink_to(tmp_path / "secret")
-    with pytest.raises(SkillBankError, match="reached by a link"):
+    with pytest.raises(SkillBankError, match="link"):
         read_agentskills(tmp_path / "y")
-    long = foreign(tmp_path / "z", f"---\nname: z\nmetadata: {{skill-ttrl-id: z, skill-ttrl-text: {ADVICE}}}\n---\nt")
-    (long / "references").symlink_to(tmp_path)
-    with pytest.raises(SkillBankError, match="reached by a link"):
-        read_agentskills(long)
     (tmp_path / "link").symlink_to(tmp_path / "x")  # what its user names is followed
     assert read_file(tmp_path / "link").skills == found.skills
-
-
-@pytest.mark.parametrize(
-    ("front", "message"),
-    [
-        ("name: Upper", "name is 1 to 64"),
-        ("name: a--b", "name is 1 to 64"),
-        ("name: " + "a" * 65, "name is 1 to 64"),
-        ("name: other", "name is 'other', the folder 'x'"),
-        ("name: x\ndescription: " + "d" * 1025, "description is 1 to 1024 characters, found 1025"),
-        ("name: x\ncompatibility: " + "c" * 501, "compatibility is 1 to 500 characters, found 501"),
-        ("name: x\nlicense: [a]", "license is a text"),
-        ("name: x\nallowed-tools: {a: b}", "allowed-tools is a text or a list"),
-        ("name: x\nmetadata: {a: {b: c}}", "metadata is a map of texts"),
-        ("name: x\nmetadata: text", "metadata is a map of texts"),
-    ],
-)
-def test_the_validator_names_what_breaks_the_standard(front: str, message: str, tmp_path: Path) -> None:
-    text = f"---\n{front}\n{'' if 'description' in front else 'description: d'}\n---\nbody"
-    assert any(message in problem for problem in problems(foreign(tmp_path / "x", text)))
-    assert read_file(tmp_path / "x").skills[0].text == "body"
-    long = "---\nname: b\ndescription: d\n---\n" + "x\n" * 500
-    assert problems(foreign(tmp_path / "b", long)) == ["the body has 500 lines, of at most 499"]
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,4 +250,3 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(SkillBankError, match="No space left"):
         write_skills(tmp_path / "out", snapshot, "agentskills")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
-    assert set(dump_folders(snapshot)) == {"a/SKILL.md", "b/SKILL.md"}

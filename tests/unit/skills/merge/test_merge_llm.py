@@ -139,13 +139,13 @@ def test_nothing_is_asked_where_nothing_was_proposed() -> None:
     [
         (answer([skill(" \n", 1)]), "the text is empty"),
         (answer([skill("x" * (TEXT_CHARS + 1), 1)]), "4001 characters, the most is 4000"),
-        (answer([skill("Rule.")]), "it names no proposal"),
-        (answer([skill("Rule.", 1, 3)]), "it names the proposal 3 of 2"),
-        (answer([skill("Rule.", 0)]), "it names the proposal 0 of 2"),
-        (answer((), [rewrite("sk-none", "Better.", 2)]), "'sk-none': it is not in the bank"),
-        (answer((), [rewrite("sk-far", "Better.", 2)]), "'sk-far': the language model was not shown it"),
+        (answer([skill("Rule.")]), "found []"),
+        (answer([skill("Rule.", 1, 3)]), "found [1, 3]"),
+        (answer([skill("Rule.", 0)]), "found [0]"),
+        (answer((), [rewrite("sk-none", "Better.", 2)]), "'sk-none'"),
+        (answer((), [rewrite("sk-far", "Better.", 2)]), "'sk-far'"),
         (answer((), [rewrite("sk-old", "", 2)]), "the text is empty"),
-        (answer((), (), [{"base": "sk-none", "support": [1]}]), "it is not in the bank"),
+        (answer((), (), [{"base": "sk-none", "support": [1]}]), "'sk-none'"),
     ],
 )
 def test_an_entry_that_does_not_fit_is_refused_as_a_whole_and_the_others_stand(said: Any, reason: str) -> None:

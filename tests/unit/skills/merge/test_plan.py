@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.merge.heuristic import HeuristicExtractor, HeuristicMerger
+from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.make import MERGERS, SkillMerger, make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, note
 from skill_ttrl.skills.merge.types import Draft, Merged, MergeReport, Rewrite
@@ -342,12 +342,12 @@ def test_extraction_is_for_groups_whose_winners_wrote_nothing() -> None:
     silent = [a_try(TASK, solution=text) for text in (*WON, *LOST)]
     wins = [True] * 3 + [False] * 2
     assert merge(silent, wins)[0] == ()
-    changes, report = merge(silent, wins, extractor=HeuristicExtractor())
+    changes, report = merge(silent, wins, extract=True)
     (skill,) = afters(changes, "add")
     assert skill.text == "Split the sum into tens and units, then carry." and skill.source == "extract"
     assert skill.evidence == ("t1",) and report.extracted == 1 and report.generated == 0
     spoken = [a_try(TASK, new("Mine."), solution=WON[0]), *silent[1:]]
-    changes, report = merge(spoken, wins, extractor=HeuristicExtractor())
+    changes, report = merge(spoken, wins, extract=True)
     assert [skill.text for skill in afters(changes, "add")] == ["Mine."] and report.extracted == 0
 
 
@@ -355,7 +355,7 @@ def test_what_was_written_and_what_was_found_can_be_one_skill() -> None:
     silent = [a_try(TASK, solution=text) for text in WON]
     wrote = group("t2", [a_try(TASK, new("split sum into tens and units, then carry!"))])
     changes, report = merge_groups(
-        [group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), MergeRules(extractor=HeuristicExtractor())
+        [group("t1", silent), wrote], [[True] * 3, [True]], Snapshot(), MergeRules(extract=True)
     )
     (skill,) = afters(changes, "add")
     assert skill.source == "merge" and skill.evidence == ("t1", "t2") and report.fused == 1
