@@ -41,7 +41,7 @@ from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, S
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.scores import GateMetric, compute_score, content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.prompts.templates import PLACES, Templates
+from skill_ttrl.prompts.templates import PARTS, Templates, places_of
 from skill_ttrl.storage.append_log import AppendLog
 from skill_ttrl.storage.files import wrap_os_errors
 
@@ -349,7 +349,9 @@ class SkillOptTrainer:
         self.history: list[dict[str, Any]] = []
         self._config = section_of(config, self.settings)
         overrides = {
-            name: text if PLACES.get(name) else text.replace("$", "$$")  # a text without places is sent as it is
+            name: text
+            if name in PARTS and places_of(name)
+            else text.replace("$", "$$")  # a text without places is sent as it is
             for name, text in self.prompt_overrides.items()
         }
         self._templates = Templates(self._config.prompts, base="optimize", overrides=overrides)

@@ -10,94 +10,51 @@ from __future__ import annotations
 import importlib.resources
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources.abc import Traversable
 from pathlib import Path
 from string import Template
 
 from skill_ttrl.errors import ConfigError, did_you_mean
 
-OPTIMIZER_RULES = (
-    *("slow_update", "meta_skill", "lr_autonomous", "rewrite_skill", "ranking_rewrite"),
-    *("skill_aware_error", "skill_aware_success", "appendix_consolidate"),
-    *("analyst_error_rewrite", "analyst_success_rewrite", "analyst_error_full_rewrite", "analyst_success_full_rewrite"),
-    *("merge_failure_rewrite", "merge_success_rewrite", "merge_final_rewrite"),
-    *("merge_failure_full_rewrite", "merge_success_full_rewrite", "merge_final_full_rewrite"),
-)
-"""Instructions of the text optimizer's further calls; they have no places."""
-PLACES: Mapping[str, frozenset[str]] = {
-    "skill": frozenset({"id", "title", "text", "when_to_apply", "tier"}),
-    "skills": frozenset({"skills", "question"}),
-    "skills_empty": frozenset({"question"}),
-    "retrieved": frozenset({"skills"}),
-    "no_results": frozenset(),
-    "agent_task": frozenset({"task", "state", "actions"}),
-    "document": frozenset({"document", "question"}),
-    "history": frozenset({"turns", "steps", "shown"}),
-    "thought": frozenset(),
-    "thought_request": frozenset({"shown", "done"}),
-    "numbered": frozenset({"number", "action"}),
-    "turn": frozenset({"number", "observation", "action", "note"}),
-    "refused": frozenset(),
-    "experience": frozenset({"general", "task", "mistakes"}),
-    "experience_skill": frozenset({"id", "title", "text", "when_to_apply"}),
-    "experience_mistake": frozenset({"id", "title", "text", "when_to_apply"}),
-    "skill_ops": frozenset(),
-    "merge": frozenset({"most", "title_chars", "text_chars"}),
-    "merge_request": frozenset({"skills", "proposals"}),
-    "distill_general": frozenset({"most", "title_chars", "text_chars"}),
-    "distill_task": frozenset({"most", "task_type", "title_chars", "text_chars"}),
-    "distill_mistake": frozenset({"most", "title_chars", "text_chars"}),
-    "distill_request": frozenset({"episodes"}),
-    "evolve": frozenset({"most", "title_chars", "text_chars"}),
-    "evolve_request": frozenset({"skills", "episodes"}),
-    "analyst_error": frozenset(),
-    "analyst_success": frozenset(),
-    "analyst_joint": frozenset(),
-    "analyst_request": frozenset({"document", "context", "budget", "outcome", "count", "rollouts"}),
-    "merge_failure": frozenset(),
-    "merge_success": frozenset(),
-    "merge_patches_request": frozenset({"document", "context", "patches", "count", "level"}),
-    "merge_final": frozenset(),
-    "merge_final_request": frozenset({"document", "context", "failures", "successes", "patches"}),
-    "ranking": frozenset(),
-    "ranking_request": frozenset({"document", "context", "edits", "count", "budget"}),
-    **dict.fromkeys(OPTIMIZER_RULES, frozenset()),
-    "lr_autonomous_request": frozenset({"document", "context", "rollouts", "hard", "soft", "edits", "count"}),
-    "rewrite_skill_request": frozenset({"document", "context", "suggestions", "count"}),
-    "slow_update_request": frozenset({"previous_document", "document", "guidance", "comparison"}),
-    "meta_skill_request": frozenset({"previous_document", "document", "memory", "comparison"}),
-    "appendix_consolidate_request": frozenset({"notes", "count"}),
+PARTS: Mapping[str, str] = {
+    "skill": "text",
+    "skills": "skills question",
+    "skills_empty": "question",
+    "retrieved": "skills",
+    "agent_task": "task",
+    "document": "document question",
+    "history": "turns",
+    "thought_request": "shown done",
+    "numbered": "number action",
+    "turn": "action",
+    "experience": "general task mistakes",
+    "experience_skill": "text",
+    "experience_mistake": "text",
+    "merge_request": "skills proposals",
+    "distill_task": "task_type",
+    "distill_request": "episodes",
+    "evolve_request": "skills episodes",
+    "analyst_request": "document rollouts",
+    "merge_patches_request": "patches",
+    "merge_final_request": "patches",
+    "ranking_request": "edits budget",
+    "lr_autonomous_request": "edits count",
+    "rewrite_skill_request": "document suggestions",
+    "slow_update_request": "document comparison",
+    "meta_skill_request": "document comparison",
+    "appendix_consolidate_request": "notes",
+    **dict.fromkeys(
+        "no_results thought refused skill_ops merge distill_general distill_mistake evolve analyst_error analyst_success analyst_joint "
+        "merge_failure merge_success merge_final ranking slow_update meta_skill lr_autonomous rewrite_skill ranking_rewrite "
+        "skill_aware_error skill_aware_success appendix_consolidate analyst_error_rewrite analyst_success_rewrite "
+        "analyst_error_full_rewrite analyst_success_full_rewrite merge_failure_rewrite merge_success_rewrite merge_final_rewrite "
+        "merge_failure_full_rewrite merge_success_full_rewrite merge_final_full_rewrite".split(),
+        "",
+    ),
 }
-"""The templates that are used by name, and the places each may have; any other is one for questions."""
-REQUIRED: Mapping[str, frozenset[str]] = {
-    "skill": frozenset({"text"}),
-    "skills": frozenset({"skills", "question"}),
-    "skills_empty": frozenset({"question"}),
-    "retrieved": frozenset({"skills"}),
-    "agent_task": frozenset({"task"}),
-    "document": frozenset({"document", "question"}),
-    "history": frozenset({"turns"}),
-    "thought_request": frozenset({"shown", "done"}),
-    "numbered": frozenset({"number", "action"}),
-    "turn": frozenset({"action"}),
-    "experience": frozenset({"general", "task", "mistakes"}),
-    "experience_skill": frozenset({"text"}),
-    "experience_mistake": frozenset({"text"}),
-    "merge_request": frozenset({"skills", "proposals"}),
-    "distill_task": frozenset({"task_type"}),
-    "distill_request": frozenset({"episodes"}),
-    "evolve_request": frozenset({"skills", "episodes"}),
-    "analyst_request": frozenset({"document", "rollouts"}),
-    "merge_patches_request": frozenset({"patches"}),
-    "merge_final_request": frozenset({"patches"}),
-    "ranking_request": frozenset({"edits", "budget"}),
-    "lr_autonomous_request": frozenset({"edits", "count"}),
-    "rewrite_skill_request": frozenset({"document", "suggestions"}),
-    "slow_update_request": frozenset({"document", "comparison"}),
-    "meta_skill_request": frozenset({"document", "comparison"}),
-    "appendix_consolidate_request": frozenset({"notes"}),
-}
-"""Places that a template must have; one of `PLACES` that is not here needs none."""
+"""Templates that are used by name, and the places that each must have; any other is a template of questions. It may have the places
+of the shipped text (`places_of`)."""
 QUESTION = frozenset({"question"})
 TURNS = ("alfworld", "episode", "webshop")
 """Shipped templates of a prompt that is made anew at each turn of an episode (`agent.context_mode: window`)."""
@@ -133,11 +90,11 @@ class Templates:
             self._folders.insert(0, own)
         self._read: dict[str, Template] = {}
         self._taken_apart: dict[str, list[_Paragraph]] = {}
-        known = [name for name in PLACES if base is None or shipped.joinpath(base, f"{name}.md").is_file()]
+        known = [name for name in PARTS if base is None or shipped.joinpath(base, f"{name}.md").is_file()]
         for name, text in (overrides or {}).items():
             if name not in known:
                 raise ConfigError(f"Unknown prompt {name!r}.{did_you_mean(name, known)}")
-            self._read[name] = _checked(name, text, "its override", PLACES[name], REQUIRED.get(name, frozenset()))
+            self._read[name] = _checked(name, text, "its override", places_of(name), frozenset(PARTS[name].split()))
 
     def names(self) -> list[str]:
         """Names of all templates that can be used."""
@@ -170,7 +127,7 @@ class Templates:
             found = [folder.joinpath(f"{name}.md") for folder in self._folders]
             existing = [path for path in found if path.is_file()]
             if not existing:
-                known = [each for each in self.names() if each not in PLACES and (each in TURNS) <= of_a_turn]
+                known = [each for each in self.names() if each not in PARTS and (each in TURNS) <= of_a_turn]
                 raise ConfigError(
                     f"Unknown prompt template {name!r}.{did_you_mean(name, known)} A file is given by its path."
                 )
@@ -181,8 +138,18 @@ class Templates:
             raise ConfigError(f"Cannot read the prompt template {source}: {error}.") from None
         if of_a_turn:
             return _checked(name, text, str(source), PLACES_OF_A_TURN, REQUIRED_IN_A_TURN)
-        required = REQUIRED.get(name, frozenset() if name in PLACES else QUESTION)
-        return _checked(name, text, str(source), PLACES.get(name, QUESTION), required)
+        if name not in PARTS:
+            return _checked(name, text, str(source), QUESTION, QUESTION)
+        return _checked(name, text, str(source), places_of(name), frozenset(PARTS[name].split()))
+
+
+@cache
+def places_of(name: str) -> frozenset[str]:
+    """The places that a template of `PARTS` may have: those of the shipped text, and a skill's tier."""
+    shipped = importlib.resources.files("skill_ttrl").joinpath("prompts")
+    found = (shipped.joinpath(folder, f"{name}.md") for folder in ("", "optimize"))
+    text = next(path for path in found if path.is_file()).read_text(encoding="utf-8")
+    return frozenset(Template(text).get_identifiers()) | ({"tier"} if name == "skill" else set())
 
 
 def _checked(name: str, text: str, source: str, allowed: frozenset[str], required: frozenset[str]) -> Template:

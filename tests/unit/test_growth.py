@@ -60,7 +60,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "actions": (actions.words, ("a-", "a'")),
     "brackets": (actions.bracketed, ("a[", "[")),
     "fuse": (lambda text: (fuse.sentences(text), fuse.normalized_tokens(text)), ("1.", ". ", "a.")),
-    "techniques": (techniques.without_answers, ("<answer>", "\\boxed{", "<a", "let's ")),
+    "techniques": (lambda text: techniques._ANSWERS.sub(" ", text), ("<answer>", "\\boxed{", "<a", "let's ")),
     "evolve": (lambda text: evolve._asks_for(Skill("s", "t", text), "open"), ("open", "a b ")),
     "hostile": (
         lambda text: (hostile.flags(text), hostile.escape(text)),

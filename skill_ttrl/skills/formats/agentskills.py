@@ -274,9 +274,11 @@ def _skill(folder: Path, notices: list[str]) -> Skill:
         raise refusal("read", where, error) from error
     front, body = parts_of(decoded(data, where), str(where))
     metadata = front.get("metadata")
-    ours = isinstance(metadata, dict) and f"{OURS}id" in metadata
     try:
-        skill = _our_skill(metadata, body) if ours else _foreign_skill(front, body, folder)
+        if isinstance(metadata, dict) and f"{OURS}id" in metadata:
+            skill = _our_skill(metadata, body)
+        else:
+            skill = _foreign_skill(front, body, folder)
         skill = _with_others(skill, front)
     except SkillBankError as error:
         raise SkillBankError(f"{where}: {error} Nothing was imported.") from None

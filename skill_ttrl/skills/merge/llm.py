@@ -154,7 +154,8 @@ class _Found:
         """Read one answer entry by entry: each is used as a whole or refused with its reason."""
         mentioned: set[int] = set()
         room = part.most_new
-        for entry in (*answer.new_skills, *answer.rewrites, *answer.known):
+        entries: list[NewSkill | BetterText | SaidAlready] = [*answer.new_skills, *answer.rewrites, *answer.known]
+        for entry in entries:
             valid = {number for number in entry.support if 1 <= number <= len(part.proposals)}
             mentioned |= valid
             places = tuple(sorted({place for number in valid for place in part.proposals[number - 1].places}))

@@ -9,8 +9,8 @@ or refused with its reason. Under `on_failure: heuristic` the part of a question
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, cast
 
 from pydantic import BaseModel, ConfigDict, model_validator
@@ -29,7 +29,7 @@ from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin
 from skill_ttrl.skills.teachers.counting import distilled as counted
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
-from skill_ttrl.types import Message, Skill, Step, Tier
+from skill_ttrl.types import Message, Skill, Tier
 
 GENERAL, TASK, MISTAKE = "distill_general", "distill_task", "distill_mistake"
 DISTILL_REQUEST = "distill_request"
@@ -70,18 +70,29 @@ class WrittenSkill(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ShownCases:
-    """The episodes for which a question has room."""
+class Question:
+    """One question, and what its answer may name."""
 
-    text: str
-    """The episodes between tags, numbered from 1; empty where none has room."""
+    messages: tuple[Message, ...]
     cases: tuple[Case, ...]
-    """In the text's order, number 1 first."""
-    left_out: int = 0
+    """Episodes that it shows, number 1 first; without any there is nothing to ask."""
+    notes: tuple[str, ...] = ()
+    tier: Tier = "task"
+    task_type: str = ""
+    most: int = 0
+    """Most skills that are taken from the answer."""
+    skills: Mapping[str, Skill] = field(default_factory=dict)
+    """Skills of the bank that it shows whole, by id."""
+
+    @property
+    def name(self) -> str:
+        """Its name in notes."""
+        by_tier = {"general": "general principles", "mistake": "mistakes", "task": f"skills of {self.task_type!r}"}
+        return by_tier[self.tier]
 
 
-def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> ShownCases:
-    """Episodes for a question, in order, as many as have room.
+def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> tuple[str, tuple[Case, ...]]:
+    """As many episodes as have room, in order: their text between tags, numbered from 1, and the episodes.
 
     Args:
         cases: the most telling first.
@@ -90,17 +101,14 @@ def shown_cases(cases: Iterable[Case], *, last_steps: int, tokens: int) -> Shown
     """
     texts: list[str] = []
     shown: list[Case] = []
-    left, left_out = tokens, 0
     for case in cases:
         text = case_text(case, len(shown) + 1, last_steps)
         size = tokens_in_text(text) + 1
-        if size > left:
-            left_out += 1
-            continue
-        texts.append(text)
-        shown.append(case)
-        left -= size
-    return ShownCases("\n".join(texts), tuple(shown), left_out)
+        if size <= tokens:
+            texts.append(text)
+            shown.append(case)
+            tokens -= size
+    return "\n".join(texts), tuple(shown)
 
 
 def case_text(case: Case, number: int, last_steps: int) -> str:
@@ -111,7 +119,8 @@ def case_text(case: Case, number: int, last_steps: int) -> str:
     if before:
         lines.append(f"[{before} earlier steps are left out]")
     for step in steps:
-        lines += [_seen(step.observation), f"Action: {_one_line(step.action, ACTION_CHARS)}{_trouble(step)}"]
+        trouble = "" if step.action_status in (None, "valid") else f" ({step.action_status})"
+        lines += [_seen(step.observation), f"Action: {_one_line(step.action, ACTION_CHARS)}{trouble}"]
     if case.final_obs:
         lines.append(_seen(case.final_obs))
     facts = {"n": number, "outcome": "success" if case.won else "failure", "task_type": case.task_type}
@@ -167,7 +176,7 @@ def draft_of(
     )
 
 
-def first_drafts(read: Iterable[tuple[Draft | None, str]], most: int) -> tuple[list[Draft], list[str]]:
+def _first(read: Iterable[tuple[Draft | None, str]], most: int) -> tuple[list[Draft], list[str]]:
     """The first `most` drafts of an answer that were read (`draft_of`), and why each of the other entries is refused."""
     found: list[Draft] = []
     refused: list[str] = []
@@ -190,10 +199,6 @@ def _one_line(text: str, most: int) -> str:
     return shortened(" ".join(text.split()), most).replace("\n", " ")
 
 
-def _trouble(step: Step) -> str:
-    return "" if step.action_status in (None, "valid") else f" ({step.action_status})"
-
-
 # --- distillation ---
 
 
@@ -211,30 +216,6 @@ class SkillsAnswer(BaseModel):
         return {"skills": answer} if isinstance(answer, list) else answer
 
 
-@dataclass(frozen=True, slots=True)
-class DistillQuestion:
-    """One question: its messages, and the skills that its answer is for."""
-
-    tier: Tier
-    task_type: str
-    most: int
-    """Most skills that are taken from the answer."""
-    messages: tuple[Message, ...]
-    cases: tuple[Case, ...]
-    """Episodes that it shows, number 1 first."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        """Its name in notes."""
-        by_tier = {"general": "general principles", "mistake": "mistakes", "task": f"skills of {self.task_type!r}"}
-        return by_tier[self.tier]
-
-    def draft_of(self, entry: WrittenSkill) -> tuple[Draft | None, str]:
-        """The draft of an entry of its answer, or None and why it is refused."""
-        return draft_of(entry, self.cases, tier=self.tier, task_type=self.task_type)
-
-
 def distilled_by_asking(asking: LLMQuerier, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     """Skills from episodes in the words of a language model.
 
@@ -249,14 +230,18 @@ def distilled_by_asking(asking: LLMQuerier, cases: Sequence[Case], config: Disti
     for question, answer in zip(questions, answers, strict=True):
         notes += question.notes
         if not isinstance(answer, EndpointError):
-            taken, refused = first_drafts(map(question.draft_of, answer.skills), question.most)
+            tier, kind = question.tier, question.task_type
+            read = [draft_of(entry, question.cases, tier=tier, task_type=kind) for entry in answer.skills]
+            taken, refused = _first(read, question.most)
             drafts += taken
             notes += [f"{question.name}: {problem}" for problem in refused]
             continue
         failed += 1
         if asking.on_failure == "heuristic":
             notes.append(f"{question.name}: no usable answer, so they are counted instead (heuristic). {answer}")
-            drafts += _counted(question, cases, config)
+            # Of a type alone, whatever it shares with others.
+            own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
+            drafts += [each for each in counted(own, config).drafts if each.tier == question.tier]
         else:
             notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
     return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
@@ -264,7 +249,7 @@ def distilled_by_asking(asking: LLMQuerier, cases: Sequence[Case], config: Disti
 
 def questions_of(
     cases: Sequence[Case], config: DistillConfig, templates: Templates
-) -> tuple[list[DistillQuestion], list[str]]:
+) -> tuple[list[Question], list[str]]:
     """The questions that episodes lead to, and why one is not asked."""
     by_type: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
@@ -292,7 +277,7 @@ def questions_of(
 
 def _question(
     templates: Templates, template: str, tier: Tier, kind: str, most: int, cases: Sequence[Case], config: DistillConfig
-) -> DistillQuestion:
+) -> Question:
     more = {"task_type": attribute(kind)} if template == TASK else {}
     system = rules(templates, template, most, **more)
 
@@ -300,12 +285,12 @@ def _question(
         return Message("user", templates.render(DISTILL_REQUEST, episodes=episodes))
 
     room = room_for_cases(config.prompt_max_tokens, (system, request("-")), SkillsAnswer)
-    shown = shown_cases(cases, last_steps=config.last_steps, tokens=room)
-    found = DistillQuestion(tier, kind, most, (system, request(shown.text)), shown.cases)
-    if not shown.left_out:
+    text, shown = shown_cases(cases, last_steps=config.last_steps, tokens=room)
+    found = Question((system, request(text)), shown, (), tier, kind, most)
+    if len(shown) == len(cases):
         return found
-    said = f"{shown.left_out} of {len(cases)} episodes have no room in distill.prompt_max_tokens={config.prompt_max_tokens}."
-    return replace(found, notes=(f"{found.name}: {said}",))
+    left_out = f"{len(cases) - len(shown)} of {len(cases)} episodes have no room in distill.prompt_max_tokens={config.prompt_max_tokens}."
+    return replace(found, notes=(f"{found.name}: {left_out}",))
 
 
 def _chosen(cases: Sequence[Case], config: DistillConfig) -> list[Case]:
@@ -327,12 +312,6 @@ def _missing(cases: Sequence[Case]) -> str:
     if won == len(cases):
         return f"none of {won} episodes failed; the teacher is shown successes only."
     return f"none of {len(cases)} episodes succeeded; the teacher is shown failures only." if not won else ""
-
-
-def _counted(question: DistillQuestion, cases: Sequence[Case], config: DistillConfig) -> list[Draft]:
-    """The drafts that the question asked for, by counting; of a type alone, whatever it shares with others."""
-    own = [case for case in cases if question.tier != "task" or case.task_type == question.task_type]
-    return [each for each in counted(own, config).drafts if each.tier == question.tier]
 
 
 # --- evolution ---
@@ -372,18 +351,6 @@ class EvolveAnswer(BaseModel):
         }
 
 
-@dataclass(frozen=True, slots=True)
-class EvolveQuestion:
-    """One question, and the episodes and skills that its answer may name."""
-
-    messages: tuple[Message, ...]
-    cases: tuple[Case, ...]
-    """Failures that it shows, number 1 first; without any, there is nothing to ask."""
-    skills: Mapping[str, Skill]
-    """Skills that it shows whole, by id."""
-    notes: tuple[str, ...] = ()
-
-
 def evolved_by_asking(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
 ) -> TeacherResult:
@@ -398,8 +365,11 @@ def evolved_by_asking(
         return TeacherResult(notes=question.notes)
     (answer,) = asking.ask([question.messages], EvolveAnswer)
     if not isinstance(answer, EndpointError):
-        drafts, refused = _taken(answer, question, config.max_new_skills)
-        return TeacherResult(drafts, (*question.notes, *refused), requests=1)
+        # Changed skills first, `max_new_skills` in all.
+        read = [_better(entry, question) for entry in answer.changed_skills]
+        read += [_new(entry, question) for entry in answer.new_skills]
+        drafts, refused = _first(read, config.max_new_skills)
+        return TeacherResult(tuple(drafts), (*question.notes, *refused), requests=1)
     if asking.on_failure == "heuristic":
         notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
         return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
@@ -408,7 +378,7 @@ def evolved_by_asking(
 
 def question_of(
     asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
-) -> EvolveQuestion:
+) -> Question:
     """The question that failures lead to, within `evolve.prompt_max_tokens`; what has no room is noted."""
     system = rules(asking.templates, EVOLVE, config.max_new_skills)
 
@@ -420,18 +390,14 @@ def question_of(
     near = in_view(skills, types)
     whole = _with_room(near, int(SKILLS_SHARE * room))
     bank = "\n".join(whole.values())
-    cases = shown_cases(failures, last_steps=config.last_steps, tokens=room - tokens_in_text(bank))
-    notes = []
-    if len(whole) < len(near):
-        notes.append(
-            f"{len(near) - len(whole)} of {len(near)} skills had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
-        )
-    if cases.left_out:
-        notes.append(
-            f"{cases.left_out} of {len(failures)} failures had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
-        )
+    text, cases = shown_cases(failures, last_steps=config.last_steps, tokens=room - tokens_in_text(bank))
+    notes = [
+        f"{whole_count - count} of {whole_count} {what} had no room in evolve.prompt_max_tokens={config.prompt_max_tokens}"
+        for what, count, whole_count in (("skills", len(whole), len(near)), ("failures", len(cases), len(failures)))
+        if count < whole_count
+    ]
     by_id = {skill.id: skill for skill in near if skill.id in whole}
-    return EvolveQuestion((system, request(bank, cases.text)), cases.cases, by_id, tuple(notes))
+    return Question((system, request(bank, text)), cases, tuple(notes), skills=by_id)
 
 
 def in_view(skills: Sequence[Skill], types: Sequence[str]) -> list[Skill]:
@@ -462,23 +428,15 @@ def _with_room(skills: Sequence[Skill], tokens: int) -> dict[str, str]:
     return found
 
 
-def _taken(answer: EvolveAnswer, question: EvolveQuestion, most: int) -> tuple[tuple[Draft, ...], list[str]]:
-    """The drafts of an answer, changed skills first, `most` in all; and why entries are refused."""
-    types = {case.task_type for case in question.cases}
-    read = [_better(entry, question) for entry in answer.changed_skills]
-    read += [_new(entry, question, types) for entry in answer.new_skills]
-    found, refused = first_drafts(read, most)
-    return tuple(found), refused
-
-
-def _better(entry: BetterSkill, question: EvolveQuestion) -> tuple[Draft | None, str]:
+def _better(entry: BetterSkill, question: Question) -> tuple[Draft | None, str]:
     skill = question.skills.get(entry.base.strip().removeprefix("#"))
     if skill is None:
         return None, f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
     return draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
 
 
-def _new(entry: NewSkill, question: EvolveQuestion, types: Collection[str]) -> tuple[Draft | None, str]:
+def _new(entry: NewSkill, question: Question) -> tuple[Draft | None, str]:
+    types = {case.task_type for case in question.cases}
     said = f"the teacher's skill {quote(entry.title or entry.text)}"
     tier, kind = entry.tier.strip().lower(), entry.task_type.strip()
     if tier not in TIERS:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import median
+from typing import Any
 
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.skills.teachers.cases import NO_TYPE
@@ -105,13 +106,14 @@ class Forms:
             return None
         fixed = self._fixed.get((found[0], len(found)), found)  # too seldom seen: its words are its form
         names = self._names(case.task)
+        gaps = sum(word != standing for word, standing in zip(found[1:], fixed[1:], strict=True))
         text, wider = [found[0]], [found[0]]
         fills: list[str] = []
         for word, standing in zip(found[1:], fixed[1:], strict=True):
             if word != standing:
                 fills.append(word)
             text.append(word if word == standing else names.get(word, GAP))
-            wider.append(text[-1] if word == standing or (len(fills) == 1 < _gaps(found, fixed)) else GAP)
+            wider.append(text[-1] if word == standing or (len(fills) == 1 < gaps) else GAP)
         return Form(
             " ".join(text),
             tuple(word for word in fills if word in names),
@@ -186,19 +188,9 @@ def bracketed(action: str) -> tuple[str, str] | None:
 def is_of_task(argument: str, task: str) -> bool:
     """True if the task names an argument: its words one after another, or most of the words of a longer one."""
     said, stated = words(argument), words(task)
-    if not said:
-        return False
-    if _within(said, stated):
+    if said and any(stated[at : at + len(said)] == said for at in range(len(stated) - len(said) + 1)):
         return True
     return len(said) >= MIN_SEEN and sum(word in stated for word in said) >= SAID * len(said)
-
-
-def _within(part: Sequence[str], whole: Sequence[str]) -> bool:
-    return any(tuple(whole[at : at + len(part)]) == tuple(part) for at in range(len(whole) - len(part) + 1))
-
-
-def _gaps(found: Sequence[str], fixed: Sequence[str | None]) -> int:
-    return sum(word != standing for word, standing in zip(found[1:], fixed[1:], strict=True))
 
 
 def _fixed(place: Counter[str]) -> str | None:
@@ -224,22 +216,13 @@ MOST_EVIDENCE = 50
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is true of the episodes of a type, as a skill."""
+    """Something that is true of the episodes of a type, as a skill; a draft without a text only counts in how many types it is so."""
 
     key: str
     """Names the finding, in the same words whatever the type."""
-    title: str
-    text: str
-    when: str
     weight: float
     """The higher, the better it tells winners from losers."""
-    evidence: tuple[str, ...]
-    mistake: bool = False
-    task_type: str = ""
-
-    def of_type(self, kind: str) -> Finding:
-        """The same for tasks of this type only."""
-        return replace(self, task_type=kind)
+    draft: Draft
 
 
 class ParsedEpisode:
@@ -261,15 +244,6 @@ class ParsedEpisode:
     def kinds(self) -> frozenset[str]:
         """All forms that occur, and those of which they are special cases."""
         return frozenset(filter(None, (*self.texts, *self.wider.values())))
-
-    @cached_property
-    def literals(self) -> frozenset[str]:
-        """All steps with gaps, in their own words."""
-        return frozenset(way for ways in self.ways for way in ways) - self.kinds
-
-    def ends_with(self, form: str) -> bool:
-        """True if the last step has this form."""
-        return self.texts[-1] == form
 
 
 @dataclass(frozen=True)
@@ -341,7 +315,7 @@ def share(episodes: Sequence[ParsedEpisode], holds: Callable[[ParsedEpisode], bo
     return sum(map(holds, episodes)) / len(episodes) if episodes else 0.0
 
 
-def evidence_task_ids(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
+def _evidence(episodes: Iterable[ParsedEpisode]) -> tuple[str, ...]:
     """Ids of the episodes' tasks, bounded."""
     return task_ids(each.case for each in episodes)[:MOST_EVIDENCE]
 
@@ -411,14 +385,17 @@ def distilled(cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
     by_type = {kind: _found(each) for kind, each in stats.items()}
     everywhere = _everywhere(by_type, EpisodeStats.of("", forms, cases))
     said = {each.key for each in everywhere}
-    drafts = _drafts([each for each in everywhere if not each.mistake], "general", "", config.max_general)
-    mistakes = [each for each in everywhere if each.mistake]
-    for kind, found in by_type.items():
-        own = [each for each in found if each.key not in said and each.text]
-        drafts += _drafts([each for each in own if not each.mistake], "task", kind, config.max_specific)
-        mistakes += [each.of_type(kind) for each in own if each.mistake]
-    drafts += _drafts(mistakes, "mistake", "", config.max_mistakes)
-    return TeacherResult(tuple(drafts), tuple(notes))
+    own = {
+        kind: [each for each in found if each.key not in said and each.draft.text] for kind, found in by_type.items()
+    }
+    drafts = _best([each for each in everywhere if not _is_mistake(each)], config.max_general, tier="general")
+    for kind, found in own.items():
+        found = [each for each in found if not _is_mistake(each)]
+        drafts += _best(found, config.max_specific, tier="task", task_type=kind)
+    mistakes = [each for each in everywhere if _is_mistake(each)]
+    for kind, found in own.items():
+        mistakes += [replace(each, draft=replace(each.draft, task_type=kind)) for each in found if _is_mistake(each)]
+    return TeacherResult((*drafts, *_best(mistakes, config.max_mistakes)), tuple(notes))
 
 
 def _found(stats: EpisodeStats) -> list[Finding]:
@@ -434,23 +411,17 @@ def _everywhere(by_type: dict[str, list[Finding]], together: EpisodeStats) -> li
     return [
         each
         for each in _found(together)
-        if types[each.key] >= 2 and (each.mistake or types[each.key] > MOST * len(by_type))
+        if types[each.key] >= 2 and (_is_mistake(each) or types[each.key] > MOST * len(by_type))
     ]
 
 
-def _drafts(found: Sequence[Finding], tier: str, kind: str, most: int) -> list[Draft]:
+def _best(found: Sequence[Finding], most: int, **fields: Any) -> list[Draft]:
     ordered = sorted(found, key=lambda each: (-each.weight, each.key))[:most]
-    return [
-        Draft(
-            title=each.title,
-            text=each.text,
-            when_to_apply=each.when,
-            tier=tier,  # type: ignore[arg-type]  # one of the three, named above
-            task_type=each.task_type or kind,
-            evidence=each.evidence,
-        )
-        for each in ordered
-    ]
+    return [replace(each.draft, **fields) for each in ordered]
+
+
+def _is_mistake(finding: Finding) -> bool:
+    return finding.draft.tier == "mistake"
 
 
 def _one_sided(stats: EpisodeStats) -> list[str]:
@@ -489,20 +460,21 @@ def steps_in_order(stats: EpisodeStats) -> list[Finding]:
         title = "Steps in the order that won"
         text = f"Do these in this order: {', then '.join(map(quoted, full))}.{_legend(full)}"
     weight = 2 + winners - losers
-    return [Finding(f"order {chain}", title, text, stats.reads_like, weight, evidence_task_ids(followers))]
+    return [Finding(f"order {chain}", weight, Draft(title, text, stats.reads_like, evidence=_evidence(followers)))]
 
 
 def shared_steps(stats: EpisodeStats) -> list[Finding]:
     """Each single step that winners share and that names something of the task: a skill only of all types together."""
     if stats.task_type:  # there the chain says it; here it only counts in how many types it is so
-        return [Finding(f"step {form}", "", "", "", 0.0, ()) for form in _telling(stats) if names_task(form)]
+        return [Finding(f"step {form}", 0.0, Draft("", "")) for form in _telling(stats) if names_task(form)]
     found = []
     for form in sorted(form for form in _telling(stats) if names_task(form)):
         did = [played for played in stats.won if form in played.kinds]
         text = (
             f"Whatever the type of task, {len(did)} of {len(stats.won)} won tries did {quoted(form)}.{_legend([form])}"
         )
-        found.append(Finding(f"step {form}", f"Most wins have {quoted(form)}", text, "", 0.5, evidence_task_ids(did)))
+        draft = Draft(f"Most wins have {quoted(form)}", text, evidence=_evidence(did))
+        found.append(Finding(f"step {form}", 0.5, draft))
     return found
 
 
@@ -533,17 +505,10 @@ def places(stats: EpisodeStats) -> list[Finding]:
         ]
         if named:
             text += f" Found before: {'; '.join(named[:MOST_NAMES])}."
-        title = f"Where {_first_placeholder(form)} was found"
-        found.append(
-            Finding(
-                f"places {form}",
-                title,
-                text,
-                stats.reads_like,
-                1 + sum(where[each] for each in usual) / len(holders),
-                evidence_task_ids(holders),
-            )
-        )
+        placeholder = next((name for name in PLACEHOLDERS if name in form.split()), "it")
+        weight = 1 + sum(where[each] for each in usual) / len(holders)
+        draft = Draft(f"Where {placeholder} was found", text, stats.reads_like, evidence=_evidence(holders))
+        found.append(Finding(f"places {form}", weight, draft))
     return found
 
 
@@ -552,21 +517,17 @@ def length(stats: EpisodeStats) -> list[Finding]:
     if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
         return []
     won, lost = sorted(len(each.case.steps) for each in stats.won), [len(each.case.steps) for each in stats.lost]
-    middle, most, least, others = (
-        round(median(won)),
-        won[int(0.9 * (len(won) - 1))],
-        won[int(0.1 * (len(won) - 1))],
-        round(median(lost)),
-    )
+    middle, others = round(median(won)), round(median(lost))
+    most, least = won[int(0.9 * (len(won) - 1))], won[int(0.1 * (len(won) - 1))]
     if others >= 1.5 * most:
         text = (
             f"Most wins take about {middle} steps and few take more than {most}; failed tries wandered on to {others}. "
             "Take the next step of the task as soon as it is possible."
         )
-        return [Finding("few steps", "Go straight for it", text, "", 0.6, evidence_task_ids(stats.won))]
+        return [Finding("few steps", 0.6, Draft("Go straight for it", text, evidence=_evidence(stats.won)))]
     if others <= 0.6 * least:
         text = f"Wins took {least} steps or more, about {middle}; failed tries were over after {others}. Do all that the task asks for before the last step."
-        return [Finding("more steps", "Do not end too early", text, "", 0.8, evidence_task_ids(stats.won))]
+        return [Finding("more steps", 0.8, Draft("Do not end too early", text, evidence=_evidence(stats.won)))]
     return []
 
 
@@ -604,7 +565,7 @@ def ended_too_soon(stats: EpisodeStats) -> list[Finding]:
     last = stats.closing
     if last is None:
         return []
-    ended = [each for each in stats.lost if each.ends_with(last)]
+    ended = [each for each in stats.lost if each.texts[-1] == last]
     lacking = {form: [each for each in ended if form not in each.kinds] for form in _needed(stats) if form != last}
     wrong = {form: each for form, each in lacking.items() if len(each) >= max(MIN_EPISODES, SOME * len(stats.lost))}
     if not wrong:
@@ -625,7 +586,10 @@ def never_begun(stats: EpisodeStats) -> list[Finding]:
         return []
     lost = stats.shares(stats.lost)
     needed = [form for form in _needed(stats) if lost[form] <= 1 - HALF and (GAP not in form or names_task(form))]
-    if not needed or share(stats.lost, lambda each: stats.closing is not None and each.ends_with(stats.closing)) > HALF:
+    if (
+        not needed
+        or share(stats.lost, lambda each: stats.closing is not None and each.texts[-1] == stats.closing) > HALF
+    ):
         return []
     first = min(needed, key=lambda form: (_usual_place(stats.won, form), form))
     never = [each for each in stats.lost if first not in each.kinds]
@@ -650,19 +614,8 @@ def useless(stats: EpisodeStats) -> list[Finding]:
     return [_mistake("useless", f"spend steps on {names}", text, 0.5 + len(holders) / len(stats.lost), holders)]
 
 
-WINNERS: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
-    steps_in_order,
-    shared_steps,
-    places,
-    length,
-)
-MISTAKES: Sequence[Callable[[EpisodeStats], list[Finding]]] = (
-    repetitions,
-    not_listed,
-    ended_too_soon,
-    never_begun,
-    useless,
-)
+WINNERS = (steps_in_order, shared_steps, places, length)
+MISTAKES = (repetitions, not_listed, ended_too_soon, never_begun, useless)
 
 
 def _telling(stats: EpisodeStats) -> set[str]:
@@ -733,16 +686,12 @@ def _legend(chain: Sequence[str]) -> str:
     )
 
 
-def _first_placeholder(form: str) -> str:
-    return next((name for name in PLACEHOLDERS if name in form.split()), "it")
-
-
 def _ranked(counts: Counter[str]) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _mistake(key: str, title: str, text: str, weight: float, holders: Sequence[ParsedEpisode]) -> Finding:
-    return Finding(key, title, text, "", weight, evidence_task_ids(holders), mistake=True)
+    return Finding(key, weight, Draft(title, text, tier="mistake", evidence=_evidence(holders)))
 
 
 def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[Case], int]) -> float:

@@ -185,12 +185,11 @@ FAULTS = (
 
 def _too_soon(kind: str, cases: Sequence[Case]) -> list[tuple[float, Draft]]:
     """Most failures of a type ended by the same action of their own."""
-    last = [case for case in cases if case.steps[-1].terminated]
-    endings = Counter(_plain(case.steps[-1].action) for case in last)
-    if not endings:
+    last = [(_plain(case.steps[-1].action), case) for case in cases if case.steps[-1].terminated]
+    if not last:
         return []
-    action, _ = min(endings.items(), key=lambda pair: (-pair[1], pair[0]))
-    guilty = [case for case in last if _plain(case.steps[-1].action) == action]
+    action, _ = min(Counter(action for action, _ in last).items(), key=lambda pair: (-pair[1], pair[0]))
+    guilty = [case for own, case in last if own == action]
     if not _enough(guilty, cases):
         return []
     text = (
@@ -198,12 +197,8 @@ def _too_soon(kind: str, cases: Sequence[Case]) -> list[tuple[float, Draft]]:
         "something is missing or differs, go back and mend it."
     )
     why = "The task is ended as soon as it can be, not when all of it is done."
-    return [
-        (
-            len(guilty) / len(cases),
-            Draft(f"End with `{action}` too soon", text, why, "mistake", kind, evidence=task_ids(guilty)),
-        )
-    ]
+    draft = Draft(f"End with `{action}` too soon", text, why, "mistake", kind, evidence=task_ids(guilty))
+    return [(len(guilty) / len(cases), draft)]
 
 
 def _never_came_to(
@@ -274,7 +269,10 @@ def evolved_by_analogy(failures: Sequence[Case], skills: Sequence[Skill], config
 def _analogies(kind: str, cases: Sequence[Case], skills: Sequence[Skill]) -> Iterator[Draft]:
     holders: dict[str, list[Case]] = defaultdict(list)
     taken: Counter[str] = Counter()
-    forms = Forms(_doing(case, _offered(case)) for case in cases)
+    forms = Forms(
+        replace(case, steps=tuple(Step("", action, 0.0, False, False) for action in sorted(_offered(case))))
+        for case in cases
+    )
     for case in cases:
         for form in _named_forms(forms, case, _offered(case)):
             holders[form].append(case)
@@ -293,11 +291,6 @@ def _analogies(kind: str, cases: Sequence[Case], skills: Sequence[Skill]) -> Ite
                     text = _reworded(skill.text, dict(zip(step.split(), form.split(), strict=True)))
                     if all(_is_possible(each, possible) for each in _QUOTED.findall(text)):
                         yield Draft(skill.title, text, when, "task", kind, evidence=task_ids(holders[form]))
-
-
-def _doing(case: Case, actions: set[str]) -> Case:
-    """The episode with these actions for steps."""
-    return replace(case, steps=tuple(Step("", action, 0.0, False, False) for action in sorted(actions)))
 
 
 def _named_forms(forms: Forms, case: Case, actions: set[str]) -> list[str]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl import OutputParser, PromptFormatter, Skill, SkillBank
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.prompts.templates import PLACES, Templates
+from skill_ttrl.prompts.templates import PARTS, Templates
 
 ADVICE = [
     Skill("g1", "Check", "Check the parity of the number first.", tier="general"),
@@ -112,5 +112,5 @@ def test_sets_and_folders_that_are_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize("prompts", [None, "tiny"])
 def test_every_shipped_set_is_whole(prompts: str | None) -> None:
     templates = Templates(prompts, base="optimize")
-    for name in PLACES:
+    for name in PARTS:
         templates.get(name)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skill_ttrl import PromptFormatter
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.prompts.templates import PLACES, TURNS, Templates
+from skill_ttrl.prompts.templates import PARTS, TURNS, Templates
 from skill_ttrl.types import Message, Step
 
 
@@ -26,7 +26,7 @@ def test_signs_of_the_template_language_mean_nothing_in_a_question() -> None:
     assert PromptFormatter().format_batch([hostile, "x"])[0].count(hostile) == 1
 
 
-@pytest.mark.parametrize("name", [name for name in Templates().names() if name not in PLACES and name not in TURNS])
+@pytest.mark.parametrize("name", [name for name in Templates().names() if name not in PARTS and name not in TURNS])
 def test_shipped_templates_hold_the_question_once_and_end_without_a_line_break(name: str) -> None:
     text = PromptFormatter(name).format_prompt("QUESTION")
     assert text.count("QUESTION") == 1 and not text.endswith("\n")
