@@ -231,4 +231,4 @@ class BankUpdate:
     """`run` for a run's changes to its own bank, `NAME:ID` of a run for those to a shared one; empty for changes by hand, by commands
     and by programs."""
     dropped: tuple[str, ...] = ()
-    """Proposed changes of a run that did not fit a shared bank any more, each with its reason (`skills.rebase`)."""
+    """Proposed changes of a run that did not fit a shared bank any more, each with its reason (`skills.changes.rebase`)."""

@@ -8,17 +8,17 @@ to the bank. A bank without a path lives in memory and behaves the same.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from skill_ttrl.errors import SkillBankError, did_you_mean
 from skill_ttrl.sanitize import replace_surrogates
-from skill_ttrl.skills.bank.log import FileLog, MemoryLog
-from skill_ttrl.skills.bank.versions import VersionedSkills
+from skill_ttrl.skills.bank.log import FileLog, MemoryLog, replay
 from skill_ttrl.skills.changes import (
     EDITABLE,
     OnDuplicate,
@@ -27,15 +27,16 @@ from skill_ttrl.skills.changes import (
     evictions,
     imported,
     last_active,
+    missing_error,
     new_ids,
     normalize_skill,
+    rebase,
     validate_changes,
     with_usage,
 )
 from skill_ttrl.skills.folder import check_settings_trusted
-from skill_ttrl.skills.rebase import Rebased, rebase
 from skill_ttrl.skills.settings import BankSettings
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.snapshot import Snapshot, fits_type
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats, Tier
 
 if TYPE_CHECKING:
@@ -55,6 +56,106 @@ class UpdateMetadata(TypedDict, total=False):
     """Ids of tasks or trajectories."""
     round: int | None
     """Training step."""
+
+
+SUMMARY_SKILLS = 20
+"""Most skills that `summary` lists."""
+
+
+class VersionedSkills:
+    """Skills by id and the log that they come from. Reading side of `SkillBank`."""
+
+    _log: MemoryLog | FileLog
+
+    @property
+    def version(self) -> int:
+        """Number of updates so far; 0 for a new bank."""
+        return self._log.current.version
+
+    @property
+    def notices(self) -> Sequence[str]:
+        """Messages for the user about problems found at opening, such as a torn last line."""
+        return tuple(self._log.notices)
+
+    def snapshot(self) -> Snapshot:
+        """The present version, frozen. The same object until the bank changes here, or is read anew (`refresh`)."""
+        return self._log.current
+
+    def refresh(self) -> Snapshot:
+        """The newest version: of a shared bank with what others have added since the last call or change."""
+        self._log.refresh()
+        return self.snapshot()
+
+    def get(self, skill_id: str) -> Skill | None:
+        """The skill of this id, or None."""
+        return self.snapshot().get(skill_id)
+
+    def __len__(self) -> int:
+        return len(self.snapshot())
+
+    def __iter__(self) -> Iterator[Skill]:
+        return iter(self.snapshot())
+
+    def __contains__(self, skill_id: object) -> bool:
+        return skill_id in self.snapshot()
+
+    @property
+    def size(self) -> int:
+        """Alias of `len(bank)` (the first Skill-TTRL)."""
+        return len(self)
+
+    @property
+    def all_skills(self) -> list[Skill]:
+        """Alias of `list(bank)`."""
+        return list(self)
+
+    @property
+    def task_types(self) -> list[str]:
+        """Types of task that the skills are for, sorted; skills for any type add none."""
+        return sorted({skill.task_type for skill in self} - {""})
+
+    def summary(self, task_type: str | None = None) -> str:
+        """One line a skill, at most `SUMMARY_SKILLS` of them, of all skills or of those that a task of this type may be shown."""
+        skills = [skill for skill in self if fits_type(skill, task_type)]
+        if not skills:
+            return "(Skill bank is empty)"
+        lines = [f"Skill Bank ({len(skills)} skills):"]
+        lines += [
+            f"  [{skill.id}] {skill.title} (type={skill.task_type or 'any'})" for skill in skills[:SUMMARY_SKILLS]
+        ]
+        more = len(skills) - SUMMARY_SKILLS
+        return "\n".join([*lines, f"  ... and {more} more"] if more > 0 else lines)
+
+    def history(self, after: int = 0) -> list[BankUpdate]:
+        """All updates in order, or those that came after a version."""
+        return list(self._log.updates(after))
+
+    def at(self, version: int) -> Snapshot:
+        """Any version, rebuilt from the log; 0 is the empty bank.
+
+        Raises:
+            SkillBankError: there is no such version.
+        """
+        if version == self.version:
+            return self.snapshot()
+        first = self._log.first
+        if not first.version <= version < self.version:
+            raise SkillBankError(
+                f"There is no version {version} of this bank: it has {first.version} to {self.version}. "
+                "See them with: skillttrl skills show BANK --history"
+            )
+        return replay(first, islice(self._log.updates(), version - first.version))
+
+    def diff(self, a: int, b: int) -> tuple[Change, ...]:
+        """The changes that make version `a` into version `b`, net, by id."""
+        return difference(self.at(a), self.at(b))
+
+    def _need(self, skill_id: str) -> Skill:
+        """The skill, or an error that says what became of it."""
+        found = self.get(skill_id)
+        if found is None:
+            raise missing_error(skill_id, self.snapshot(), self._log.updates())
+        return found
 
 
 class SkillBank(VersionedSkills):
@@ -174,11 +275,11 @@ class SkillBank(VersionedSkills):
             if (made := self._log.made(self.writer, why.get("round"), why.get("reason", ""))) is not None:
                 return made
             changes = tuple(changes)
-            fitted = rebase(self.snapshot(), changes) if self.settings.shared else Rebased(changes)
-            if fitted.dropped and not self.writer:
+            fitting, dropped = rebase(self.snapshot(), changes) if self.settings.shared else (changes, ())
+            if dropped and not self.writer:
                 validate_changes(self.snapshot(), changes)  # raises: it says what does not fit, and what to do
-            update = self.plan(fitted.changes, **why)
-            return self._write(replace(update, origin=origin, samples=tuple(samples), dropped=fitted.dropped))
+            update = self.plan(fitting, **why)
+            return self._write(replace(update, origin=origin, samples=tuple(samples), dropped=dropped))
 
     def add(self, skill: Skill, **why: Unpack[UpdateMetadata]) -> Skill:
         """Add a new skill, evicting the least useful where the bank is full; the skill as it was stored.

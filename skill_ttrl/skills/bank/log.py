@@ -9,22 +9,26 @@
 
 An update counts once its whole line is on the disk (`append` has returned). A last line that is torn was never
 acknowledged: it is left out, and cut off before the next write. Anything else that does not fit is an error, and opening
-changes nothing. Each line has a checksum over the log up to it (`log_line`), so that a changed byte is noticed. Several
-processes may write a shared bank: each reads what the others added before it writes, under the lock (`FileLog.writing`).
+changes nothing. Each line is closed by a checksum over all bytes of the log up to it, so that a changed, lost or moved byte is
+noticed:
+
+    {"version":12,"changes":[...],"reason":"merge",...,"check":"0f3c9a7be1d24c55"}
+
+Several processes may write a shared bank: each reads what the others added before it writes, under the lock (`FileLog.writing`).
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.bank.log_line import sealed
-from skill_ttrl.skills.bank.log_reader import LogReader, damaged, replay, update_key
 from skill_ttrl.skills.folder import (
     LOCK_SECONDS,
     LOG_FILE,
@@ -38,56 +42,18 @@ from skill_ttrl.skills.folder import (
 )
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.storage.files import release_lock, write_all, write_atomic
-from skill_ttrl.types import BankUpdate, from_json
+from skill_ttrl.types import BankUpdate, from_json, to_json
 
 TORN_FILE = "log.torn"
-
-
-class Log(Protocol):
-    """A history of updates, in order, without gaps."""
-
-    notices: list[str]
-    """Messages for the user about problems found when the log was opened."""
-    first: Snapshot
-    """The bank before the first update of the log."""
-
-    @property
-    def current(self) -> Snapshot:
-        """The bank at the end of the log, as far as it was read."""
-        ...
-
-    def refresh(self) -> None:
-        """Read what other processes have added."""
-        ...
-
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Be at the end of the log, and let nobody else write, until the block ends."""
-        ...
-
-    def made(self, writer: str, step: int | None, reason: str) -> BankUpdate | None:
-        """The update that this run made in this step for this reason; None where it made none: a resumed run repeats steps."""
-        ...
-
-    def append(self, update: BankUpdate, after: Snapshot) -> None:
-        """Make the update last; `after` is the bank with it."""
-        ...
-
-    def updates(self, after: int = 0) -> Iterator[BankUpdate]:
-        """The updates from version `after` + 1 on."""
-        ...
-
-    def cut(self, version: int) -> None:
-        """Forget everything after `version`."""
-        ...
-
-    def close(self) -> None:
-        """Let go of files and locks."""
-        ...
+DIGITS = 16
+"""Hexadecimal digits of a checksum."""
+_CHECK = re.compile(rb',"check":"([0-9a-f]{%d})"\}\n\Z' % DIGITS)
+UpdateKey = tuple[str, int, str]
+"""Identity of a run's update: the run's id, the step and the reason."""
 
 
 class MemoryLog:
-    """A history that ends with the process.
+    """A history of updates, in order, without gaps, that ends with the process. `FileLog` has the same methods.
 
     Args:
         start: the version it begins with; what led to it is not known.
@@ -95,36 +61,38 @@ class MemoryLog:
 
     def __init__(self, start: Snapshot | None = None) -> None:
         self.notices: list[str] = []
+        """Messages for the user about problems found when the log was opened."""
         self.current = self.first = start or Snapshot()
+        """The bank at the end of the log, and before its first update."""
         self._updates: list[BankUpdate] = []
 
     def refresh(self) -> None:
-        """Nobody else adds anything."""
+        """Read what other processes have added: nothing."""
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Nobody else writes."""
+        """Be at the end of the log, and let nobody else write, until the block ends."""
         yield
 
     def made(self, writer: str, step: int | None, reason: str) -> BankUpdate | None:
-        """None: a run that resumes rewinds a bank of its own."""
+        """The update that this run made in this step for this reason. None: a run that resumes rewinds a bank of its own."""
 
     def append(self, update: BankUpdate, after: Snapshot) -> None:
-        """See `Log.append`."""
+        """Make the update last; `after` is the bank with it."""
         self._updates.append(update)
         self.current = after
 
     def updates(self, after: int = 0) -> Iterator[BankUpdate]:
-        """See `Log.updates`."""
+        """The updates from version `after` + 1 on."""
         return iter(self._updates[max(0, after - self.first.version) :])
 
     def cut(self, version: int) -> None:
-        """See `Log.cut`."""
+        """Forget everything after `version`."""
         del self._updates[version - self.first.version :]
         self.current = replay(self.first, self._updates)
 
     def close(self) -> None:
-        """See `Log.close`."""
+        """Nothing is open."""
 
 
 class FileLog:
@@ -176,11 +144,11 @@ class FileLog:
 
     @property
     def current(self) -> Snapshot:
-        """See `Log.current`."""
+        """See `MemoryLog.current`."""
         return self._reader.current
 
     def refresh(self) -> None:
-        """See `Log.refresh`. Under the lock: a writer may be cutting off a torn line at this moment."""
+        """See `MemoryLog.refresh`. Under the lock: a writer may be cutting off a torn line at this moment."""
         try:
             grown = self._shared and self._reader.grown()
         except OSError as error:
@@ -191,7 +159,7 @@ class FileLog:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """See `Log.writing`.
+        """See `MemoryLog.writing`.
 
         Raises:
             SkillBankError: another process has held the lock for `LOCK_SECONDS`, or the log cannot be read.
@@ -212,7 +180,7 @@ class FileLog:
             self._release()
 
     def made(self, writer: str, step: int | None, reason: str) -> BankUpdate | None:
-        """See `Log.made`. None for a bank that is not shared: a run that resumes rewinds it."""
+        """See `MemoryLog.made`. None for a bank that is not shared: a run that resumes rewinds it."""
         if not self._shared or not writer or step is None:
             return None
         version = self._made.get(update_key(writer, step, reason))
@@ -220,7 +188,7 @@ class FileLog:
 
     def append(self, update: BankUpdate, after: Snapshot) -> None:
         """Write the line and force it to the disk; a write that fails leaves the log as it was."""
-        stream, line = self._writable(), sealed(update, self._reader.digest)
+        stream, line = self._writable(), _sealed(update, self._reader.digest)
         try:
             if self._reader.torn:
                 self._cut_torn_tail(stream)
@@ -232,7 +200,7 @@ class FileLog:
         self._reader.advance(line, update, after)
 
     def updates(self, after: int = 0) -> Iterator[BankUpdate]:
-        """See `Log.updates`. What is added while this is read is left out."""
+        """See `MemoryLog.updates`. What is added while this is read is left out."""
         end = self.current.version
         with self.file.open("rb") as stream:
             for number, line in enumerate(islice(stream, end), start=1):
@@ -243,7 +211,7 @@ class FileLog:
                         raise damaged(self.file, number, error) from None
 
     def cut(self, version: int) -> None:
-        """See `Log.cut`.
+        """See `MemoryLog.cut`.
 
         Raises:
             SkillBankError: the bank is shared.
@@ -288,11 +256,8 @@ class FileLog:
                 raise
             self._reader.read_on()  # without the lock: a writer may have cut off a torn line meanwhile
         if self._reader.torn:
-            self._say(f"{self.file}: the last line is torn (a crash while it was written) and was left out.")
-        if unsealed := self._reader.unsealed:
-            self._say(
-                f"{self.file}: {unsealed} updates have no checksum (an earlier version wrote them): damage may go unnoticed."
-            )
+            notice = f"{self.file}: the last line is torn (a crash while it was written) and was left out."
+            self.notices += [] if notice in self.notices else [notice]
 
     def _writable(self) -> int:
         if self._stream is None:
@@ -300,10 +265,6 @@ class FileLog:
                 f"The bank at {self.path} is closed or was opened for reading only: nothing was changed."
             )
         return self._stream
-
-    def _say(self, notice: str) -> None:
-        if notice not in self.notices:
-            self.notices.append(notice)
 
     def _cut_torn_tail(self, stream: int) -> None:
         with self.file.open("rb") as source:
@@ -318,3 +279,154 @@ class FileLog:
             os.ftruncate(stream, self._reader.length)
         except OSError:
             self.close()
+
+
+# Reading: from its start, or on from where it was read to, since several processes may add lines.
+
+
+class LogReader:
+    """The whole lines of a log that were read, and the bank that they lead to.
+
+    Args:
+        file: the log.
+        first: the bank before its first line.
+    """
+
+    def __init__(self, file: Path, first: Snapshot) -> None:
+        self.file = file
+        self.current = first
+        self.length = 0
+        """Bytes of the whole lines."""
+        self.digest = hashlib.blake2b(digest_size=16)
+        """Digest of these bytes."""
+        self.torn = False
+        """True if a line without an end follows them."""
+        self.versions: dict[UpdateKey, int] = {}
+        """Versions of the updates that runs made."""
+
+    def read_on(self) -> None:
+        """Read the lines that were added since the last call.
+
+        Raises:
+            SkillBankError: a line is damaged, or lines that were read before are gone.
+            OSError: the file cannot be read.
+        """
+        last, length = self.current.version, self.length
+        digest, torn = self.digest.copy(), False
+        versions = dict[UpdateKey, int]()
+
+        def whole_updates() -> Iterator[BankUpdate]:
+            nonlocal last, length, torn
+            with self.file.open("rb") as stream:
+                size = os.fstat(stream.fileno()).st_size
+                if size < self.length:
+                    raise SkillBankError(
+                        f"{self.file} has {size} bytes, fewer or other than the {self.length} (version {self.current.version}) read "
+                        "before: another program truncated or replaced it. Nothing was changed. Restore the file, or start again with "
+                        "the bank as it is."
+                    )
+                stream.seek(self.length)
+                for line in stream:
+                    last += 1
+                    try:
+                        update = _opened(line, digest)
+                    except ValueError:
+                        # Only the last line has no end; a writer may be adding to it at this moment. If only the line end is
+                        # another byte, the line was whole, and is damaged, not torn.
+                        found = _CHECK.search(line[:-1] + b"\n")
+                        was_whole = found is not None and _checksum(line[: found.start()] + b"}", digest) == found[1]
+                        if line.endswith(b"\n") or was_whole:
+                            raise
+                        torn = True
+                        return
+                    yield update
+                    length += len(line)
+                    digest.update(line)
+                    versions.update(_versions(update))
+
+        try:
+            current = replay(self.current, whole_updates())
+        except ValueError as error:
+            raise damaged(self.file, last, error) from None
+        self.current, self.length, self.digest = current, length, digest
+        self.torn = torn
+        self.versions |= versions
+
+    def advance(self, line: bytes, update: BankUpdate, after: Snapshot) -> None:
+        """Count a line that was just written as read; `after` is the bank with it."""
+        self.length += len(line)
+        self.digest.update(line)
+        self.current = after
+        self.versions.update(_versions(update))
+
+    def grown(self) -> bool:
+        """True if the file is not as long as what was read.
+
+        Raises:
+            OSError: the file is gone.
+        """
+        return self.file.stat().st_size != self.length
+
+
+def update_key(writer: str, step: int, reason: str) -> UpdateKey:
+    """The identity of an update. Of a writer `NAME:ID` the id counts: a run's folder may be renamed."""
+    return writer.rpartition(":")[2], step, reason
+
+
+def _versions(update: BankUpdate) -> dict[UpdateKey, int]:
+    if not update.writer or update.step is None:
+        return {}
+    return {update_key(update.writer, update.step, update.reason): update.version}
+
+
+def replay(start: Snapshot, updates: Iterable[BankUpdate]) -> Snapshot:
+    """The version that the updates lead to.
+
+    Raises:
+        ValueError: an update has another version than the next one, or changes a skill that is not as it says.
+    """
+    skills, version, origin = dict(start.skills), start.version, start.origin
+    for update in updates:
+        version += 1
+        if update.version != version:
+            raise ValueError(f"it holds version {update.version}, expected {version}")
+        for change in update.changes:
+            if change.before is not None and skills.pop(change.before.id, None) != change.before:
+                raise ValueError(f"it changes the skill {change.before.id!r}, which was not so before")
+            if change.after is not None:
+                skills[change.after.id] = change.after
+        origin = origin if update.origin is None else update.origin
+    return start if version == start.version else Snapshot.of(version, skills.values(), origin)
+
+
+def damaged(file: Path, number: int, problem: Exception) -> SkillBankError:
+    """The error for a line that cannot be read."""
+    lines = str(problem).splitlines()  # pydantic's first line only counts the errors
+    reason = lines[0] if len(lines) == 1 else " ".join(lines[1:3]).partition(" [type=")[0]
+    return SkillBankError(
+        f"{file}, line {number} is damaged: {reason}. Nothing was changed. Restore the file from a copy, "
+        f"or keep the {number - 1} updates before it: head -n {number - 1} log.jsonl > kept, then put `kept` in its place."
+    )
+
+
+def _sealed(update: BankUpdate, before: hashlib.blake2b) -> bytes:
+    """The line of an update, with its end; `before` is the digest of everything in front of it."""
+    body = to_json(update).encode()
+    return b'%s,"check":"%s"}\n' % (body[:-1], _checksum(body, before))
+
+
+def _opened(line: bytes, before: hashlib.blake2b) -> BankUpdate:
+    """The update of a line; raises `ValueError` if it is damaged."""
+    found = _CHECK.search(line)
+    if found is None:
+        raise ValueError("its checksum is gone" if line.endswith(b"\n") else "it does not end")
+    body = line[: found.start()] + b"}"
+    if _checksum(body, before) != found[1]:
+        raise ValueError("its checksum is wrong: it was changed, or the log before it was")
+    return from_json(BankUpdate, body)
+
+
+def _checksum(body: bytes, before: hashlib.blake2b) -> bytes:
+    digest = before.copy()
+    digest.update(body)
+    return digest.hexdigest()[:DIGITS].encode()

@@ -7,8 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.skills.changes import as_successor, validate_changes, with_usage
-from skill_ttrl.skills.rebase import rebase
+from skill_ttrl.skills.changes import as_successor, rebase, validate_changes, with_usage
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Change, Skill
 
@@ -18,8 +17,8 @@ BEFORE = Snapshot.of(1, [OLD, OTHER])
 
 def test_changes_that_fit_come_out_as_they_are() -> None:
     changes = (Change("use", OLD, with_usage(OLD, 2, 1, 3)), Change("add", None, Skill("c", "C", "new")))
-    found = rebase(BEFORE, changes)
-    assert found.changes == changes and not found.dropped
+    fitting, dropped = rebase(BEFORE, changes)
+    assert fitting == changes and not dropped
 
 
 def test_counts_of_uses_add_up_and_the_text_of_both_stays() -> None:
@@ -27,9 +26,9 @@ def test_counts_of_uses_add_up_and_the_text_of_both_stays() -> None:
     mine = with_usage(OLD, 2, 1, 3)
     better = as_successor(mine, Skill("a", "A", "second"))
     now = BEFORE.changed(2, [Change("use", OLD, theirs)])
-    found = rebase(now, [Change("use", OLD, mine), Change("replace", mine, better)])
-    after = now.changed(3, validate_changes(now, found.changes)).skills["a"]
-    assert not found.dropped and after.text == "second" and after.version == 2
+    fitting, dropped = rebase(now, [Change("use", OLD, mine), Change("replace", mine, better)])
+    after = now.changed(3, validate_changes(now, fitting)).skills["a"]
+    assert not dropped and after.text == "second" and after.version == 2
     assert (after.stats.uses, after.stats.successes, after.stats.last_used_step) == (7, 3, 9)
 
 
@@ -44,7 +43,7 @@ def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
         ],
     )
     mine = as_successor(OLD, replace(OLD, text="mine"))
-    found = rebase(
+    fitting, dropped = rebase(
         now,
         [
             Change("use", OTHER, with_usage(OTHER, 1, 1, 1)),
@@ -55,14 +54,8 @@ def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
             Change("add", None, Skill("e", "E", "fits")),
         ],
     )
-    assert [change.after and change.after.id for change in found.changes] == ["e"]
-    assert found.dropped == (
-        "use 'b': it is not in the bank any more",
-        "replace 'a': it has changed since",
-        "use 'a': it has changed since",
-        "add 'c': it is in the bank already",
-        "add 'd': the id 'd' is taken by another skill",
-    )
+    assert [change.after and change.after.id for change in fitting] == ["e"]
+    assert [each.partition(":")[0] for each in dropped] == ["use 'b'", "replace 'a'", "use 'a'", "add 'c'", "add 'd'"]
 
 
 IDS = st.sampled_from("abcd")
@@ -104,8 +97,8 @@ def test_rebased_changes_are_valid_and_the_rest_is_accounted_for(start, theirs, 
     base = Snapshot.of(1, start)
     now = base.changed(2, changes_of(base, theirs))
     proposed = changes_of(base, mine)
-    found = rebase(now, proposed)
-    validate_changes(now, found.changes)  # raises where one does not fit
-    assert len(found.changes) + len(found.dropped) == len(proposed)
-    assert rebase(base, proposed) == rebase(base, rebase(base, proposed).changes)
-    assert rebase(base, proposed).changes == proposed
+    fitting, dropped = rebase(now, proposed)
+    validate_changes(now, fitting)  # raises where one does not fit
+    assert len(fitting) + len(dropped) == len(proposed)
+    assert rebase(base, proposed) == rebase(base, rebase(base, proposed)[0])
+    assert rebase(base, proposed)[0] == proposed
