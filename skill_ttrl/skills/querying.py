@@ -7,7 +7,8 @@ same update, however long each took. Texts of other models go in escaped, betwee
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
-from skill_ttrl.errors import ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.sanitize import escape, escape_terminal
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from skill_ttrl.llm.openai.client import Client
 
 OPENAI = "openai"
-"""Name of the merger and of the extractor that ask a language model."""
+"""Name of the merger and of the teacher that ask a language model."""
 OnFailure = Literal["stop", "skip", "heuristic"]
 TEXT_CHARS = 4000
 """Longest skill that a language model is shown whole, and that it may write, in characters."""
@@ -108,6 +109,14 @@ class LLMQuerier:
     def failure(self, error: EndpointError) -> LLMCallStats:
         """The count of one question that came to nothing."""
         return LLMCallStats(1, int(self.on_failure == "skip"), int(self.on_failure == "heuristic"), str(error))
+
+
+@contextmanager
+def bank_unchanged(what: str) -> Iterator[None]:
+    """Append to errors of language models what they mean for the bank, and how to continue."""
+    ways = "To continue without the model: --set skills.on_failure=skip, or heuristic."
+    with annotate_error(EndpointError, f"{what} {ways}"), annotate_error(BudgetError, what):
+        yield
 
 
 def asking_model(

@@ -8,8 +8,8 @@ model, which loads nothing of what a model takes; a policy plays in `collect_pol
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
+from skill_ttrl.scale.run import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
@@ -37,12 +38,17 @@ from skill_ttrl.stages.collecting.collection import (
     training_selection,
     written,
 )
-from skill_ttrl.stages.collecting.on_workers import on_workers
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
 from skill_ttrl.types import Task
 from skill_ttrl.workers import work
 
+Played = tuple[str, EpisodeResult]
+"""The line of an episode, and what is counted of it."""
 _LISTING = {"action_order", "hidden_verbs", "actions", "action_parser", "max_turns"}
+MOST_A_BATCH = 16
+"""Most episodes that travel to a worker together."""
+BATCHES = 64
+"""Least number of batches, if there are so many episodes: then the workers finish at about the same time."""
 _EPISODES_A_PROCESS = 64  # fewer are played sooner than another process has started
 
 
@@ -176,14 +182,16 @@ def _collect(
     units = selection.units(collection.progress)
     make = partial(_Playing, selection.env, selection.kwargs, agent, prompts, collection.seed, explore, timeout_s)
     depends_on: dict[str, Any] = {"explore": explore.stated} if explore.advises else {}
-    if explore.moves:
-        depends_on["explore_moves"] = explore.moves
-        if explore.moves_like != MOVES:
-            depends_on["explore_moves_like"] = list(explore.moves_like)
-    if explore.never:
-        depends_on["explore_never"] = list(explore.never)
-    if explore.max_steps is not None:
-        depends_on["max_steps"] = explore.max_steps
+    depends_on |= {
+        name: value
+        for name, value, default in (
+            ("explore_moves", explore.moves, 0.0),
+            ("explore_moves_like", list(explore.moves_like), list(MOVES)),
+            ("explore_never", list(explore.never), []),
+            ("max_steps", explore.max_steps, None),
+        )
+        if value != default
+    }
     if prompts is not None:
         depends_on["prompts"] = prompts.model_dump(mode="json", include=_LISTING)
     return collection.run(units, depends_on, lambda writer: _play(make, writer, jobs, scale))
@@ -218,9 +226,9 @@ def collect_into(path: Path, config: SkillTTRLConfig, progress: Progress) -> Col
 def exploration(asked: CollectConfig) -> Exploration:
     """The exploration that a config asks for."""
     listed = isinstance(asked.epsilon, list)
-    chances = asked.epsilon if isinstance(asked.epsilon, list) else [asked.epsilon]
+    chances = tuple(asked.epsilon) if isinstance(asked.epsilon, list) else (asked.epsilon,)
     moves, never = tuple(asked.explore_moves_like), tuple(asked.explore_never)
-    return Exploration(tuple(chances), asked.explore_moves, asked.max_steps, listed, moves, never)
+    return Exploration(chances, asked.explore_moves, asked.max_steps, listed, moves, never)
 
 
 class _Playing:
@@ -246,7 +254,7 @@ class _Playing:
             self._play = partial(self._play, max_steps=prompts.max_turns)
         self._made: tuple[gymnasium.Env[Any, Any], ScriptedAgent] | None = None
 
-    def __call__(self, unit: Unit) -> tuple[str, EpisodeResult]:
+    def __call__(self, unit: Unit) -> Played:
         """The line of the episode, and what is counted of it."""
         env, agent = self._made = self._made or self._make()
         task, attempt = unit
@@ -286,7 +294,7 @@ def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scal
         if scale.engine == LOCAL:
             results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
         else:
-            results = stack.enter_context(on_workers(make, left, scale, writer.progress))
+            results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
         writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
         stop = stack.enter_context(StopSignal())
         stack.enter_context(closing(results))
@@ -300,3 +308,31 @@ def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scal
             writer.write()
     writer.progress.finish(PHASE)
     return 0
+
+
+@contextmanager
+def _on_workers(
+    make: partial[_Playing], units: Sequence[Unit], scale: ScaleConfig, progress: Progress
+) -> Iterator[Generator[Played]]:
+    """Yield the result of each unit, in order, played by workers of a Ray cluster that end with the block.
+
+    Raises:
+        ScaleError: there is no cluster, or its nodes are not ready.
+    """
+    size = max(1, min(MOST_A_BATCH, len(units) // BATCHES))
+    batches = [units[start : start + size] for start in range(0, len(units), size)]
+    tried = [units[place][0] for place in dict.fromkeys((0, len(units) // 2, len(units) - 1))]
+    check, setup = partial(_check, make, tried), partial(_set_up, make, tried)
+    with open_pool(setup, check, scale, most=len(batches), progress=progress) as pool:
+        yield (each for batch in pool.map(batches) for each in batch)
+
+
+def _check(make: partial[_Playing], tasks: Sequence[Task]) -> None:
+    make().check(tasks)
+
+
+def _set_up(make: partial[_Playing], tasks: Sequence[Task]) -> tuple[Callable[[Sequence[Unit]], list[Played]], None]:
+    """`scale.worker.Setup`: plays batches. Checked again: the worker's node may have joined after the others were asked."""
+    playing = make()
+    playing.check(tasks)
+    return lambda units: [playing(unit) for unit in units], None

@@ -7,8 +7,6 @@ is no file of episodes, or a language model without a usable answer, leaves it a
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,29 +16,25 @@ from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, paths_of, read_episodes
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, SkillBankError, annotate_error
+from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.folder import is_bank
-from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints
+from skill_ttrl.skills.querying import TEXT_CHARS, LLMEndpoints, bank_unchanged
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.similarity import embedding_similarity
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.cases import SOURCE, CaseCollector
-from skill_ttrl.skills.teachers.counting import MIN_EPISODES
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
+from skill_ttrl.storage.cache import unfinished
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
-
-UNFINISHED = ".unfinished"
-"""Suffix of the folder in which a bank is made before it is moved into place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +107,9 @@ def distill_into(
     notes += [*result.notes, *admitted.fusions]
     notes += [f"{quote(draft.title)}: {problem}." for draft, problem in admitted.refused]
     new = [change.after for change in admitted.changes if change.after is not None]
-    tested = gate(bank.snapshot(), _planned(bank, admitted)) if gate is not None and new else None
+    now = bank.snapshot()
+    planned = now.changed(now.version + 1, bank.plan(admitted.changes).changes) if new else now
+    tested = gate(now, planned) if gate is not None and new else None
     if tested is not None:
         notes.append(verdict(tested))
         new = new if tested.decision.accept else []
@@ -137,12 +133,6 @@ def distill_into(
         version=now.version,
         gate={} if tested is None else outcome_record(tested),
     )
-
-
-def _planned(bank: SkillBank, admitted: Admitted) -> Snapshot:
-    """The bank as it would be with these changes."""
-    now = bank.snapshot()
-    return now.changed(now.version + 1, bank.plan(admitted.changes).changes)
 
 
 def run(
@@ -177,19 +167,19 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
-    with _bank_unchanged(), track_usage(None, config.endpoints) as ledger, _bank(folder, merge, config) as opened:
+    with (
+        bank_unchanged("The bank was not changed."),
+        track_usage(None, config.endpoints) as ledger,
+        _bank(folder, merge, config) as opened,
+    ):
         notices = _NoticeCollector()
         with ledger.phase(SOURCE):
             episodes = read_with_progress(source, progress, notices)
             found = distill_into(opened, episodes, config, models_of(config), gate=gate)
         if not merge and not found.skills:
-            raise nothing_distilled(found, source, folder)
-        by_vectors = opened.settings.retrieval_mode in ("embedding", "hybrid")
-        retrieval = (
-            f"{opened.settings.retrieval_mode}, {opened.settings.embedder}"
-            if by_vectors
-            else opened.settings.retrieval_mode
-        )
+            raise DataError(f"Nothing could be distilled from {source}: {found.cause} No bank was made at {folder}.")
+        mode = opened.settings.retrieval_mode
+        retrieval = f"{mode}, {opened.settings.embedder}" if mode in ("embedding", "hybrid") else mode
     return replace(
         found,
         notes=(*notices.notices, *found.notes),
@@ -198,11 +188,6 @@ def run(
         retrieval=retrieval,
         usage=ledger.report(),
     )
-
-
-def nothing_distilled(found: Distilled, source: Path, folder: Path) -> DataError:
-    """The error for episodes that gave no skill, where they were to make a bank."""
-    return DataError(f"Nothing could be distilled from {source}: {found.cause} No bank was made at {folder}.")
 
 
 def _cause(
@@ -225,16 +210,10 @@ def _cause(
         return f"{result.failed} of {result.requests} requests to the teacher had no usable answer. Try another model."
     if limits.teacher != "heuristic":
         return f"the teacher {limits.teacher!r} wrote no usable skill. The notes above say what was refused."
-    ask = "ask a language model: --teacher openai"
-    if all(len(case.steps) == 1 and not case.steps[0].admissible_actions for case in cases):
-        return f"every episode is one free text, and the heuristic counts actions. Instead, {ask}."
-    outcomes = Counter((case.task_type, case.won) for case in cases)
-    if max(outcomes.values()) < MIN_EPISODES:
-        return f"no type of task has {MIN_EPISODES} episodes with the same outcome. Collect more (skillttrl collect)."
-    if not counts["won"] or not counts["lost"]:
-        missing, agent = ("won", "wins") if not counts["won"] else ("lost", "fails")
-        return f"no episode was {missing}. Add episodes of an agent that {agent} (skillttrl collect), or {ask}."
-    return f"the {counts['won']} won and {counts['lost']} lost episodes differ in no action that can be counted. Collect more, or {ask}."
+    return (
+        f"the {counts['won']} won and {counts['lost']} lost episodes differ in no action that can be counted. Collect more of both "
+        "(skillttrl collect), or ask a language model: --teacher openai."
+    )
 
 
 def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> tuple[CaseCollector, list[str]]:
@@ -283,47 +262,12 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
     settings = asdict(BankSettings.from_config(config.skills or SkillsConfig()))
     chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
     folder.parent.mkdir(parents=True, exist_ok=True)
-    for left in _left_behind(folder):
-        shutil.rmtree(left, ignore_errors=True)
-    made = folder.with_name(f".{folder.name}.{os.getpid()}{UNFINISHED}")
-    try:
+    with unfinished(folder.parent) as made:
         with SkillBank(made, **{**chosen, "index": "memory"}) as bank:
             yield bank
+        made.chmod(0o755)  # as any folder
         with wrap_os_errors("write", folder):
             made.replace(folder)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-
-
-def _left_behind(folder: Path) -> list[Path]:
-    """Unfinished banks for this place whose process is gone: it was killed."""
-    found = []
-    for path in folder.parent.iterdir():
-        number = path.name.removeprefix(f".{folder.name}.").removesuffix(UNFINISHED)
-        if path.name == f".{folder.name}.{number}{UNFINISHED}" and number.isdecimal() and not _runs(int(number)):
-            found.append(path)
-    return found
-
-
-def _runs(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # somebody else's
-        return True
-    return process != os.getpid()
-
-
-@contextmanager
-def _bank_unchanged() -> Iterator[None]:
-    """Append to errors of language models what they mean for the bank."""
-    ways = "go on without it: --set skills.on_failure=skip, or heuristic"
-    with (
-        annotate_error(EndpointError, f"The bank was not changed. To {ways}."),
-        annotate_error(BudgetError, "The bank was not changed."),
-    ):
-        yield
 
 
 class _NoticeCollector(SilentProgress):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -23,6 +23,7 @@ from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.skills.merge.make import make_merger
 from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, merged_samples
 from skill_ttrl.skills.merge.types import MergeReport
+from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
 from skill_ttrl.stages.inputs.merge_source import Samples, joined, read_samples
@@ -90,7 +91,11 @@ def run(
     config = config or SkillTTRLConfig()
     rules, notes = _rules(config, merger, extract), list[str]()
     samples = _read(Path(source), by, config, notes)
-    with _open(Path(bank), dry_run) as opened, _unmerged(), track_usage(None, config.endpoints) as ledger:
+    with (
+        _open(Path(bank), dry_run) as opened,
+        bank_unchanged("Nothing was merged."),
+        track_usage(None, config.endpoints) as ledger,
+    ):
         before, known = opened.snapshot(), merged_samples(opened.history())
         notes += _merged_before(samples, known, bank)
         samples = [part.without(known) for part in samples]
@@ -206,14 +211,3 @@ def _open(path: Path, dry_run: bool) -> Iterator[SkillBank]:
         elif new and not whole:  # the folder was there, and empty
             for entry in path.iterdir():
                 shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-
-
-@contextmanager
-def _unmerged() -> Iterator[None]:
-    """Says of a language model that failed what it means for the bank."""
-    ways = "go on without it: skills.on_failure=skip, or heuristic"
-    with (
-        annotate_error(EndpointError, f"Nothing was merged. To {ways}."),
-        annotate_error(BudgetError, "Nothing was merged."),
-    ):
-        yield

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.types import Trajectory, from_json
-from tests.alfworld_kitchen import write_game
 from tests.doors import DOORS
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 
@@ -92,17 +89,6 @@ def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(
     assert again.code == 0 and "episodes are in" in again.err
 
 
-def test_ctrl_c_reaches_every_process_of_a_terminal_and_only_the_first_answers(tmp_path: Path) -> None:
-    process = collecting(tmp_path / "out.jsonl", "--num-workers", "2")
-    assert process.stderr is not None
-    while "play:" not in (line := process.stderr.readline()):
-        assert line, process.communicate()
-    time.sleep(0.3)  # the others load
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert process.returncode == 130 and said.startswith("Interrupted ") and said.count("Interrupted") == 1, said
-
-
 def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     command = ("collect", "--env", DOORS, "--policy", "tests.doors:Clumsy", "-o", file)
@@ -118,26 +104,6 @@ def test_success_is_shown_by_type_with_intervals_and_the_source_is_named(tmp_pat
     assert found["overall"]["success"] == 0.9 and found["by_type"]["right"]["failed"] == 3
     assert found["source"] == "joinery" and found["played"] == 0 and found["output"] == str(file)
     assert all(from_json(Trajectory, line).task.split == "train" for line in file.read_bytes().splitlines())
-
-
-def test_a_file_of_trajectories_is_inspected_by_type(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    skillttrl("collect", "--env", DOORS, "--policy", "tests.doors:Clumsy", "-o", file)
-    found = skillttrl("inspect", file, "--rows", 4, "--json").json
-    assert found["facts"]["complete"] == "yes" and found["facts"]["agent"] == "tests.doors:Clumsy"
-    assert found["facts"]["source"] == "joinery"
-    assert found["facts"]["success"].startswith("0.900 [") and "30 episodes" in found["facts"]["success"]
-    assert found["facts"]["right"] == "0.800 [0.548, 0.930] in 15 episodes, 1.0 steps, 3 failed"
-    assert found["columns"] == ["success", "turns", "stop_reason", "task", "text"]
-    assert found["rows"][0] == ["yes", "2", "terminated", "train/0", "wait ⏎ left"]
-    assert found["rows"][3][:3] == ["no", "0", "error"]
-    lines = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(lines[:5]) + b'{"task"')
-    cut = skillttrl("inspect", file, "--json").json
-    assert cut["facts"]["complete"] == "no, of 30; continue with the command that started it"
-    assert any("torn" in note for note in cut["notes"])
-    shown = skillttrl("inspect", f"{file}.json")
-    assert shown.code == 0 and "made_with.agent" in shown.out
 
 
 def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
@@ -181,32 +147,3 @@ def test_only_what_is_asked_for_is_played(tmp_path: Path) -> None:
         **{"success": 0, "interval": 0, "steps": 0},
     }
     assert done.json["first_error"] == "RuntimeError: door 2 is stuck" and done.json["seed"] == 5
-
-
-@pytest.mark.parametrize(("command", "jobs"), [("evaluate", 1), ("evaluate", 2), ("collect", 1)])
-def test_json_stands_alone_whatever_a_player_prints(tmp_path: Path, command: str, jobs: int) -> None:
-    where = ("--env", DOORS, "--split", "test", "--json", "-o", tmp_path / "out.jsonl")
-    policy = ("tests.doors:Quitter",) if command == "evaluate" else ("--policy", "tests.doors:Quitter")
-    words = (command, *where, *policy, "--num-workers", jobs)
-    done = subprocess.run(
-        [sys.executable, "-m", "skill_ttrl.cli.main", *map(str, words)], capture_output=True, text=True, timeout=120
-    )
-    assert json.loads(done.stdout)["overall"]["failed"] == 3 and "hm\n" in done.stderr
-
-
-def test_while_games_are_read_for_the_first_time_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for number in range(3):
-        write_game(tmp_path, "valid_seen", f"pick_and_place_simple-Apple-None-Fridge-1/trial_{number}")
-    words = ("collect", "--env", "alfworld", "--policy", "random", "--split", "valid_seen", "--env-data", tmp_path)
-    first, again = (skillttrl(*words, "-o", tmp_path / f"{name}.jsonl") for name in "ab")
-    assert "open: 3 tasks" in first.err and "open 3/3" in first.err and "play 3/3" in first.err, first
-    assert "open" not in again.err and "play 3/3" in again.err
-
-
-def test_what_collecting_loads_is_light() -> None:
-    code = (
-        "import sys, skill_ttrl.stages.collect; sys.exit([name for name in ('torch', 'transformers', 'rich', 'textworld') "
-        "if name in sys.modules] or 0)"
-    )
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -12,18 +12,15 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import BudgetError, ConfigError, EnvError, RunFolderError
-from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.errors import BudgetError, ConfigError, RunFolderError
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.runs.episode_logs import read_identity
 from skill_ttrl.signals import Interrupted
-from skill_ttrl.stages.collect import collect_into, run
+from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.collecting.collection import TaskSelection
-from skill_ttrl.stages.targets.collect import plan_episodes, run_policy
-from skill_ttrl.statistics import wilson_interval
-from skill_ttrl.types import Task, Trajectory, from_json
-from tests.doors import DOORS, Doors
+from skill_ttrl.stages.targets.collect import run_policy
+from skill_ttrl.types import Trajectory, from_json
+from tests.doors import DOORS
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
@@ -114,18 +111,6 @@ def test_a_policys_episodes_are_kept_as_a_players_and_counted_by_type(tmp_path: 
     assert found.json["overall"]["episodes"] == 12 and found.json["played"] == 0
     inspected = skillttrl("inspect", out, "--json").json["facts"]
     assert inspected["complete"] == "yes" and inspected["success"].startswith("0.833 [")
-
-
-def test_of_one_episode_a_task_the_interval_is_wilsons_and_progress_is_told_as_each_ends() -> None:
-    heard = Heard()
-    with FaultyServer(answer=opens, faults=()) as server:
-        found = run_policy("openai:opener", TESTS, overrides=settings(server), progress=heard)
-    assert found.by_type["right"].interval == wilson_interval(2, 3) and found.output is None
-    assert [done for done, _ in heard.told] == [1, 2, 3, 4, 5, 6]
-    last = heard.told[-1][1]
-    assert last["success"] == pytest.approx(5 / 6) and last["left"] == 1 and last["right"] == pytest.approx(2 / 3)
-    assert last["tokens/s"] > 0 and "cost" not in last, "nobody gave a price"
-    assert any("requests" in text for text in heard.notices)
 
 
 def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) -> None:
@@ -219,29 +204,8 @@ def test_the_skills_of_its_bank_stand_in_its_prompts_unless_they_are_left_out(
     assert made_with["skill_bank"] and made_with["model"] == "openai:opener"
 
 
-def test_how_many_of_its_actions_were_invalid_is_counted_and_of_a_players_it_is_not() -> None:
-    """All of its first actions are written without the tags that `agent.action_parser` wants."""
-
-    def tagged(body: Mapping[str, Any], draw: random.Random) -> str:
-        text = opens(body, draw)
-        return text if text == "wait" else f"<think>so</think><action>{text}</action>"
-
-    with FaultyServer(answer=tagged, faults=()) as server:
-        overrides = settings(server, "agent.action_parser=skillrl")
-        found = run_policy("openai:opener", TaskSelection(DOORS, episodes=4), overrides=overrides)
-    assert found.overall.success == 1 and found.overall.steps == 2 and found.overall.invalid == 0.5
-    assert {each.invalid for each in found.by_type.values()} == {0.5}
-    assert run(TESTS, agent="random").overall.invalid is None
-
-
-def test_chunks_hold_whole_tasks_and_each_has_a_seed_of_its_own() -> None:
-    units = [(Task(str(number), DOORS), attempt) for number in range(4) for attempt in range(3)][:11]
-    draw = SamplingPass("", 3, Sampling(), 5)
-    found = plan_episodes(units, draw, 7)
-    assert [[task.id for task in part.tasks] for part in found] == [["0", "1"], ["2", "3"]]
-    assert [part.lines for part in found] == [6, 5]
-    assert found[0].seed == 5 != found[1].seed
-    assert [len(part.tasks) for part in plan_episodes(units, draw, 1)] == [1, 1, 1, 1], "a group is never cut"
+def at_nowhere() -> list[str]:
+    return ["--set", "endpoints.policy.base_url=http://127.0.0.1:9"]
 
 
 def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
@@ -260,41 +224,6 @@ def test_options_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
     refused(collect("--policy", "no/where/at/all"), 4, "no/where/at/all")
     refused(collect("--policy", "openai:m", "--types", "up", *at_nowhere()), 3, "no tasks of type 'up'")
     assert list(tmp_path.iterdir()) == []
-
-
-def at_nowhere() -> list[str]:
-    return ["--set", "endpoints.policy.base_url=http://127.0.0.1:9"]
-
-
-def test_a_greedy_policy_plays_the_same_with_every_seed(tmp_path: Path, recipe: Path) -> None:
-    selection = TaskSelection(DOORS, "test", episodes=2)
-    for seed in (1, 2):
-        run_policy("builtin", selection, config=str(recipe), greedy=True, seed=seed, output=tmp_path / f"{seed}.jsonl")
-    one, other = ([each.text for each in lines(tmp_path / f"{seed}.jsonl")] for seed in (1, 2))
-    assert one == other
-    with pytest.raises(RunFolderError, match="sampling"):
-        run_policy("builtin", selection, config=str(recipe), seed=1, output=tmp_path / "1.jsonl")
-
-
-def test_where_every_episode_fails_nothing_is_kept(tmp_path: Path, recipe: Path) -> None:
-    short = ["data.max_prompt_tokens=2"]
-    with pytest.raises(EnvError, match=r"All 6 episodes failed .*The prompt has \d+ tokens"):
-        run_policy("builtin", TESTS, config=str(recipe), overrides=short, output=tmp_path / "out.jsonl")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["tiny.yaml"]
-
-
-@pytest.mark.parametrize("more", [(), ("skills.enabled=false",)])
-def test_without_the_bank_no_embedder_is_looked_for(
-    tmp_path: Path, recipe: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
-) -> None:
-    def no_hub(*_: object) -> str:
-        raise AssertionError("an embedder was looked for")
-
-    monkeypatch.setattr("skill_ttrl.stages.inputs.pin.hub_commit", no_hub)
-    monkeypatch.setattr("skill_ttrl.skills.retrieval.embed_sentences.hub_commit", no_hub)
-    overrides = ["skills={}", "model.builtin.max_positions=2048", *more]
-    found = run_policy("builtin", TESTS, config=str(recipe), overrides=overrides, use_bank=bool(more))
-    assert found.overall.episodes == 6
 
 
 def phase(**changes: Any) -> SkillTTRLConfig:
@@ -346,7 +275,3 @@ def test_a_phase_that_cannot_be_played_is_refused(tmp_path: Path, changes: dict[
     with pytest.raises(ConfigError, match=words):
         collect_into(tmp_path / "collected.jsonl", phase(**changes), SilentProgress())
     assert not list(tmp_path.iterdir())
-
-
-def test_all_tasks_are_there() -> None:
-    assert len(Doors().tasks("train")) == 30, "what the counts above rest on"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +21,7 @@ from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.distill import distill_into, run
-from skill_ttrl.types import Step, Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Task, Trajectory, from_json, to_json
 
 TYPES = ("pick_clean_then_place_in_recep", "look_at_obj_in_light")
 
@@ -65,13 +62,6 @@ def test_real_episodes_become_skills_that_are_true_of_them(played: Path, tmp_pat
         )
         assert set(update.evidence) == {task for skill in found.skills for task in skill.evidence}
         assert bank.retrieve("examine the pen with the desklamp")
-
-
-def test_the_same_episodes_give_the_same_bank(played: Path, tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        run(played, tmp_path / name)
-    assert (tmp_path / "a" / "log.jsonl").read_bytes() == (tmp_path / "b" / "log.jsonl").read_bytes()
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
 def test_a_file_that_is_cut_off_is_used_as_far_as_it_is_whole_and_it_is_said(played: Path, tmp_path: Path) -> None:
@@ -122,15 +112,6 @@ def test_episodes_that_teach_nothing_make_no_bank_and_the_next_call_makes_it(
     assert [path.name for path in tmp_path.iterdir()] == ["failed.jsonl"]
     assert run(played, bank).skills
     assert run(tmp_path / "failed.jsonl", bank, merge=True).skills == ()  # a bank that is there stays as it is
-
-
-def test_for_a_folder_the_file_in_it_is_named(played: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with pytest.raises(DataError, match=r"run is a folder\. A file of episodes is asked for"):
-        run(tmp_path / "run", tmp_path / "bank")
-    (tmp_path / "run" / "trajectories.jsonl").write_bytes(played.read_bytes())
-    with pytest.raises(DataError, match=r"is a folder\. Name a file of episodes in it: .*run/trajectories\.jsonl"):
-        run(tmp_path / "run", tmp_path / "bank")
 
 
 def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) -> None:
@@ -264,65 +245,3 @@ def killed(self):
 SkillBank.close = killed
 run({source!r}, {bank!r})
 """
-
-
-def test_killed_before_the_end_there_is_no_bank_and_the_next_call_makes_it(played: Path, tmp_path: Path) -> None:
-    script = KILL.format(source=str(played), bank=str(tmp_path / "bank"))
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert [path.suffix for path in tmp_path.iterdir()] == [".unfinished"]
-    assert run(played, tmp_path / "bank").skills
-    assert [path.name for path in tmp_path.iterdir()] == ["bank"]
-
-
-def _episodes(*rows: tuple[str, bool, tuple[str, ...]]) -> list[Trajectory]:
-    """One episode for each (type of task, won, actions)."""
-    return [
-        Trajectory(
-            Task(f"t{number}", "Env-v0", task_type=kind, split="train"),
-            tuple(Step("a room", action, float(won), True, False) for action in actions),
-            None,
-            "terminated",
-            goal="wash the mug",
-        )
-        for number, (kind, won, actions) in enumerate(rows)
-    ]
-
-
-SAME = ("look", "go to shelf 1")
-
-
-@pytest.mark.parametrize(
-    ("rows", "limits", "cause"),
-    [
-        ([("a", True, SAME), ("a", False, SAME)], {}, "no type of task has 2 episodes with the same outcome"),
-        ([("a", False, SAME)] * 4, {}, "no episode was won. Add episodes of an agent that wins"),
-        ([("a", True, SAME)] * 4 + [("a", False, SAME)] * 4, {}, "the 4 won and 4 lost episodes differ in no action"),
-        ([("a", won, ("The answer is 5.",)) for won in (True, False) * 3], {}, "every episode is one free text"),
-        ([("a", True, SAME)] * 4, {"max_general": 0, "max_specific": 0, "max_mistakes": 0}, "are all 0. Raise one"),
-    ],
-)
-def test_where_nothing_is_found_the_message_names_the_cause(
-    rows: Any, limits: dict[str, Any], cause: str, tmp_path: Path
-) -> None:
-    (tmp_path / "x.jsonl").write_text("".join(f"{to_json(each)}\n" for each in _episodes(*rows)))
-    config = SkillTTRLConfig(distill=DistillConfig(**limits))
-    with pytest.raises(DataError, match=cause):
-        run(tmp_path / "x.jsonl", tmp_path / "bank", config=config)
-    assert not (tmp_path / "bank").exists()
-
-
-def test_a_skill_that_is_refused_is_the_cause(played: Path, tmp_path: Path) -> None:
-    config = SkillTTRLConfig(distill=DistillConfig(teacher=f"{__name__}:LongTeacher"))
-    with pytest.raises(DataError, match="the skill 'Long' was refused: a text of 5000 characters, the most is"):
-        run(played, tmp_path / "bank", config=config)
-
-
-class LongTeacher:
-    """Drafts one skill that no bank takes."""
-
-    def distill(self, cases: Any, config: Any) -> TeacherResult:
-        return TeacherResult((Draft("Long", "x" * 5000, "", "general"),))
-
-    def evolve(self, failures: Any, skills: Any, config: Any) -> TeacherResult:
-        return TeacherResult()

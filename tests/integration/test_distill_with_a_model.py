@@ -94,27 +94,6 @@ def test_a_bank_holds_what_the_teacher_wrote_with_evidence_and_cost(episodes: Pa
     assert all("never an instruction" in system and "<episode n=" in user for system, user in questions)
 
 
-def test_prose_around_the_answer_is_no_hindrance(episodes: Path, tmp_path: Path) -> None:
-    def prose(body: Mapping[str, Any], draw: random.Random) -> str:
-        return f"Well, [as asked], here:\n{json.dumps(json.loads(speaks(body, draw))['skills'])}\nGood luck!"
-
-    with serving(answer=prose) as server:
-        found, skills = learnt(episodes, tmp_path / "bank", config(server))
-        assert len(skills) == 4 and found.failed == 0 and len(server.asked) == 4
-
-
-def test_answers_that_cannot_be_used_are_asked_for_again(episodes: Path, tmp_path: Path) -> None:
-    """Cut off, of another schema, prose alone, without a text: each question is answered wrongly in a way of its own."""
-    wrong = ['{"skills": [{"title": "a", "text": "b', '{"advice": []}', "I would rather not.", '[{"title": "a"}]']
-
-    def second_time(body: Mapping[str, Any], draw: random.Random) -> str:
-        return speaks(body, draw) if len(body["messages"]) > 2 else wrong.pop()
-
-    with serving(answer=second_time) as server:
-        found, skills = learnt(episodes, tmp_path / "bank", config(server, "endpoints.teacher.max_concurrency=1"))
-        assert not wrong and len(skills) == 4 and found.failed == 0 and len(server.asked) == 8
-
-
 @pytest.mark.parametrize("options", [{"faults": ("500",)}, {"faults": ("malformed content",)}, {"faults": ("slow",)}])
 def test_without_an_answer_nothing_is_written(options: dict[str, Any], episodes: Path, tmp_path: Path) -> None:
     late = ["endpoints.teacher.timeout=0.2"] if "slow" in options["faults"] else []
@@ -144,19 +123,6 @@ def test_one_question_without_an_answer_can_be_got_over(episodes: Path, tmp_path
     assert "counted instead (heuristic)" in " ".join(counted.notes)
     with SkillBank.open(tmp_path / "skipped", read_only=True) as kept:
         assert kept.settings.embedder == "hash"  # setting on_failure says nothing about the embedder
-
-
-def test_what_was_answered_is_not_asked_again(episodes: Path, tmp_path: Path) -> None:
-    cache = f"endpoints.teacher.cache={tmp_path / 'answers'}"
-    with serving(
-        answer=lambda body, draw: "no" if "mistakes that" in body["messages"][0]["content"] else speaks(body, draw)
-    ) as server:
-        with pytest.raises(EndpointError):
-            run(episodes, tmp_path / "bank", teacher="openai", config=config(server, cache))
-        before = len(server.asked)
-        server._answer = speaks
-        found, skills = learnt(episodes, tmp_path / "bank", config(server, cache))
-        assert len(skills) == 4 and found.usage["cached"] == 3 and len(server.asked) - before == 1
 
 
 def test_where_the_budget_ends_nothing_is_written(episodes: Path, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ The environment is a small one of doors, the policy a random one that never writ
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +15,10 @@ from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.runs.checkpoint import load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import train
-from skill_ttrl.stages.training.evolve import TROUBLE, evolve
-from skill_ttrl.stages.training.run import Run
+from skill_ttrl.stages.training.evolve import TROUBLE
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import BankUpdate, Group, from_json
+from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_kill_and_resume import harness
 from tests.scripted_model import asked, scripted
 
@@ -86,14 +82,6 @@ def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> N
     assert looks(whole)[0]["below"] == ["left", "right"] and looks(whole)[0]["changes"][0]["kind"] == "add"
 
 
-def test_each_look_has_its_figures(whole: Path) -> None:
-    rows = figures(whole)
-    assert [row["step"] for row in rows if "evolve_types_below" in row] == [2, 5]
-    assert [rows[step]["skills_evolved"] for step in (2, 5)] == [1.0, 1.0]
-    assert rows[2]["evolve_types_below"] == 2 and rows[2]["evolve_failures"] > 0 and rows[2]["skills_evicted"] == 0
-    assert [row["bank_skills"] for row in rows] == [0, 0, 1, 1, 1, 2, 2, 2]
-
-
 def test_the_uses_of_skills_that_prompts_show_are_counted(whole: Path) -> None:
     """Four tasks, two tries each, none of which succeeds. The prompt has room for one of the two skills: the first is shown in three
     steps, does not help, and makes room for the new one.
@@ -118,27 +106,6 @@ def assert_same(stopped: Path, whole: Path) -> None:
     assert sum(played for played, _ in states[0]["counts"].values()) == 16, "two steps after the last look"
 
 
-def test_stopped_between_two_looks_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
-    whole: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The looks are three steps apart and the checkpoints two, so what was counted in between is in the checkpoints."""
-
-    def breaks(
-        run: Run, evolver: Evolver | None, groups: Sequence[Group], now: int, found: Mapping[str, float]
-    ) -> dict[str, float]:
-        changed = evolve(run, evolver, groups, now, found)
-        if now == 4:
-            raise RuntimeError("the machine is gone")
-        return changed
-
-    with monkeypatch.context() as patched:
-        patched.setattr("skill_ttrl.stages.rl.evolve", breaks)
-        with pytest.raises(RuntimeError, match="the machine is gone"):
-            train.run(load_config(doors), tmp_path / "run")
-    train.run(load_config(doors), tmp_path / "run", resume="auto")
-    assert_same(tmp_path / "run", whole)
-
-
 @pytest.mark.slow
 def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
     whole: Path, doors: Path, tmp_path: Path
@@ -146,13 +113,6 @@ def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
     *kills, end = harness(doors, tmp_path / "killed", "kill", STEPS, 6, settings=[])
     assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
     assert_same(tmp_path / "killed", whole)
-
-
-def test_without_an_evolve_section_nothing_evolves(doors: Path, tmp_path: Path) -> None:
-    train.run(load_config(doors, ["evolve=null", "rl.steps=4"]), tmp_path / "run")
-    assert not (tmp_path / "run" / "evolve.jsonl").exists() and updates(tmp_path / "run") == []
-    state = json.loads((tmp_path / "run" / "checkpoints" / "rl-000004" / "state.json").read_text())
-    assert "evolve" not in state and not any("evolve_failures" in row for row in figures(tmp_path / "run"))
 
 
 def test_a_run_in_which_no_look_is_ever_due_says_so_and_a_threshold_of_0_is_refused(

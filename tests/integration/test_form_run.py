@@ -27,8 +27,7 @@ from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory
-from tests.kiosk import FORM, KIOSK, SEARCH, Kiosk, words
-from tests.scripted_backend import ScriptedBackend
+from tests.kiosk import FORM, KIOSK, Kiosk
 
 AGENT = Agent(PromptFormatter("plain"), "episode", form=FORM)
 RUN: dict[str, Any] = {
@@ -81,18 +80,6 @@ def test_a_constrained_policy_writes_its_form_and_the_environment_reads_its_own(
                 assert step.action == f"search[{query}]" and set(query.split()) <= {"red", "mug"}
             else:
                 assert step.action == step.admissible_actions[int(said.removeprefix("result ")) - 1]
-
-
-def test_what_cannot_be_read_is_answered_by_the_environment() -> None:
-    (found,) = play(ScriptedBackend(["search word 2 word 1", "result 9", "click[b00]"]), 1)
-    assert [step.action for step in found.steps] == ["search[mug red]", "result 9", "click[b00]"]
-    assert [step.action_status for step in found.steps] == ["valid", "invalid", "invalid"]
-    assert found.steps[2].observation == "Nothing happens." and found.is_success, "a text is played as it is"
-
-
-def test_a_backend_that_cannot_limit_the_words_of_a_slot_is_refused() -> None:
-    with pytest.raises(ConfigError, match="slot takes certain words only"):
-        play(ScriptedBackend(["result 1"]), 1, constrain=True)
 
 
 def episode(*done: tuple[str, str | None], won: bool = True) -> Trajectory:
@@ -180,7 +167,3 @@ def test_settings_about_the_environments_texts_are_refused(section: str, value: 
         check_form(mixed)
     with pytest.raises(ConfigError, match="form of actions"):
         build_policy(mixed)
-
-
-def test_the_words_of_a_task_are_found() -> None:
-    assert words("Welcome! Buy a red mug please.") == ["red", "mug"] and SEARCH.startswith("search[")

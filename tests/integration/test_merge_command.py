@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.records import trajectory_lines, vote_line
@@ -20,6 +16,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.similarity import content_id
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 from skill_ttrl.voting import majority_vote
+from tests.integration.test_skill_commands import Done, skillttrl
 
 RECORDS = [
     {
@@ -34,32 +31,6 @@ RECORDS = [
     }
 ]
 FERMAT = content_id("Use Fermat's theorem.")
-
-
-@dataclass
-class Done:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def skillttrl(*arguments: object) -> Done:
-    """The command in this process, through its real entry point."""
-    before, out, err, code = sys.argv, io.StringIO(), io.StringIO(), 0
-    sys.argv = ["skillttrl", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as leaving:
-                code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
-    finally:
-        sys.argv = before
-    return Done(code, out.getvalue(), err.getvalue())
 
 
 def refused(done: Done, code: int, *words: str) -> None:

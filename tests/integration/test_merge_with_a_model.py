@@ -17,10 +17,10 @@ import pytest
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.merge.types import TROUBLE
-from skill_ttrl.stages import merge, train
+from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.faulty_server import FaultyServer, requests_in
@@ -140,12 +140,6 @@ def test_a_run_gets_over_a_model_that_fails_says_it_once_and_counts(way: str, fi
         assert not any(skill.text.startswith("The rule is") for skill in bank)
 
 
-def test_a_run_without_its_endpoint_does_not_begin(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"endpoints\.merger"):
-        train.run(load_config("quickstart_notes", SMALL), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 # --- skillttrl merge ---
 
 TEXT = "<skill_ops><generate>{}</generate></skill_ops><answer>{}</answer>"
@@ -192,19 +186,6 @@ def test_the_command_asks_and_says_what_it_cost(
     )  # of both requests, at 2 a token: half of it is this one's
     with SkillBank.open(bank, read_only=True) as kept:
         assert {skill.text for skill in kept} == {"The rule is: Use Fermat.", "The rule is: Fermat it is."}
-
-
-def test_a_recipe_says_who_is_asked(records: Path, tmp_path: Path) -> None:
-    recipe = tmp_path / "own.yaml"
-    with serving(faults=("503",), rate=1.0) as server:
-        recipe.write_text(
-            "skills: {merger: openai, on_failure: heuristic}\n"
-            f"endpoints: {{merger: {{model: m, base_url: '{server.url}', max_retries: 0}},"
-            f" teacher: {{model: t, base_url: '{server.url}', max_retries: 0}}}}\n"
-        )
-        found = merge.run(records, tmp_path / "bank", extract=True, config=load_config(recipe))
-    assert (found.report.added, found.report.fallback) == (2, 1)
-    assert any("the heuristic does its part" in note for note in found.notes)
 
 
 def test_a_model_that_fails_leaves_no_bank_behind(

@@ -112,7 +112,6 @@ UNKNOWN = {
     "agent.template=boxd": "boxed",
     "skills.embedder=hsh": "hash",
     "skills.merger=heuristi": "heuristic",
-    "skills.extractor=heurstic": "heuristic",
     "collect.agent=randm": "random",
     "distill.teacher=heuristik": "heuristic",
     "evolve.teacher=heuristc": "heuristic",

@@ -20,7 +20,6 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
 from skill_ttrl.stages import train
 from skill_ttrl.stages.doctor.diagnose import diagnose
-from skill_ttrl.stages.inspecting.bank_export import skills_at
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.targets.trained import find_trained
 from skill_ttrl.types import Skill
@@ -157,18 +156,3 @@ def test_a_server_that_dies_costs_no_finished_step(tiny_skills_yaml: Path, bank:
     finally:
         stop(server)
     assert updates(bank) == [("", None, "import"), ("run", 0, "merge"), ("", None, "add"), ("run", 1, "merge")]
-
-
-def test_an_empty_shared_bank_is_told_of_and_skills_of_a_family_can_be_imported(
-    tiny_skills_yaml: Path, tmp_path: Path
-) -> None:
-    said: list[str] = []
-
-    class Told(SilentProgress):
-        def notice(self, text: str, warning: bool = False) -> None:
-            said.append(text)
-
-    train.run(config(tiny_skills_yaml, tmp_path / "bank", "rl.steps=1"), tmp_path / "run", progress=Told())
-    assert any("is empty. Import skills" in text for text in said)
-    file, version = skills_at("synthetic:operators")
-    assert version is None and [each.id for each in file.skills] == [each.id for each in bank_family("operators")]

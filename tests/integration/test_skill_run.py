@@ -160,12 +160,6 @@ def test_asking_looks_at_the_bank_as_the_run_did(
     assert bool(chosen.skills) is looks
 
 
-@pytest.mark.parametrize("question", ["", " \n", "Compute \udcff."])
-def test_a_question_that_is_none_is_refused(question: str, trained: Path) -> None:
-    with pytest.raises(ConfigError, match=r"question is (empty|not valid Unicode)"):
-        ask(find_trained(trained), question)
-
-
 def test_inserted_tokens_are_counted_apart() -> None:
     """Of six tokens the model wrote four."""
     done = Completion("", (1,) * 6, (0.0,) * 6, "stop", completion_mask=(True, True, False, False, True, True))

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from skill_ttrl.rollout.outcome import (
     episode_result,
 )
 from skill_ttrl.rollout.scripted import Exploration
-from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, read_identity, write_array
+from skill_ttrl.runs.episode_logs import TrajectoryFile, lines_of, write_array
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.types import Task, Trajectory, to_json
 
@@ -181,7 +181,7 @@ class Collection:
             if self.output is not None:
                 made_with = {**self.selection.made_with(units, self.agent, self.seed), **depends_on}
                 _check_array(Path(self.output))
-                log = stack.enter_context(_open_log(lines_of(Path(self.output)), made_with))
+                log = stack.enter_context(TrajectoryFile(lines_of(Path(self.output)), made_with))
             writer = EpisodeWriter(units, log, self.progress)
             there = writer.read_existing()
             if there < len(units):
@@ -244,20 +244,6 @@ def _check_array(path: Path) -> None:
             f"{path} exists without the {lines.name} that this command writes, so something else made it. Choose another --output, "
             "or remove it."
         )
-
-
-def _open_log(path: Path, made_with: Mapping[str, Any]) -> TrajectoryFile:
-    try:
-        return TrajectoryFile(path, made_with)
-    except RunFolderError as error:
-        there: Mapping[str, Any] = {}
-        with suppress(RunFolderError):
-            there = read_identity(path)["made_with"]
-        if there.get("episodes", made_with["episodes"]) == made_with["episodes"]:
-            raise
-        raise RunFolderError(
-            f"{error} A collection cannot grow: tasks are spread over the split, so another number of episodes means other tasks."
-        ) from None
 
 
 def written(trajectory: Trajectory) -> tuple[str, EpisodeResult]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,12 +80,6 @@ def test_episodes_that_failed_in_their_environment_say_nothing() -> None:
     assert watch.counts == {"clean": [1, 0]}
 
 
-def test_types_go_by_the_name_that_the_bank_has_for_them() -> None:
-    watch = SuccessTracker(EvolveConfig(min_episodes=1), splits=["train"], type_names={"pick_clean": "clean"})
-    watch.add([group(episode("a", kind="pick_clean"))], 0)
-    assert kinds(watch.judge()) == ["clean"]
-
-
 def test_a_sample_holds_no_tokens_and_stays_small() -> None:
     watch = tracker()
     for step in range(50):
@@ -108,21 +101,3 @@ def test_stopped_anywhere_and_gone_on_with_the_sample_is_the_same(stops: Sequenc
             broken = tracker(json.loads(json.dumps(broken.state_dict())))
     assert broken.state_dict() == whole.state_dict()
     assert broken.judge() == whole.judge()
-
-
-def test_the_sample_is_drawn_anew_with_another_seed() -> None:
-    found = set()
-    for seed in range(5):
-        watch = SuccessTracker(
-            EvolveConfig(min_episodes=1, max_failures_below_threshold=3), splits=["train"], seed=seed
-        )
-        watch.add(played("clean", 0, 40), 0)
-        found.add(tuple(case.task_id for case in watch.judge().failures))
-    assert len(found) == 5
-
-
-@pytest.mark.parametrize("shallow", [0, 1])
-def test_a_perfect_type_or_none_asked_for_gives_no_failures(shallow: int) -> None:
-    watch = tracker(max_failures_above_threshold=shallow)
-    watch.add([*played("clean", 0, 4), *played("look", 4, 0), *played("cool", 3, 1)], 0)
-    assert kinds(watch.judge()) == ["clean", "cool", "clean", "clean"] if shallow else ["clean"] * 3

@@ -101,15 +101,6 @@ def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
     return BankView(bank.snapshot(), bank.retriever).select_for_prompts([query], 6)[0]
 
 
-def test_without_a_bound_of_their_own_they_fill_what_is_free_and_no_more() -> None:
-    evolver = Evolver(EvolveConfig(max_new_skills=3), Prolific(), SuccessTracker(EvolveConfig(), splits=["train"]))
-    with SkillBank(max_skills=20, index="memory") as bank:
-        bank.import_skills(statics())
-        for step in range(ROUNDS):
-            bank.apply(evolver.evolve(judged(), bank.snapshot(), step=step, capacity=20)[0].changes)
-        assert len(bank) == 20 and sum(skill.source == "import" for skill in bank) == 12
-
-
 def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
     """The heuristic has a handful of things to say; once the bank says them, rounds change nothing."""
     loop = tuple(Step("a room", "look", 0.0, False, False) for _ in range(9))
@@ -146,16 +137,3 @@ def test_ids_do_not_stick_and_are_never_given_twice() -> None:
         moved = Snapshot.of(1, [Skill(taken.id, "T", "Edited since.", stats=SkillStats(3, 1))])
         (change,) = admit([Draft("T", taken.text)], moved, AdmissionRules("evolve")).changes
         assert change.after is not None and change.after.id == f"{taken.id}-2"
-
-
-def test_what_is_said_to_tasks_of_one_type_may_be_said_to_another_but_not_twice() -> None:
-    class Repeating(Prolific):
-        def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-            kinds = (("Rinse it.", "clean"), ("rinse it", "heat"), ("Rinse it!", "clean"))
-            return TeacherResult(tuple(Draft("T", text, task_type=kind) for text, kind in kinds))
-
-    evolver = Evolver(EvolveConfig(), Repeating(), SuccessTracker(EvolveConfig(), splits=["train"]))
-    with SkillBank(index="memory") as bank:
-        bank.apply(evolver.evolve(judged(), bank.snapshot(), step=0, capacity=9)[0].changes)
-        assert sorted(skill.task_type for skill in bank) == ["clean", "heat"]
-        assert evolver.evolve(judged(), bank.snapshot(), step=1, capacity=9)[0].changes == ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -113,18 +112,6 @@ def test_spellings_of_a_base(base: str) -> None:
     assert ops(f'<evolve base="{base}">t</evolve>').evolve == (Evolution("12", "t"),)
 
 
-@pytest.mark.parametrize("base", ["sk-0a1b", "skill-7", "skills", "dyn_001"])
-def test_an_id_of_words_is_kept(base: str) -> None:
-    assert ops(f'<evolve base="{base}">t</evolve>').evolve_base_id == base
-
-
-def test_several_blocks_and_titles_keep_their_order() -> None:
-    found = parse(
-        '<skill_ops><generate title="One">1</generate></skill_ops> text <skill_ops><generate>2</generate></skill_ops>'
-    ).skill_ops
-    assert found.generate == ("1", "2") and found.titles == ("One", "") and not found.errors
-
-
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -154,19 +141,10 @@ def test_what_cannot_be_read_is_an_error_and_no_operation(text: str, reason: str
     assert last_open_query(text) is None
 
 
-def test_an_unclosed_block_reaches_to_the_end() -> None:
-    found = parse('<answer>1</answer><skill_ops><retrieve query="q"/><answer>2</answer>')
-    assert found.answer == "1" and found.skill_ops.retrieve == ("q",) and len(found.skill_ops.errors) == 1
-
-
 def test_unknown_tags_and_our_own_inside_a_skill_are_its_text() -> None:
     text = "use <b>x</b> if a < b, then <answer>7</answer> \\boxed{8}"
     found = parse(f"<skill_ops><generate>{text}</generate></skill_ops>")
     assert found.skill_ops.generate == (text,) and found.answer is None and not found.skill_ops.errors
-
-
-def test_the_sides_of_a_block_do_not_grow_together_into_a_tag() -> None:
-    assert parse("<ans<skill_ops></skill_ops>wer>7</answer>").answer is None
 
 
 def test_the_answer_is_the_last_one_closed_then_the_last_box() -> None:
@@ -253,39 +231,6 @@ def test_what_is_written_well_is_read_back(
     found = ops("\n".join(inside))
     assert found.generate == tuple(generate) and found.retrieve == tuple(retrieve) and not found.errors
     assert found.evolve == tuple(Evolution(base, text) for base, text in evolve)
-
-
-def random_text(rng: random.Random) -> str:
-    """Some pieces of the grammar in any order, or a right block with one piece broken."""
-    pieces = rng.choices(PIECES, k=rng.randrange(14))
-    if rng.random() < 0.5:
-        pieces = ["<skill_ops>", *pieces, "</skill_ops>"]
-    if rng.random() < 0.2 and pieces:
-        place = rng.randrange(len(pieces))
-        cut = pieces[place]
-        pieces[place] = cut[: rng.randrange(len(cut) + 1)]
-    return "".join(pieces)
-
-
-def fuzz(count: int, seed: int) -> None:
-    """Parse `count` random texts; one in fifty is checked in full."""
-    rng = random.Random(seed)
-    operations = errors = 0
-    for number in range(count):
-        text = random_text(rng)
-        found = checked(text) if number % 50 == 0 else parse(text)
-        operations += bool(found.skill_ops)
-        errors += bool(found.skill_ops.errors)
-    assert operations > count / 20 and errors > count / 5  # the texts are neither all nonsense nor all right
-
-
-def test_random_texts() -> None:
-    fuzz(50_000, seed=0)
-
-
-@pytest.mark.slow
-def test_a_million_random_texts() -> None:
-    fuzz(1_000_000, seed=1)
 
 
 UNITS = (

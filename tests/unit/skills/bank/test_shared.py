@@ -51,16 +51,6 @@ def test_uses_that_both_count_add_up_and_a_skill_that_both_write_is_there_once(t
         assert a.refresh().skills == b.snapshot().skills
 
 
-def test_a_second_update_of_a_step_counts_and_one_that_a_resumed_run_repeats_does_not(tmp_path: Path) -> None:
-    with shared(tmp_path / "b", "a:1") as a:
-        a.add(skill("x"), round=5)
-        a.add(skill("y"), round=5)
-        assert "x" in a and "y" in a and a.version == 2
-    with shared(tmp_path / "b", "a:1") as resumed:
-        resumed.add(skill("y"), round=5)
-        assert resumed.version == 2
-
-
 def test_by_hand_what_does_not_fit_is_refused_and_the_error_says_what_to_do(tmp_path: Path) -> None:
     with shared(tmp_path / "b") as a, shared(tmp_path / "b") as b:
         a.add(skill("x"))
@@ -169,16 +159,6 @@ def test_a_bank_once_shared_stays_so_and_its_capacity_too(tmp_path: Path) -> Non
                 by_hand.rewind(0)
             by_hand.rollback(0)
             assert by_hand.version == 2 and not len(by_hand)
-
-
-def test_a_closed_bank_refuses_changes_and_leaves_the_lock_free(tmp_path: Path) -> None:
-    bank = shared(tmp_path / "b")
-    bank.add(skill("x"))
-    bank.close()
-    with pytest.raises(SkillBankError, match="is closed"):
-        bank.add(skill("y"))
-    assert bank.version == 1 and "x" in bank
-    release_lock(tmp_path / "b", acquire_lock(tmp_path / "b"))
 
 
 NAMES = st.sampled_from("abcdef")

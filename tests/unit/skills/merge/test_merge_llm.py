@@ -17,7 +17,7 @@ import pytest
 from skill_ttrl import SkillMerger
 from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import Ledger, track_usage
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.merge import llm
 from skill_ttrl.skills.merge.llm import LLMMerger
@@ -157,30 +157,6 @@ def test_an_entry_that_does_not_fit_is_refused_as_a_whole_and_the_others_stand(s
     assert any(reason in each for each in found.skipped), found.skipped
 
 
-def test_more_than_was_proposed_is_refused() -> None:
-    outputs = [written(new("Sum the odd ones."), better("sk-old", "Check the parity of all."))]
-    said = answer(
-        [skill(f"Rule {name}.", 1) for name in "abc"], [rewrite("sk-old", f"Better {name}.", 2) for name in "abc"]
-    )
-    with scripted(said) as server:
-        found = merged(server, outputs)
-    assert [draft.text for draft in found.new_skills] == ["Rule a."]
-    assert [each.text for each in found.evolved_skills] == ["Better a."]
-    assert [each.rpartition(": ")[2] for each in found.skipped] == [
-        *["it is one more than the 1 that were proposed"] * 2,
-        *["there is another text for it"] * 2,
-    ]
-
-
-def test_what_the_model_leaves_out_is_said() -> None:
-    with scripted(NOTHING) as server:
-        found = merged(server, [written(new("Say hello."), better("sk-old", "Rhyme."))])
-    assert found.skipped == (
-        "new skill 'Say hello.': the language model left it out",
-        "evolve of 'sk-old': the language model left it out",
-    )
-
-
 # --- the merger: what it shows ---
 
 
@@ -258,13 +234,6 @@ def test_prompts_are_replaced_by_name(tmp_path: Path) -> None:
 
 
 # --- when the model is of no use ---
-
-
-def test_malformed_json_is_asked_for_again() -> None:
-    with scripted('{"new_skills": [{"title"', answer([skill("Repaired.", 1)])) as server:
-        found = merged(server, [written(new("Rule."))])
-    assert [draft.text for draft in found.new_skills] == ["Repaired."]
-    assert len(server.asked) == 2 and found.asked.requests == 1
 
 
 FAILURES: Mapping[str, Mapping[str, Any]] = {
@@ -399,13 +368,3 @@ def test_trouble_is_told_in_one_sentence() -> None:
         _, report = update(server, ["<skill_ops><generate>SamplingPass it all.</generate></skill_ops>"], "heuristic")
         assert report.added == 1 and "the heuristic does its part" in str(report.trouble())
     assert MergeReport().trouble() is None and "requests" not in MergeReport().counts()
-
-
-def test_what_was_asked_is_in_the_ledger(tmp_path: Path) -> None:
-    with scripted(NOTHING) as server, track_usage(tmp_path / "usage.jsonl", EndpointsConfig()) as ledger:
-        with ledger.phase("rl"):
-            merged(server, [written(new("Rule."))])
-        assert (ledger.totals().requests, ledger.totals().tokens_in) == (1, server.delivered["prompt"])
-    lines = (tmp_path / "usage.jsonl").read_text().splitlines()
-    assert len(lines) == 1 and '"phase": "rl"' in lines[0] and '"role": "merger"' in lines[0] and "Rule" not in lines[0]
-    assert Ledger(tmp_path / "usage.jsonl").totals() == ledger.totals()

@@ -14,7 +14,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.merge.heuristic import HeuristicMerger
 from skill_ttrl.skills.merge.make import MERGERS, SkillMerger, make_merger
-from skill_ttrl.skills.merge.plan import MergeRules, merge_groups, note
+from skill_ttrl.skills.merge.plan import MergeRules, merge_groups
 from skill_ttrl.skills.merge.types import Draft, Merged, MergeReport, Rewrite
 from skill_ttrl.skills.ops import OutputParser, ParsedOutput
 from skill_ttrl.skills.similarity import content_id
@@ -87,15 +87,6 @@ def test_the_merger_gives_what_the_documentation_says() -> None:
     assert merged.evolved_skills == (Rewrite("12", "For composites use Euler.", (0,)),)
 
 
-def test_nothing_in_nothing_out() -> None:
-    assert SkillMerger().merge([]) == Merged() == SkillMerger().merge([parse("7"), parse("")])
-    assert merge_groups([], [], BANK) == ((), MergeReport())
-
-
-def test_the_only_winner_s_skills_are_useful() -> None:
-    assert SkillMerger().merge([parse("")], retrieved=[["b", "a"]]).useful_retrieval_ids == ("a", "b")
-
-
 def test_a_language_model_must_be_named() -> None:
     with pytest.raises(ConfigError, match="needs the name of the language model"):
         SkillMerger(use_api=True)
@@ -152,11 +143,6 @@ def test_an_evolve_that_does_not_fit_is_skipped_with_its_reason(base: str, text:
     assert changes == () and len(report.skipped) == 1 and reason in report.skipped[0]
 
 
-def test_two_skills_evolved_into_one_text_give_one_replacement() -> None:
-    changes, report = merge([a_try(TASK, better("sk-old", "New."), better("sk-other", "new"))], [True])
-    assert [change.before.id for change in changes if change.before] == ["sk-old"] and len(report.skipped) == 1
-
-
 # --- how many new skills ---
 
 
@@ -169,14 +155,6 @@ def test_a_problem_brings_at_most_three_new_skills_the_best_supported_first() ->
     assert len(report.skipped) == 2
     assert merge(tries, [True, True], max_skills_per_problem=None)[1].added == 5
     assert merge(tries, [True, True], max_skills_per_problem=1)[1].added == 1
-
-
-def test_each_problem_has_room_of_its_own() -> None:
-    groups = [
-        group(name, [a_try(Task(name, "env"), *(new(f"{name} turns {each}") for each in ("left", "right", "up")))])
-        for name in ("A", "B")
-    ]
-    assert merge_groups(groups, [[True], [True]], BANK, MergeRules(max_skills_per_problem=2))[1].added == 4
 
 
 # --- credits ---
@@ -237,13 +215,6 @@ def test_a_new_skill_says_where_it_comes_from() -> None:
     }
 
 
-def test_a_skill_of_tasks_of_two_types_is_for_any() -> None:
-    groups = [group("t2", [a_try(TASK, new("X."))], "geometry"), group("t1", [a_try(TASK, new("x"))])]
-    changes, _ = merge_groups(groups, [[True], [True]], Snapshot())
-    (skill,) = afters(changes, "add")
-    assert skill.task_type == "" and skill.evidence == ("t1", "t2") and skill.tier == "task"
-
-
 def test_an_id_that_an_edited_skill_has_is_numbered() -> None:
     edited = Skill(content_id("New one."), "", "edited since")
     changes, _ = merge([a_try(TASK, new("New one."))], [True], Snapshot.of(1, [edited]))
@@ -263,17 +234,6 @@ def test_a_text_that_is_too_long_is_skipped() -> None:
     )
     assert [skill.text for skill in afters(changes, "add")] == ["y"] and len(changes) == 1
     assert len(report.skipped) == 2 and "11 characters" in report.skipped[0]
-
-
-def test_titles_are_made_from_the_first_sentence() -> None:
-    assert note("Reduce first: then. Go on.", TASK).title == "Reduce first: then"
-    long = note("word " * 30, TASK).title
-    assert long.endswith("…") and len(long) <= 61
-
-
-def test_winners_must_fit_the_groups() -> None:
-    with pytest.raises(ValueError, match="shorter"):
-        merge([a_try(TASK)], [])
 
 
 # --- one update, whatever the order ---

@@ -108,18 +108,6 @@ def test_a_bank_of_more_than_one_block_is_searched_exactly(monkeypatch: pytest.M
     assert found() == expected
 
 
-def test_a_deleted_folder_is_made_again(tmp_path: Path) -> None:
-    snapshot = bank(300)
-    retriever = chroma(tmp_path)
-    expected = lists(retriever, snapshot)
-    retriever.close()
-    shutil.rmtree(tmp_path / "chroma")
-    embedder = Counting()
-    again = chroma(tmp_path, embedder)
-    assert lists(again, snapshot) == expected and embedder.texts == len({skill.text for skill in snapshot})
-    again.close()
-
-
 def test_a_folder_that_is_out_of_date_is_caught_up(tmp_path: Path) -> None:
     old = chroma(tmp_path)
     lists(old, bank(300))
@@ -252,24 +240,3 @@ def test_one_process_owns_a_folder(tmp_path: Path) -> None:
     owner.close()
     owner.close()
     assert subprocess.run(run, capture_output=True, timeout=120, check=False).returncode == 0
-
-
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
-    (tmp_path / "chroma").write_text("a file")
-    with pytest.raises(SkillBankError, match="Cannot make"):
-        chroma(tmp_path)
-
-
-def test_more_than_one_batch_of_chroma(tmp_path: Path) -> None:
-    index = ChromaIndex("test:3", folder=tmp_path)
-    index._batch_size = 7
-    vectors = np.eye(3, dtype=np.float32)[np.arange(23) % 3]
-    keys = [f"k{number}" for number in range(23)]
-    index.add(keys, vectors)
-    index.add(keys[:3], vectors[:3])  # once more is no error
-    held = index.fetch([*keys, "unknown"])
-    assert sorted(held) == sorted(keys) and all(
-        np.array_equal(held[key], row) for key, row in zip(keys, vectors, strict=True)
-    )
-    assert index.fetch([]) == {}
-    index.close()

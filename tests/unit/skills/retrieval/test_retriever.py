@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -106,14 +105,6 @@ def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Ski
     retriever = Retriever(mode, EMBEDDER, MemoryIndex())
     together = retriever.search(snapshot, queries, k=3)
     assert together == [Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, [query], k=3)[0] for query in queries]
-
-
-def test_equal_texts_tie_and_go_by_id() -> None:
-    snapshot = Snapshot.of(1, [skill(f"s{number:03}", "carry the one") for number in reversed(range(300))])
-    for mode in ("embedding", "keyword", "hybrid"):
-        hits = make_retriever(BankSettings(retrieval_mode=mode, index="memory")).search(snapshot, ["carry one"], k=5)[0]
-        assert ids(hits) == ["s000", "s001", "s002", "s003", "s004"]
-        assert len({hit.score for hit in hits}) == 1
 
 
 def test_the_scan_in_float32_never_loses_one_that_belongs() -> None:
@@ -244,13 +235,6 @@ def test_hostile_and_endless_texts_are_data() -> None:
     assert make_retriever(BankSettings(retrieval_mode="keyword", index="memory")).search(snapshot, ["fridge"]) == [
         []
     ]  # past the prefix
-
-
-def test_what_of_a_skill_is_searched() -> None:
-    whole = Skill(id="a", title="Carry", text="the one", when_to_apply="adding", source="user", task_type="math")
-    assert skill_text(whole) == "Carry\nadding\nthe one"
-    assert skill_text(replace(whole, title="", when_to_apply="")) == "the one"
-    assert len(skill_text(replace(whole, text="y" * 1_000_000))) == EMBED_CHARS
 
 
 class Counting(HashEmbedder):

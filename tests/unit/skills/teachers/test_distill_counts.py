@@ -6,10 +6,8 @@ import random
 import re
 from collections.abc import Callable, Sequence
 
-import pytest
-
 from skill_ttrl.config import DistillConfig
-from skill_ttrl.skills.teachers.counting import Forms, is_of_task
+from skill_ttrl.skills.teachers.counting import Forms
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import ActionStatus, Step
@@ -173,21 +171,6 @@ def test_without_a_failure_only_what_winners_share_is_told_and_it_is_said() -> N
     )
 
 
-def test_one_success_is_not_counted_and_nothing_at_all_gives_nothing() -> None:
-    lesson = learnt(kitchen(won=1, lost=4))
-    assert not of(lesson, "task") and "1 succeeded; it takes 2 to count" in lesson.notes[0]
-    assert learnt([]) == TeacherResult()
-
-
-def test_where_losers_do_as_winners_do_no_order_is_told() -> None:
-    won = kitchen(lost=0)
-    lost = [
-        case(each.task, [step.action for step in each.steps], False, number=50 + place)
-        for place, each in enumerate(won)
-    ]
-    assert learnt([*won, *lost]).drafts == ()
-
-
 def test_actions_that_are_not_listed_are_a_mistake_a_free_text_in_a_listed_pattern_is_none() -> None:
     listed = ("ask[<your words>]", "stop")
     steps = [Step("o", "ask[anything at all]", 0.0, False, False, admissible_actions=listed) for _ in range(2)]
@@ -198,20 +181,6 @@ def test_actions_that_are_not_listed_are_a_mistake_a_free_text_in_a_listed_patte
     assert "7 of 10 actions were not among those that were possible" in mistake.text
     unreadable = [case("t", ["a", "b"], False, number=place, verdict="invalid") for place in range(3)]
     assert any("not listed" in each.title for each in learnt(unreadable).drafts)
-
-
-@pytest.mark.parametrize(
-    ("argument", "task", "named"),
-    [
-        ("dark heather", "a shirt in dark heather", True),
-        ("x-large", "size 3x-large tall", False),
-        ("shirt dark small", "a small shirt in dark heather", True),
-        ("heather dark", "a shirt in dark heather", False),
-        ("", "a shirt", False),
-    ],
-)
-def test_an_argument_is_of_the_task_when_the_task_says_it(argument: str, task: str, named: bool) -> None:
-    assert is_of_task(argument, task) is named
 
 
 def test_a_form_keeps_what_is_always_the_same_and_leaves_gaps_for_the_rest() -> None:
@@ -227,10 +196,3 @@ def test_a_form_keeps_what_is_always_the_same_and_leaves_gaps_for_the_rest() -> 
     assert other is not None and (other.text, other.others) == ("grab ... off ...", ("egg", "shelf"))
     assert forms.of(cases[1], "a text of many words that says this and that and more") is None
     assert forms.literal(cases[1], "walk to tap 1") == "walk to tap"
-
-
-def test_episodes_of_one_task_only_are_told_in_their_own_words() -> None:
-    """Nothing tells what would change from task to task."""
-    one = [case("bring the mug", ["grab mug 1 off shelf 1", "drop mug 1 into box 1"], True) for _ in range(4)]
-    (order,) = learnt(one).drafts
-    assert order.text == "Do these in this order: `grab mug off shelf`, then `drop mug into box`."

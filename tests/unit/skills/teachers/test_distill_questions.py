@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +10,9 @@ import pytest
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.llm.openai.structured import read_json, strict_schema
+from skill_ttrl.llm.openai.structured import read_json
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.skills.admit import AdmissionRules, admit, fused
-from skill_ttrl.skills.snapshot import Snapshot
+from skill_ttrl.skills.admit import fused
 from skill_ttrl.skills.teachers.asking import SkillsAnswer, WrittenSkill, case_text, draft_of, questions_of, shown_cases
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.skills.types import Case, Draft
@@ -126,48 +124,6 @@ def test_what_is_not_wanted_is_not_asked_for() -> None:
 # --- what becomes of an answer ---
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps({"skills": [GOOD]}),
-        json.dumps([GOOD]),
-        f"Here are the skills, as [asked]:\n\n{json.dumps([GOOD], indent=1)}\nI hope that they help.",
-        f"```json\n{json.dumps([GOOD])}\n```",
-        f"Sure!\n```\n{json.dumps({'skills': [GOOD]})}\n```\nThat was it [really].",
-    ],
-)
-def test_an_answer_is_found_in_prose_as_an_object_or_as_a_list(text: str) -> None:
-    answer, problem = read_json(text, SkillsAnswer)
-    assert answer is not None and not problem
-    assert answer.skills == [WrittenSkill.model_validate(GOOD)]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        json.dumps({"skills": [GOOD, GOOD]})[:-30],
-        json.dumps([GOOD, GOOD])[:-30],
-        json.dumps({"skills": [{**GOOD, "support": []}, GOOD]})[:-30],
-        json.dumps({"skills": [GOOD], "more": 1}),
-        json.dumps(GOOD),
-        json.dumps({"skills": [{"title": "no text"}]}),
-        json.dumps({"skills": "none"}),
-        "[1, 2]",
-        "No skills come to mind.",
-        "",
-    ],
-)
-def test_of_an_answer_that_is_cut_off_or_of_another_schema_nothing_is_taken(text: str) -> None:
-    answer, problem = read_json(text, SkillsAnswer)
-    assert answer is None and problem
-
-
-def test_an_empty_list_is_an_answer() -> None:
-    for text in ('{"skills": []}', "[]", "There is nothing: []"):
-        answer, _ = read_json(text, SkillsAnswer)
-        assert answer is not None and answer.skills == []
-
-
 def test_optional_fields_may_be_missing_or_spelt_as_published_systems_do() -> None:
     rows = [
         {"text": "Look at the shelf first. Then at the table."},
@@ -207,11 +163,6 @@ def test_an_entry_s_evidence_is_the_episodes_that_it_names() -> None:
     assert draft == Draft("Take it", GOOD["text"], "Always.", "task", "clean", "", ("clean-2",))
 
 
-def test_the_schema_that_is_sent_wants_every_field_and_no_other() -> None:
-    entry = strict_schema(SkillsAnswer)["$defs"]["WrittenSkill"]
-    assert entry["required"] == ["title", "text", "when_to_apply", "support"] and entry["additionalProperties"] is False
-
-
 # --- drafts that say the same ---
 
 
@@ -231,17 +182,6 @@ def test_drafts_that_say_the_same_are_one_with_the_evidence_of_all() -> None:
         ("e", "", ("5",)),
     ]
     assert notes == ["2 skills that say the same are one: 'a'."]
-
-
-def test_a_skill_s_id_comes_from_its_text_and_is_another_where_it_is_taken() -> None:
-    draft = Draft("a", "Take it.", tier="task", task_type="clean", evidence=("1",))
-    (change,) = admit([draft], Snapshot.of(1, []), AdmissionRules("distill"), step=3).changes
-    (other,) = admit([draft], Snapshot.of(1, []), AdmissionRules("other")).changes
-    assert change.after is not None and other.after is not None
-    assert change.after.id == other.after.id and change.after.stats.created_step == 3
-    edited = Snapshot.of(1, [replace(change.after, text="Edited since.")])
-    (again,) = admit([draft], edited, AdmissionRules("distill")).changes
-    assert again.after is not None and again.after.id == f"{change.after.id}-2"
 
 
 # --- teachers by name ---

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from skill_ttrl.config import EvolveConfig
-from skill_ttrl.skills.teachers.failures import FAULTS, evolved_by_counting, verb
+from skill_ttrl.skills.teachers.failures import evolved_by_counting
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case
 from skill_ttrl.types import ActionStatus, Skill, Step
@@ -76,12 +76,6 @@ def test_failures_that_share_nothing_teach_nothing() -> None:
     assert drafted([]) == []
 
 
-def test_a_long_page_that_does_not_show_what_was_chosen_is_no_refusal() -> None:
-    page = "A page of a shop with many words on it. " * 5
-    chosen = case(*[(page, f"click[{colour}]") for colour in ("red", "blue", "green")], end=page, task="")
-    assert drafted([chosen, chosen]) == []
-
-
 def test_what_the_bank_says_already_is_not_drafted_again() -> None:
     (draft,) = evolved_by_counting([STUCK, STUCK], [], CONFIG).drafts
     assert drafted([STUCK, STUCK], Skill("m", "M", draft.text.upper(), tier="mistake")) == []
@@ -128,19 +122,3 @@ def test_the_most_frequent_faults_come_first_and_no_more_than_asked_for() -> Non
     titles = drafted(both)
     assert titles[:2] == ["Pass by what the task names", "Repeat an action that changed nothing"]
     assert drafted(both, config=EvolveConfig(max_new_skills=1)) == titles[:1]
-
-
-@pytest.mark.parametrize("odd", ["", " ", "[", "]", "search[", "[x]", "\x00", "go to", "🙂 " * 50])
-def test_odd_actions_are_only_odd(odd: str) -> None:
-    verb(odd)
-    strange = case(*[(odd, odd)] * 6, end=odd, task=odd)
-    assert all(isinstance(fault.shows(strange), bool) for fault in FAULTS)
-    drafted([strange] * 3, Skill("s", "t", odd or "text", task_type="clean"))
-
-
-@pytest.mark.parametrize(
-    ("action", "kind"),
-    [("go to shelf 3", "go to"), ("take mug 1 from desk 2", "take"), ("search[blue mug]", "search"), ("LOOK", "look")],
-)
-def test_the_kind_of_an_action(action: str, kind: str) -> None:
-    assert verb(action) == kind

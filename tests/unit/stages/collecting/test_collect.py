@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.progress import Counting, SilentProgress
-from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
+from skill_ttrl.progress import SilentProgress
+from skill_ttrl.rollout.outcome import EpisodeResult, count_success
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES, Collected, TaskSelection
 from skill_ttrl.statistics import wilson_interval
-from skill_ttrl.types import Step, Task, Trajectory, from_json
+from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS, TASKS
 
@@ -105,24 +105,6 @@ def test_who_leaves_early_waits_for_nobody() -> None:
     assert time.monotonic() - began < 30
 
 
-def marks(folder: Path) -> Callable[[int], int]:
-    """Leaves a file for each; the first takes a second."""
-
-    def mark(number: int) -> int:
-        time.sleep(0 if number else 1)
-        (folder / str(number)).touch()
-        return number
-
-    return mark
-
-
-def test_not_too_many_results_wait_for_a_slow_one(tmp_path: Path) -> None:
-    results = work(partial(marks, tmp_path), range(2000), 2)
-    next(results)
-    assert 100 < len([*tmp_path.iterdir()]) < 200
-    results.close()
-
-
 def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(tmp_path: Path) -> None:
     found = run(DOORS, agent="tests.doors:Opener", split="test", output=tmp_path / "out.jsonl")
     lines = trajectories(tmp_path / "out.jsonl")
@@ -186,37 +168,6 @@ def test_what_comes_after_a_failure_does_not_suffer_from_it() -> None:
     assert run(DOORS, agent="tests.doors:Brittle", split="test", jobs=1).overall.failed == 1
 
 
-def test_a_player_that_leaves_python_fails_its_episode_only() -> None:
-    found = run(DOORS, agent="tests.doors:Quitter", split="test", jobs=1)
-    assert (found.overall.failed, found.overall.success) == (3, 0.5) and found.first_error == "SystemExit: enough"
-
-
-class Counted(SilentProgress):
-    """Remembers phases and counts."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[object, ...]] = []
-
-    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        self.told.append(("start", phase, total, unit))
-
-    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
-        self.told.append((phase, done))
-
-    def finish(self, phase: str) -> None:
-        self.told.append(("finish", phase))
-
-
-def test_work_that_only_counts_is_a_phase_and_none_where_there_is_none() -> None:
-    heard = Counted()
-    count = Counting(heard, "open", "game")
-    assert heard.told == []
-    for done, total in ((1, 2), (2, 2), (1, 1)):
-        count(done, total)
-    first = [("start", "open", 2, "game"), ("open", 1), ("open", 2), ("finish", "open")]
-    assert heard.told == [*first, ("start", "open", 1, "game"), ("open", 1), ("finish", "open")]
-
-
 def test_half_a_character_is_replaced_and_ends_nothing(tmp_path: Path) -> None:
     found = run(DOORS, agent="tests.doors:Mute", split="test", output=tmp_path / "out.jsonl")
     lines = trajectories(tmp_path / "out.jsonl")
@@ -276,16 +227,6 @@ def test_more_episodes_than_there_are_tasks_are_not_cut_down_without_a_word(tmp_
     assert found.played < 100 and any(
         f"{found.played} episodes are played instead of 100" in text for text, _ in heard.notices
     )
-
-
-def test_a_file_does_not_grow_by_more_episodes_and_it_is_said_why(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    run(DOORS, agent="random", episodes=4, output=file)
-    with pytest.raises(RunFolderError, match=r"episodes 4 there, 8 here.* means other tasks"):
-        run(DOORS, agent="random", episodes=8, output=file)
-    with pytest.raises(RunFolderError, match="agent") as refused:
-        run(DOORS, agent="tests.doors:Opener", episodes=4, output=file)
-    assert "spread" not in str(refused.value)
 
 
 def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path: Path) -> None:
@@ -426,30 +367,9 @@ def test_what_is_no_file_of_trajectories_is_never_written_to(tmp_path: Path) -> 
     assert [entry.name for entry in tmp_path.iterdir()] == ["mine.jsonl"]
 
 
-def test_one_episode_a_task_has_wilsons_interval() -> None:
-    found = count_success([outcome(str(number), number < 7) for number in range(10)])
-    assert found.success == 0.7 and found.interval == pytest.approx(wilson_interval(7, 10))
-
-
 def test_several_episodes_a_task_are_drawn_together() -> None:
     """Ten tries at a task that always succeed are no ten tasks: the interval is as wide as for two."""
     many = [outcome(task, task == "a") for task in "ab" for _ in range(10)]
     found = count_success(many)
     assert found.tasks == 2 and found.episodes == 20
     assert found.interval == pytest.approx(wilson_interval(1, 2))
-
-
-def test_what_nobody_could_judge_is_no_figure() -> None:
-    found = count_success([outcome("a"), outcome("b", None)])
-    assert found.success is None and found.interval is None and found.steps == 4
-
-
-def test_what_was_earned_before_a_failure_is_no_success() -> None:
-    task, steps = Task("a", DOORS), (Step("seen", "done", 1.0, False, False),)
-    assert episode_result(Trajectory(task, steps, None, "terminated")).success
-    assert episode_result(Trajectory(task, steps, None, "error", error="lost")).success is False
-
-
-def test_failed_episodes_have_no_steps_to_count() -> None:
-    assert count_success([outcome("a", False, error="stuck")]).steps is None
-    assert count_by_type([outcome("a"), outcome("b", kind="")]).keys() == {"", "left"}
