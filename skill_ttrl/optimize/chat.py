@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Self
-
 from skill_ttrl.config import EndpointsConfig, Role
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import make_client
@@ -14,7 +11,7 @@ from skill_ttrl.types import Message
 
 
 class EndpointChat:
-    """The `ChatFn` of an endpoint; a context manager that ends its connections. No other role stands in for one that is missing.
+    """The `ChatFn` of an endpoint; no other role stands in for one that is missing.
 
     Requests stand in the ledger under the stage that asks. Temperature, prices, retries and time limits are those of the config.
 
@@ -41,11 +38,3 @@ class EndpointChat:
     def close(self) -> None:
         """End the connections. Safe to call twice."""
         self._client.shut()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

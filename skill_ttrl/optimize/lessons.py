@@ -20,6 +20,7 @@ from skill_ttrl.sanitize import escape, escape_terminal
 from skill_ttrl.types import derive_seed
 
 BUFFER_HEADING = "Earlier steps of this epoch"
+BUFFER_GUIDE = "Do not propose again what was rejected; attend to the failures that are still there."
 PATTERNS = 8
 """Most failure patterns of a step, the most frequent first."""
 IDS = 6
@@ -27,23 +28,6 @@ IDS = 6
 PATTERN_CHARS = 160
 EDIT_CHARS = 400
 """Longest text of a rejected proposal."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepNote:
-    """A step as the prompts of later steps describe it."""
-
-    step: int
-    action: str
-    """See `StepRecord.action`."""
-    rollouts: int
-    failed: int
-    patterns: tuple[str, ...] = ()
-    """Failures of a kind, one line each."""
-    rejected: tuple[str, ...] = ()
-    """Proposals that the gate rejected, one line each."""
-    scores: tuple[float, float] | None = None
-    """Of the document before it and of the rejected candidate."""
 
 
 def failure_patterns(rollouts: Sequence[RolloutResult], raw_patches: Sequence[RawPatch] = ()) -> tuple[str, ...]:
@@ -62,29 +46,34 @@ def failure_patterns(rollouts: Sequence[RolloutResult], raw_patches: Sequence[Ra
     ]
 
 
-def show_notes(notes: Sequence[StepNote]) -> str:
-    """The notes as a section of a prompt; empty where there are none."""
-    if not notes:
-        return ""
-    guide = "Do not propose again what was rejected; attend to the failures that are still there."
-    return "\n".join([guide, *(line for note in notes for line in _shown(note))])
+def describe_step(
+    step: int,
+    action: str,
+    rollouts: int,
+    results: Sequence[RolloutResult],
+    raw_patches: Sequence[RawPatch],
+    rejected: Sequence[Edit] = (),
+    scores: tuple[float, float] | None = None,
+) -> str:
+    """A step as the prompts of later steps describe it.
 
-
-def describe_rejected(edits: Sequence[Edit]) -> tuple[str, ...]:
-    """One line for each proposal."""
-    return tuple(_line(_described(edit), EDIT_CHARS) for edit in edits)
-
-
-def _shown(note: StepNote) -> list[str]:
-    lines = [f"- Step {note.step}: {note.action}, {note.failed} of {note.rollouts} rollouts failed"]
-    lines += [f"  - {pattern}" for pattern in note.patterns]
-    if note.rejected:
-        scores = "" if note.scores is None else " (score {:.4f}, before {:.4f})".format(*reversed(note.scores))
-        lines += [
-            f"  - rejected edits{scores}:",
-            *(f"    {place}. {edit}" for place, edit in enumerate(note.rejected, 1)),
-        ]
-    return lines
+    Args:
+        step: its number.
+        action: see `StepRecord.action`.
+        rollouts: how many there were.
+        results: those of them that are graded.
+        raw_patches: the analysts' patches.
+        rejected: proposals that the gate rejected.
+        scores: of the document before it and of the rejected candidate.
+    """
+    failed = sum(not result.hard for result in results)
+    lines = [f"- Step {step}: {action}, {failed} of {rollouts} rollouts failed"]
+    lines += [f"  - {pattern}" for pattern in failure_patterns(results, raw_patches)]
+    if rejected:
+        shown = "" if scores is None else " (score {:.4f}, before {:.4f})".format(*reversed(scores))
+        lines.append(f"  - rejected edits{shown}:")
+        lines += [f"    {place}. {_line(_described(edit), EDIT_CHARS)}" for place, edit in enumerate(rejected, 1)]
+    return "\n".join(lines)
 
 
 def _described(edit: Edit) -> str:
@@ -108,19 +97,19 @@ class Memory:
 
     meta_skill: str = ""
     """Lessons on editing this document; empty in the first two epochs."""
-    notes: tuple[StepNote, ...] = ()
-    """Of the steps of this epoch."""
+    notes: tuple[str, ...] = ()
+    """Descriptions of this epoch's steps."""
     epoch_document: str | None = None
     """The document at the end of the last epoch; None in the first one."""
 
     def context(self) -> dict[str, str]:
         """Sections of the optimizer's prompts, by heading."""
         return {
-            META_SKILL_HEADING: show_memory(self.meta_skill),
-            BUFFER_HEADING: show_notes(self.notes),
+            META_SKILL_HEADING: f"{_GUIDE}\n\n{self.meta_skill}" if self.meta_skill else "",
+            BUFFER_HEADING: "\n".join([BUFFER_GUIDE, *self.notes]) if self.notes else "",
         }
 
-    def with_note(self, note: StepNote) -> Memory:
+    def with_note(self, note: str) -> Memory:
         """The same with a further step."""
         return replace(self, notes=(*self.notes, note))
 
@@ -252,11 +241,6 @@ def _task(pair: Pair) -> str:
 
 META_SKILL_HEADING = "What earlier epochs taught about editing this document"
 _GUIDE = "Follow it where the rollouts leave room; where they clearly say otherwise, follow the rollouts."
-
-
-def show_memory(memory: str) -> str:
-    """The memory as a section of analysts', mergers' and rankings' prompts; empty where there is none."""
-    return f"{_GUIDE}\n\n{memory}" if memory else ""
 
 
 NONE_YET = "(none yet: this is the first)"

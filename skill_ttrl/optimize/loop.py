@@ -29,7 +29,7 @@ from skill_ttrl.optimize.documents import (
     updated_document,
     with_block,
 )
-from skill_ttrl.optimize.lessons import StepNote, compare, describe_rejected, failure_patterns, sample_order
+from skill_ttrl.optimize.lessons import compare, describe_step, sample_order
 from skill_ttrl.optimize.llm_optimizer import LLMWriter
 from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
@@ -260,16 +260,11 @@ def remember(loop: Loop, state: OptimizeState, record: StepRecord) -> OptimizeSt
         state = add_lapses(loop, state, record)
     if not loop.config.step_buffer:
         return state
-    rejected = record.selected is not None and record.action.startswith("reject")
-    results, score = graded(record.rollouts), record.candidate_score
-    note = StepNote(
-        record.step,
-        record.action,
-        len(record.rollouts),
-        sum(not result.hard for result in results),
-        failure_patterns(results, record.raw_patches),
-        describe_rejected(record.selected.edits) if rejected and record.selected else (),
-        None if score is None else (state.current_score, score),
+    rejected = record.selected.edits if record.selected and record.action.startswith("reject") else ()
+    scores = None if record.candidate_score is None else (state.current_score, record.candidate_score)
+    results = graded(record.rollouts)
+    note = describe_step(
+        record.step, record.action, len(record.rollouts), results, record.raw_patches, rejected, scores
     )
     return replace(state, memory=state.memory.with_note(note))
 

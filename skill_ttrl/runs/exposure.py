@@ -5,17 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Group
 
 Given = Mapping[str, tuple[int, int]]
 """By skill id: rollouts that it was given to, and those of them that won."""
-MOST = 0.5
-"""Share of the rollouts from which on a skill fills most prompts."""
-SELDOM = 0.1
-"""Share below which one goes unseen."""
-LEAST_ROLLOUTS = 5
-"""Rollouts that it takes to say of a skill that it serves better."""
 SHOWN = 5
 
 
@@ -63,26 +56,3 @@ def most_shown(shown: Mapping[str, int], examples: int) -> str:
     unseen = sum(not count for count in shown.values())
     none = f"; {unseen} of {len(shown)} skills in none" if unseen else ""
     return f"{top} in {shown[top]:,} of {examples:,} prompts{none}"
-
-
-def exposure_warning(rollouts: int, given: Given) -> str | None:
-    """A warning where one skill is in most rollouts while another that nearly none sees wins more, surely; else None."""
-    if not given or not rollouts:
-        return None
-    top = max(given, key=lambda name: (given[name][0], name))
-    count, wins = given[top]
-    if count < MOST * rollouts:
-        return None
-    better = {
-        name: won / n
-        for name, (n, won) in given.items()
-        if LEAST_ROLLOUTS <= n < SELDOM * rollouts and wilson_interval(won, n)[0] > wins / count
-    }
-    if not better:
-        return None
-    best = max(better, key=lambda name: (better[name], name))
-    return (
-        f"One skill fills most prompts: {top} was shown in {count:,} of {rollouts:,} rollouts ({wins / count:.2f} won); {best} "
-        f"in {given[best][0]:,} ({better[best]:.2f} won). The embedder hash matches words, not meaning: try "
-        "skills.embedder=sentence-transformers, or skills.retrieval=template, which goes by success; see docs/skill-agent.md."
-    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -251,7 +251,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         stack.enter_context(ledger.phase(PHASE))
         rollouts, items = stack.enter_context(_rollouts(run, progress))
         if chat is None and asks_endpoint(config):
-            chat = stack.enter_context(EndpointChat(config.endpoints))
+            chat = stack.enter_context(closing(EndpointChat(config.endpoints)))
         calls = StagedCalls(
             chat,
             rollouts,

@@ -18,8 +18,6 @@ from skill_ttrl.data.formats import CONVENTIONS, Formats
 from skill_ttrl.errors import (
     BudgetError,
     ConfigError,
-    DataError,
-    DocumentError,
     EndpointError,
     RunFolderError,
     SkillTTRLError,
@@ -146,7 +144,6 @@ def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None
 
 def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    (tmp_path / "rankin.md").write_text("Rank.")
     with server(format_models.clean) as there:
         good = settings(there.url)
         for policy, match in (
@@ -155,26 +152,9 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
         ):
             with pytest.raises((ConfigError, RunFolderError), match=match):
                 optimize_run(good, policy=policy, output=run)
-        for error, match, changes in (
-            (ConfigError, "Unknown engine 'gepaa'", ["optimize.engine=gepaa"]),
-            (ConfigError, "Unknown optimizer", ["optimize.optimizer=opnai"]),
-            (ConfigError, "names no model", ["rollout.backend=hf"]),
-            (ConfigError, "Did you mean 'ranking'", [f"optimize.prompts={tmp_path}"]),
-            (
-                ConfigError,
-                "but data.train names others",
-                ["data.train={path: 'synthetic:formats'}", "optimize.selection={split: val}"],
-            ),
-            (DocumentError, "cannot read nowhere.md", ["optimize.document=nowhere.md"]),
-            (DataError, "leaves none to train on", ["optimize.selection.tasks=20"]),
-            (DataError, "is also a training task", ["optimize.selection.tasks=null", "optimize.selection.split=train"]),
-            (ConfigError, "twice", ["optimize.selection.split=val"]),
-            (DataError, "too long", [f"optimize.document={__file__}", "optimize.max_document_tokens=20"]),
-            (EndpointError, "cannot be reached|unreachable", ["endpoints.policy.base_url=http://127.0.0.1:9/v1"]),
-        ):
-            with pytest.raises(error, match=match):
-                optimize_run(good, output=run, overrides=changes)
-            assert not list(run.glob("steps")) and not (run / "summary.json").exists(), match
+        with pytest.raises(EndpointError):
+            optimize_run(good, output=run, overrides=["endpoints.policy.base_url=http://127.0.0.1:9/v1"])
+        assert not list(run.glob("steps")) and not (run / "summary.json").exists()
         with FaultyServer(faults=("500",), rate=1.0) as broken, pytest.raises(EndpointError):
             optimize_run(settings(broken.url), output=run)
         assert optimize_run(good, output=run).steps == 4  # nothing was finished in it: it begins anew
@@ -195,30 +175,39 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
     """What the command refuses before it starts, the dry run refuses in the same words, and the other way round."""
     run, other = tmp_path / "run", tmp_path / "other"
     monkeypatch.delenv("NO_KEY", raising=False)
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "rankin.md").write_text("Rank.")
     with server(format_models.clean) as there:
         good = settings(there.url)
         optimize_run(good, output=other, overrides=["optimize.epochs=1", "optimize.test=false"])
         asked = len(there.asked)
-        for changes, output, resume in (
-            (["optimize.engine=gepaa"], run, "auto"),
-            (["optimize.optimizer=opnai"], run, "auto"),
-            (["optimize.selection.tasks=20"], run, "auto"),
-            (["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
-            (["endpoints.policy.api_key_env=NO_KEY"], run, "auto"),
-            (["endpoints.optimizer=null"], run, "auto"),
-            (["optimize.engine=gepa", "optimize.engine_options={minibatch_sise: 3}"], run, "auto"),
-            (["data.max_prompt_tokens=1"], run, "auto"),
-            (["optimize.batch_size=4"], other, "auto"),
-            ([], other, "never"),
-            ([], tmp_path, "auto"),
-            ([], run, "perhaps"),
+        for key, changes, output, resume in (
+            ("gepaa", ["optimize.engine=gepaa"], run, "auto"),
+            ("opnai", ["optimize.optimizer=opnai"], run, "auto"),
+            ("names no model", ["rollout.backend=hf"], run, "auto"),
+            ("Did you mean 'ranking'", [f"optimize.prompts={tmp_path / 'prompts'}"], run, "auto"),
+            ("data.train", ["data.train={path: 'synthetic:formats'}", "optimize.selection={split: val}"], run, "auto"),
+            ("nowhere.md", ["optimize.document=nowhere.md"], run, "auto"),
+            ("none to train on", ["optimize.selection.tasks=20"], run, "auto"),
+            ("also a train", ["optimize.selection.tasks=null", "optimize.selection.split=train"], run, "auto"),
+            ("optimize.selection", ["optimize.selection.split=val"], run, "auto"),
+            ("too long", [f"optimize.document={__file__}", "optimize.max_document_tokens=20"], run, "auto"),
+            ("NO_KEY", ["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
+            ("NO_KEY", ["endpoints.policy.api_key_env=NO_KEY"], run, "auto"),
+            ("endpoints.optimizer", ["endpoints.optimizer=null"], run, "auto"),
+            ("minibatch_size", ["optimize.engine=gepa", "optimize.engine_options={minibatch_sise: 3}"], run, "auto"),
+            ("max_prompt_tokens", ["data.max_prompt_tokens=1"], run, "auto"),
+            ("batch_size", ["optimize.batch_size=4"], other, "auto"),
+            ("--output", [], other, "never"),
+            ("--output", [], tmp_path, "auto"),
+            ("--resume", [], run, "perhaps"),
         ):
             said = []
             for start in (check_start, optimize_run):
                 with pytest.raises(SkillTTRLError) as refused:
                     start(prepare(good, overrides=changes), output=output, resume=resume)  # type: ignore[arg-type]
                 said.append(str(refused.value))
-            assert said[0] == said[1] and not run.exists(), changes
+            assert said[0] == said[1] and key in said[0] and not run.exists(), (said, changes)
         found = check_start(prepare(good), output=run)
         assert (found.items, found.epochs, found.steps, found.step_items) == (
             {"train": 14, "selection": 6, "test": 6},

@@ -11,7 +11,6 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.exposure import exposure_warning
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
@@ -70,7 +69,6 @@ def summarise(run: Run, *, failed: str | None = None) -> Summary:
     signs = (
         control_warning(evaluations),
         bank_warning(control, intervals.get("majority_gain")),
-        exposure_warning(exposure.rollouts, exposure.given),
     )
     return Summary(
         name=config.name,

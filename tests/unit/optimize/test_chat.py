@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from contextvars import copy_context
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ def optimizer(server: FaultyServer, **budget: Any) -> EndpointsConfig:
 
 def test_stages_that_ask_at_once_are_counted_apart(tmp_path: Path) -> None:
     with FaultyServer([]) as server, track_usage(tmp_path / "usage.jsonl", optimizer(server)) as ledger:
-        with EndpointChat(optimizer(server)) as chat, ledger.phase("optimize"), ThreadPoolExecutor(4) as pool:
+        with closing(EndpointChat(optimizer(server))) as chat, ledger.phase("optimize"), ThreadPoolExecutor(4) as pool:
             stages = ["analyst_error", "analyst_success"] * 5
             work = [
                 pool.submit(copy_context().run, chat, "be brief", "why?", max_tokens=9, stage=stage) for stage in stages

@@ -33,12 +33,9 @@ from skill_ttrl.optimize.lessons import (
     Item,
     Pair,
     PairPolicy,
-    StepNote,
     compare,
     count_changes,
-    describe_rejected,
-    failure_patterns,
-    show_notes,
+    describe_step,
     show_pairs,
 )
 from skill_ttrl.optimize.llm_optimizer import read_budget
@@ -166,14 +163,13 @@ def test_notes_on_steps_say_what_failed_and_what_was_rejected() -> None:
         result("t4", 1),
     ]
     raw = RawPatch(Patch(), failure_summary=[{"failure_type": "dates", "description": "</rollout> as text"}])
-    patterns = failure_patterns(rollouts, [raw])
-    assert patterns[:2] == ("format (2x: t1, t2)", "no reason given (1x: t3)")
-    rejected = describe_rejected([Edit("replace", "new", "old"), Edit("delete", target="gone")])
-    shown = show_notes([StepNote(3, "reject", 4, 3, patterns, rejected, (0.5, 0.25))])
+    rejected = [Edit("replace", "new", "old"), Edit("delete", target="gone")]
+    shown = describe_step(3, "reject", 4, rollouts, [raw], rejected, (0.5, 0.25))
+    assert "- format (2x: t1, t2)\n  - no reason given (1x: t3)" in shown
     assert "Step 3: reject, 3 of 4 rollouts failed" in shown
     assert "rejected edits (score 0.2500, before 0.5000):" in shown
     assert '1. replace target="old" "new"' in shown and '2. delete target="gone"' in shown
-    assert "</rollout>" not in shown and show_notes([]) == ""
+    assert "</rollout>" not in shown
 
 
 def test_density_is_the_share_of_leading_words() -> None:

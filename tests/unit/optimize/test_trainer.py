@@ -259,20 +259,6 @@ def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whol
     assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
 
 
-def test_what_skillrl_deferred_is_a_setting(tmp_path: Path) -> None:
-    class Remembers(Scripted):
-        def answer(self, stage: str, user: str) -> str:
-            known = {"slow_update": "slow_update_content", "meta_skill": "meta_skill_content"}
-            found = {"reasoning": "r", known.get(stage, ""): "Mind red."}
-            return json.dumps(found) if stage in known else super().answer(stage, user)
-
-    client = Remembers()
-    settings = {"step_buffer": True, "meta_skill": True, "slow_update": {"enabled": True, "samples": 4, "gate": False}}
-    ours(tmp_path, client, env=Colours((6, 4, 0)), num_epochs=3, settings=settings)
-    assert {"slow_update", "meta_skill"} <= set(client.calls)
-    assert "SLOW_UPDATE_START" in (tmp_path / "current_skill.md").read_text()
-
-
 def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> None:
     summary = read(whole[0], "summary.json")
     low, high = summary["test_hard_interval"]
@@ -398,14 +384,3 @@ def test_a_client_that_fails_is_counted(tmp_path: Path, kind: str) -> None:
     assert summary["total_skips"] == 3 and summary["calls"]["analyst_error"]["failed"] == 9
     with pytest.raises(EndpointError):
         ours(tmp_path / "stop", Failing(), num_epochs=1, settings={"on_failure": "stop"})
-
-
-def test_a_server_that_is_gone_stops_the_run_which_then_continues(tmp_path: Path, whole: tuple[Path, Scripted]) -> None:
-    class Away(Scripted):
-        def answer(self, stage: str, user: str) -> str:
-            raise EndpointError("nobody there", "unreachable")
-
-    with pytest.raises(EndpointError, match="nobody there"):
-        ours(tmp_path, Away(), workers=1)
-    ours(tmp_path, Scripted(), workers=1)
-    assert timeless(tmp_path) == timeless(whole[0])

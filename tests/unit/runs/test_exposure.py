@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.runs.exposure import Exposure, exposure_line, exposure_warning, most_shown
+from skill_ttrl.runs.exposure import Exposure
 from skill_ttrl.stages.reports.summary_text import skill_lines
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
@@ -26,15 +26,6 @@ def test_each_rollout_counts_a_skill_once_and_a_resumed_run_goes_on_counting() -
     second = Exposure(first.state_dict())
     second.see(step, [[True, False, True]])
     assert second.given == {"a": (4, 2), "b": (2, 2)} and second.rollouts == 6
-
-
-def test_a_skill_that_fills_the_prompts_while_a_better_one_goes_unseen_is_warned_of() -> None:
-    found = exposure_warning(400, {"g1": (299, 60), "g7": (6, 6), "g2": (95, 40)})
-    assert found is not None and "g1 was shown in 299 of 400" in found and "g7 in 6 (1.00 won)" in found
-    assert exposure_warning(400, {"g1": (299, 60), "g7": (6, 1)}) is None, "it serves no better"
-    assert exposure_warning(400, {"g1": (299, 60), "g7": (3, 3)}) is None, "three say little"
-    assert exposure_warning(400, {"g1": (150, 30), "g7": (6, 6)}) is None, "it does not fill the prompts"
-    assert exposure_warning(0, {}) is None
 
 
 def evaluation(answers: str, agreement: float, right: str | None) -> Evaluation:
