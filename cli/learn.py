@@ -84,8 +84,8 @@ def distill(
     """Distill episodes into skills: general principles, skills by task type, and mistakes to avoid.
 
     The bank is written completely or not at all. Its skills are retrieved by words (embedder `hash`, no download), unless the config's
-    `skills` section names another embedder. If `endpoints.teacher.cache` names a folder, answers of a language model are stored there,
-    and the same command repeats only the missing calls.
+    `skills` section names another embedder. Until it is written, answers of a language model are in BANK.usage.jsonl: the same command
+    repeats only the missing calls.
 
     Example: `skillttrl distill --trajectories expert.jsonl -o bank`
     """

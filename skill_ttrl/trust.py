@@ -104,8 +104,6 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
         if key.startswith("endpoints."):
             if name == "api_key_env":
                 found[key] = f"send the content of the environment variable {value} to the address of {section}"
-            elif name == "cache":
-                found[key] = f"write files to the folder {value}"
         elif key.startswith("env.kwargs.") and name == "token_env":
             found[key] = f"send the content of the environment variable {value} to the server of the environment"
         elif key in _SIMPLE:

@@ -46,8 +46,7 @@ Answer = Callable[[Mapping[str, Any], random.Random], str]
 
 def echo(body: Mapping[str, Any], draw: random.Random) -> str:
     """The last message again, with a number drawn: samples differ."""
-    said = body["messages"][-1]["content"] if "messages" in body else body.get("prompt", "")
-    return f"{said} <answer>{draw.randint(0, 9)}</answer>"
+    return f"{body['messages'][-1]['content']} <answer>{draw.randint(0, 9)}</answer>"
 
 
 def requests_in(usage: Path) -> list[dict[str, Any]]:
@@ -251,17 +250,15 @@ def scripted(path: str, body: Mapping[str, Any], answer: Answer, draw: random.Ra
         rows = [{"index": place, "embedding": vector_of(text)} for place, text in enumerate(body["input"])]
         words = sum(len(text.split()) for text in body["input"])
         return {"data": rows[::-1], "usage": {"prompt_tokens": words, "total_tokens": words}}
-    chat = path.endswith("/chat/completions")
     texts = [answer(body, draw) for _ in range(body.get("n", 1))]
     choices = []
     for place, text in enumerate(texts):
         logprobs: Any = None
         if body.get("logprobs"):
-            values = [-0.5] * len(text.split())
-            logprobs = {"content": [{"logprob": value} for value in values]} if chat else {"token_logprobs": values}
-        holds = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        choices.append({"index": place, "finish_reason": "stop", "logprobs": logprobs, **holds})
-    asked = body.get("messages", [{"content": body.get("prompt", "")}])
+            logprobs = {"content": [{"logprob": -0.5} for _ in text.split()]}
+        message = {"role": "assistant", "content": text}
+        choices.append({"index": place, "finish_reason": "stop", "logprobs": logprobs, "message": message})
+    asked = body["messages"]
     usage = {
         "prompt_tokens": sum(len(str(each["content"]).split()) for each in asked),
         "completion_tokens": sum(len(text.split()) for text in texts),
@@ -271,11 +268,9 @@ def scripted(path: str, body: Mapping[str, Any], answer: Answer, draw: random.Ra
 
 def spoil(choice: dict[str, Any], fault: str) -> None:
     """Make of a sound choice what some servers and models give."""
-    message = choice.get("message")
+    message = choice["message"]
     if fault == "length":
         choice["finish_reason"] = "length"
-    elif message is None:
-        choice["text"] = "" if fault == "empty" else choice["text"]
     elif fault == "empty":
         message["content"] = ""
     elif fault == "refusal":

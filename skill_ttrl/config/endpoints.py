@@ -26,8 +26,6 @@ class EndpointConfig(Section):
     """Azure's; None: `OPENAI_API_VERSION`."""
     api_key_env: str | None = None
     """Environment variable that holds the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Never the key itself."""
-    api: Literal["chat", "completions"] = "chat"
-    """Which of the two interfaces is spoken; `completions` takes the prompt as one text."""
     server_type: Literal["openai", "vllm"] = "openai"
     """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
     and choices (`agent.structured_actions`)."""
@@ -50,10 +48,6 @@ class EndpointConfig(Section):
     max_retries: int = Field(default=6, ge=0)
     """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read. Pauses are those of
     the `openai` package: as long as `retry-after` asks for, else doubling from half a second."""
-    cache: str | None = None
-    """Folder in which answers are kept by what was asked; the same request is then answered from there. None: none are."""
-    tokenizer: str | None = None
-    """Hugging Face id or folder of the model's tokenizer, to count prompts exactly; None: a token is taken for 4 bytes."""
     price_in: float | None = Field(default=None, ge=0)
     """Per million prompt tokens, in any currency. None: 0 where `price_out` is set, else the cost is unknown."""
     price_cached: float | None = Field(default=None, ge=0)

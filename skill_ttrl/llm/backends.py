@@ -64,19 +64,16 @@ def backend_facts(config: SkillTTRLConfig) -> BackendFacts:
 
 def check_trainable(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where the backend of a run does not follow the learner's weights."""
-    facts = backend_facts(config)
-    if not facts.trainable:
-        why = (
-            "nothing here changes what a program does"
-            if config.rollout.backend == COMMAND
-            else "the weights behind an address stay as they are"
-            if facts.remote
-            else "it does not follow the learner's weights"
-        )
-        raise ConfigError(
-            f"rollout.backend={config.rollout.backend} cannot be trained: {why}. Train with hf or vllm, or measure it with evaluate, "
-            "vote or ask."
-        )
+    if not backend_facts(config).trainable:
+        raise ConfigError(_untrainable(config.rollout.backend))
+
+
+def _untrainable(name: str) -> str:
+    why = {
+        COMMAND: "nothing here changes what a program does",
+        REMOTE: "the weights of a remote model do not change",
+    }.get(name, "it does not follow the learner's weights")
+    return f"rollout.backend={name} cannot be trained: {why}. Train with hf or vllm, or measure it with evaluate, vote or ask."
 
 
 def make_backend(context: BackendContext) -> Backend:
@@ -86,6 +83,8 @@ def make_backend(context: BackendContext) -> Backend:
         ConfigError: no backend has this name, or it cannot be made from the config.
     """
     name = context.settings.rollout.backend
+    if context.model.trains and name in FACTS and not FACTS[name].trainable:
+        raise ConfigError(_untrainable(name))
     backend = BACKENDS.get(name)(context)
     missing = [
         each
@@ -99,7 +98,7 @@ def make_backend(context: BackendContext) -> Backend:
         )
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()
-        raise ConfigError(f"rollout.backend={name} cannot be trained: it does not follow the learner's weights.")
+        raise ConfigError(_untrainable(name))
     return cast(Backend, HandOver(backend)) if context.model.trains and context.settings.ahead else backend
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.models.token_rows import MARK, row_membership
+from skill_ttrl.llm.models.builtin import MARK, row_membership
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.policy import Policy

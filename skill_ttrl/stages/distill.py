@@ -167,9 +167,10 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
+    paid = folder.with_name(f"{folder.name}.usage.jsonl")
     with (
         bank_unchanged("The bank was not changed."),
-        track_usage(None, config.endpoints) as ledger,
+        track_usage(paid, config.endpoints) as ledger,
         _bank(folder, merge, config) as opened,
     ):
         notices = _NoticeCollector()
@@ -180,6 +181,7 @@ def run(
             raise DataError(f"Nothing could be distilled from {source}: {found.cause} No bank was made at {folder}.")
         mode = opened.settings.retrieval_mode
         retrieval = f"{mode}, {opened.settings.embedder}" if mode in ("embedding", "hybrid") else mode
+    paid.unlink(missing_ok=True)  # its answers are part of the bank
     return replace(
         found,
         notes=(*notices.notices, *found.notes),

@@ -23,7 +23,7 @@ import skill_ttrl
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
-from skill_ttrl.llm.vllm.servers.transfer import weight_transfer_dir
+from skill_ttrl.llm.vllm.servers.http import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import EndpointError
-from skill_ttrl.stages.evaluate import run_all
 from skill_ttrl.stages.optimize import optimize_run, prepare
 
 AGENT = Path(__file__).parents[2] / "examples" / "command_agent.py"
@@ -80,13 +77,3 @@ def test_a_document_is_found_for_a_program_and_one_that_hangs_is_a_failed_rollou
     again = optimize_run(prepare(config(argv, timeout=3)), output=tmp_path / "run")
     assert again.selection_best == found.selection_best
     assert (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8") == usage, "what is done is not done again"
-
-
-@pytest.mark.slow
-def test_a_program_that_always_fails_ends_the_command_with_its_words(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    file.write_text(json.dumps(config([sys.executable, "-c", "import sys; sys.exit('no licence')"])), encoding="utf-8")
-    with pytest.raises(
-        EndpointError, match=r"no answer in any of \d+ rollouts\. .*exit code 1\. Its stderr ends: no licence"
-    ):
-        run_all("command", config=str(file))

@@ -102,7 +102,7 @@ def test_without_an_answer_nothing_is_written(options: dict[str, Any], episodes:
         pytest.raises(EndpointError, match=r"The bank was not changed\..*on_failure=skip"),
     ):
         run(episodes, tmp_path / "bank", teacher="openai", config=config(server, *late))
-    assert [path.name for path in tmp_path.iterdir()] == ["episodes.jsonl"]
+    assert not (tmp_path / "bank").exists()
 
 
 def test_one_question_without_an_answer_can_be_got_over(episodes: Path, tmp_path: Path) -> None:
@@ -123,6 +123,18 @@ def test_one_question_without_an_answer_can_be_got_over(episodes: Path, tmp_path
     assert "counted instead (heuristic)" in " ".join(counted.notes)
     with SkillBank.open(tmp_path / "skipped", read_only=True) as kept:
         assert kept.settings.embedder == "hash"  # setting on_failure says nothing about the embedder
+
+
+def test_what_was_answered_is_not_asked_again(episodes: Path, tmp_path: Path) -> None:
+    with serving(
+        answer=lambda body, draw: "no" if "mistakes that" in body["messages"][0]["content"] else speaks(body, draw)
+    ) as server:
+        with pytest.raises(EndpointError):
+            run(episodes, tmp_path / "bank", teacher="openai", config=config(server))
+        before = len(server.asked)
+        server._answer = speaks
+        found, skills = learnt(episodes, tmp_path / "bank", config(server))
+        assert len(skills) == 4 and found.usage["cached"] >= 3 and len(server.asked) - before == 1
 
 
 def test_where_the_budget_ends_nothing_is_written(episodes: Path, tmp_path: Path) -> None:

@@ -14,17 +14,15 @@ from skill_ttrl.agents.action_parser import project
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
-from skill_ttrl.config import EndpointsConfig, load_config
+from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.errors import BudgetError
 from skill_ttrl.llm.backend import Backend, Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
-from skill_ttrl.stages.training.components import schedule_of
 from skill_ttrl.types import Group, Trajectory
 from tests.alfworld_kitchen import content, write_game
 from tests.faulty_server import FaultyServer
@@ -103,26 +101,3 @@ def test_one_answer_that_does_not_come_is_one_episode_out_of_time(data: str) -> 
     assert ended[-1][0] == "timeout" and ended[-2][1] < 1.2 and ended[-1][1] < 2.9
     (late,) = (each for group in groups for each in group.trajectories if each.stop_reason == "timeout")
     assert [step.action for step in late.steps] == WALK[:2] and not late.is_success
-
-
-def test_where_the_budget_ends_what_was_on_its_way_is_still_counted(data: str) -> None:
-    def answer(body: Mapping[str, Any], draw: random.Random) -> str:
-        time.sleep(draw.random() * 0.1)
-        return walks(body, draw)
-
-    limits = EndpointsConfig.model_validate({"max_total_tokens": 4000})
-    with FaultyServer((), answer=answer) as server, track_usage(None, limits) as ledger:
-        with pytest.raises(BudgetError, match="max_total_tokens"):
-            play(data, backend(server))
-        assert ledger.totals().tokens_in == server.delivered["prompt"] > 0
-
-
-def test_a_sampler_that_takes_many_callers_is_free_and_one_turn_is_not() -> None:
-    def found(*overrides: str) -> str:
-        return schedule_of(load_config({}, overrides))
-
-    assert found("agent.max_turns=5") == "sync"  # hf
-    assert found("agent.max_turns=5", "rollout.backend=vllm") == "async"
-    assert found("rollout.backend=vllm") == "sync"
-    assert found("rollout.backend=vllm", "agent.max_turns=5", "rollout.mode=sync") == "sync"
-    assert found("agent.max_turns=5", "rollout.mode=async") == "async"

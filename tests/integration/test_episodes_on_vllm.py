@@ -6,7 +6,6 @@ last test kills it.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,14 +19,14 @@ import torch
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.server_key import key_headers
-from skill_ttrl.llm.vllm.servers.pool import ServerPool
+from skill_ttrl.llm.vllm.servers.backend import ServerPool
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import Group, Trajectory
+from skill_ttrl.types import Trajectory
 from tests.faulty_server import requests_in
 from tests.integration.test_cli_commands import skillttrl
 from tests.vllm_server import VLLMServer
@@ -326,25 +325,3 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
     usage = requests_in(Path(f"{out}.usage.jsonl"))
     assert {line["outcome"] for line in usage} <= {"ok", "length"}
     assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0
-
-
-def test_a_server_that_is_killed_under_episodes_loses_none(
-    policy: Policy, served: Served, by_hf: list[tuple[str, list[str]]]
-) -> None:
-    """Last: the server is started again."""
-    made = policy.bench(*served.settings).bench
-    made.backend.update_weights(7)
-    before, ended = served.pid, list[Trajectory]()
-
-    def kill(trajectory: Trajectory) -> None:
-        ended.append(trajectory)
-        if len(ended) == 4:
-            threading.Thread(target=served.server.kill_and_start_again).start()
-
-    try:
-        worker = made.worker.with_bank(made.bank.view())
-        groups: list[Group] = worker.generate_rollouts(made.train_tasks[:12], 4, GREEDY, 0, on_rollout_end=kill)
-        assert served.pid != before
-        assert [done(group.trajectories) for group in groups] == [[each] * 4 for each in by_hf]
-    finally:
-        made.close()

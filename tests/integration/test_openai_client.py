@@ -23,7 +23,7 @@ from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
 from skill_ttrl.llm.openai.replies import Reply
 from skill_ttrl.types import Message
-from tests.faulty_server import FAULTS, REFUSED, FaultyServer
+from tests.faulty_server import FAULTS, FaultyServer
 
 KEY = "sk-secret-0123456789abcdef"
 ASK = [Message("user", "How many?")]
@@ -91,14 +91,14 @@ def test_hundreds_of_requests_through_every_fault_are_each_counted_once(tmp_path
     assert {"length", "empty", "refusal", "tool_call"} <= set(counted)
 
 
-@pytest.mark.parametrize("fault", [*REFUSED, "drop before the answer", "drop in the answer", "truncated JSON"])
+@pytest.mark.parametrize("fault", ["429", "503", "drop in the answer", "truncated JSON"])
 def test_what_may_pass_is_asked_again_until_it_has_passed(fault: str, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "usage.jsonl")
     with FaultyServer([fault], rate=0.5, seed=1) as server:
-        found = ask(client(server, ledger), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(20))))
-        assert server.hit[fault] >= 5
-    assert len(found) == 20 and outcomes(ledger).count("ok") == 20
-    assert ledger.totals().attempts == 20 + server.hit[fault]
+        found = ask(client(server, ledger), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(8))))
+        assert server.hit[fault] >= 2
+    assert len(found) == 8 and outcomes(ledger).count("ok") == 8
+    assert ledger.totals().attempts == 8 + server.hit[fault]
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,11 @@ def test_an_answer_that_takes_too_long_is_a_timeout(fault: str, tmp_path: Path) 
         (404, "not_found", "the model's name"),
         (422, "refused", "extra_body"),
         (307, "redirected", "base_url"),
+        (429, "quota", "credit"),
     ],
 )
 def test_a_refusal_is_final_and_says_what_to_do(status: int, kind: str, advice: str) -> None:
-    said = {"error": {"message": "no such thing here", "code": "nope", "param": "model"}}
+    said = {"error": {"message": "no such thing here", "code": "insufficient_quota", "param": "model"}}
     with (
         FaultyServer(first=[(status, {"location": "http://127.0.0.1:1/"}, said)] * 3) as server,
         pytest.raises(EndpointError) as caught,
@@ -154,55 +155,21 @@ def test_a_refusal_is_final_and_says_what_to_do(status: int, kind: str, advice: 
     assert f"({status})" in text and "no such thing here" in text and "'m' at 127.0.0.1" in text and advice in text
 
 
-def test_an_empty_account_is_not_asked_again() -> None:
-    said = {"error": {"message": "You exceeded your current quota", "code": "insufficient_quota"}}
-    with FaultyServer(first=[(429, {}, said)] * 3) as server, pytest.raises(EndpointError, match="credit") as caught:
-        ask(client(server), lambda asked: asked.chat(ASK))
-    assert len(server.asked) == 1 and caught.value.kind == "quota"
-
-
-def test_nobody_there_is_said_with_the_address() -> None:
-    with FaultyServer([]) as server:
-        gone = server.url
-    config = EndpointConfig.model_validate({"model": "m", "base_url": gone, **QUICK, "max_retries": 1})
-    with pytest.raises(EndpointError, match=r"cannot be reached.*Check that the server runs") as caught:
-        ask(Client(config, "policy", Ledger()), lambda asked: asked.chat(ASK))
-    assert caught.value.kind == "unreachable" and gone in str(caught.value)
-
-
-def test_the_pause_that_a_server_asks_for_is_kept() -> None:
+def test_a_pause_that_a_server_asks_for_is_made_and_one_of_an_hour_ends_the_request() -> None:
     busy = (429, {"retry-after-ms": "900"}, {"error": {"message": "slow down"}})
     with FaultyServer([], first=[busy]) as server:
         began = time.monotonic()
         ask(client(server), lambda asked: asked.chat(ASK))
         assert time.monotonic() - began >= 0.9 and len(server.asked) == 2
-
-
-def test_a_pause_of_an_hour_ends_the_request() -> None:
+        gone = server.url
+    config = EndpointConfig.model_validate({"model": "m", "base_url": gone, **QUICK, "max_retries": 1})
+    with pytest.raises(EndpointError) as absent:
+        ask(Client(config, "policy", Ledger()), lambda asked: asked.chat(ASK))
+    assert absent.value.kind == "unreachable" and gone in str(absent.value)
     busy = (429, {"retry-after": "3600"}, {"error": {"message": "slow down"}})
     with FaultyServer([], first=[busy]) as server, pytest.raises(EndpointError, match="pause of 3600 s") as caught:
         ask(client(server), lambda asked: asked.chat(ASK))
     assert len(server.asked) == 1 and caught.value.kind == "rate_limited"
-
-
-def test_no_more_requests_are_on_their_way_than_allowed() -> None:
-    with FaultyServer(["slow"], rate=1.0, slow=0.05) as server:
-        ask(client(server, max_concurrency=3), lambda asked: asyncio.gather(*(asked.chat(ASK) for _ in range(20))))
-        assert server.busiest == 3
-
-
-def test_samples_that_a_server_left_out_are_asked_for_with_seeds_of_their_own() -> None:
-    with FaultyServer(["one of n"], rate=1.0) as server:
-
-        async def often(asked: Client) -> list[Reply]:
-            return [await asked.chat(ASK, n=4, seed=number) for number in range(3)]
-
-        found = ask(client(server), often)
-        sent = [each["body"] for each in server.asked]
-    assert [len(reply.choices) for reply in found] == [4, 4, 4]
-    assert [body.get("n", 1) for body in sent] == [4, 1, 1, 1] * 3
-    assert len({body["seed"] for body in sent}) == len(sent)
-    assert all(reply.usage.prompt == 4 * 2 for reply in found)
 
 
 def test_a_server_that_refuses_n_is_asked_for_one_answer_at_a_time(tmp_path: Path) -> None:
@@ -264,18 +231,6 @@ def test_a_field_that_is_null_in_extra_body_is_not_sent() -> None:
         }
 
 
-def test_log_probs_come_by_both_interfaces() -> None:
-    with FaultyServer([]) as server:
-
-        async def both(asked: Client) -> tuple[Reply, Reply]:
-            return await asked.chat(ASK), await asked.complete("How many?", n=2)
-
-        chat, text = ask(client(server, logprobs=True), both)
-        assert [each["path"] for each in server.asked] == ["/v1/chat/completions", "/v1/completions"]
-    assert chat.choices[0].logprobs is not None and set(chat.choices[0].logprobs) == {-0.5}
-    assert len(text.choices) == 2 and text.choices[0].logprobs is not None
-
-
 def test_json_that_does_not_fit_is_asked_for_again_with_what_was_wrong(tmp_path: Path) -> None:
     said = iter(['{"name": "x"}', 'Here:\n```json\n{"title": "better"}\n```'])
     ledger = Ledger(tmp_path / "usage.jsonl")
@@ -308,50 +263,6 @@ def test_a_refusal_is_not_argued_with() -> None:
     assert caught.value.kind == "refusal" and len(server.asked) == 1
 
 
-def test_vectors_come_in_order_over_many_requests() -> None:
-    texts = [f"text {number}" for number in range(100)]
-    with FaultyServer(["500", "drop in the answer"], rate=0.5, seed=2) as server:
-        found = ask(client(server), lambda asked: asked.embed(texts))
-        alone = ask(client(server), lambda asked: asked.embed(texts[70:71]))
-    assert len(found) == 100 and found[70] == alone[0] and found[0] != found[1]
-
-
-def test_a_kept_answer_costs_nothing_and_another_seed_is_another_question(tmp_path: Path) -> None:
-    ledger, kept = Ledger(tmp_path / "usage.jsonl"), str(tmp_path / "answers")
-    with FaultyServer([]) as server:
-
-        async def four(asked: Client) -> list[Reply]:
-            return [await asked.chat(ASK, n=3, temperature=1.0, seed=seed) for seed in (1, 2, 1, 2)]
-
-        first = ask(client(server, ledger, cache=kept), four)
-        again = ask(client(server, ledger, cache=kept), four)  # another process would do the same
-        assert len(server.asked) == 2
-    assert [reply.cached for reply in first] == [False, False, True, True]
-    assert [reply.texts for reply in again] == [reply.texts for reply in first]
-    assert first[0].texts != first[1].texts
-    totals = ledger.totals()
-    assert (totals.requests, totals.cached, totals.attempts) == (8, 6, 2)
-    assert totals.tokens_in == server.delivered["prompt"]
-
-
-def test_samples_without_a_seed_are_not_kept_as_one(tmp_path: Path) -> None:
-    with FaultyServer(["one of n"], rate=1.0) as server:
-        asked = client(server, cache=str(tmp_path))
-        found = ask(asked, lambda asked: asked.chat(ASK, n=6, temperature=1.0))
-    assert len(set(found.texts)) > 1
-
-
-def test_what_failed_is_not_kept(tmp_path: Path) -> None:
-    with FaultyServer(["empty"], rate=1.0) as server:
-
-        async def two(asked: Client) -> None:
-            await asked.chat(ASK, seed=1)
-            await asked.chat(ASK, seed=1)
-
-        ask(client(server, cache=str(tmp_path)), two)
-        assert len(server.asked) == 2
-
-
 def test_a_call_that_is_given_up_is_put_down_and_its_connection_ended(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "usage.jsonl")
     with FaultyServer(["slow"], rate=1.0, slow=2.0) as server:
@@ -364,16 +275,6 @@ def test_a_call_that_is_given_up_is_put_down_and_its_connection_ended(tmp_path: 
         ask(client(server, ledger), impatient)
         assert time.monotonic() - began < 1.5
     assert outcomes(ledger) == ["cancelled"]
-
-
-def test_one_client_serves_several_event_loops_and_ends_its_thread() -> None:
-    with FaultyServer([]) as server:
-        asked = client(server)
-        texts = [wait_for(asked.chat(ASK)).text for _ in range(3)]
-        assert len(texts) == 3 and any(each.name == "endpoints.policy" for each in threading.enumerate())
-        asked.shut()
-        asked.shut()
-        assert not any(each.name == "endpoints.policy" for each in threading.enumerate())
 
 
 def test_azure_is_asked_by_its_own_paths_and_header(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,7 +306,7 @@ def test_the_key_is_sent_and_never_written(
     ledger = Ledger(tmp_path / "usage.jsonl")
     with FaultyServer([], first=[echoing, busy, busy], answer=lambda body, draw: f"the key is {KEY}") as server:
         for retries in (0, 1, 1):
-            asked = client(server, ledger, cache=str(tmp_path / "answers"), max_retries=retries)
+            asked = client(server, ledger, max_retries=retries)
             said.append(repr(asked))
             try:
                 said.append(ask(asked, lambda asked: asked.chat(ASK)).text)
@@ -415,7 +316,7 @@ def test_the_key_is_sent_and_never_written(
         assert all(headers["authorization"] == f"Bearer {KEY}" for headers in sent)
     out = capfd.readouterr()
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert len(files) >= 2
+    assert files
     everything = [*said, caplog.text, out.out, out.err, *(path.read_text() for path in files)]
     assert not any(KEY in text for text in everything)
     assert any("[key]" in text for text in said)
@@ -446,13 +347,6 @@ def test_an_answer_that_memory_has_no_room_for_is_not_read(
     assert caught.value.kind == "unreadable" and outcomes(ledger) == ["unreadable"]
 
 
-def test_a_packed_answer_is_read() -> None:
-    body = gzip.compress(b'{"choices": [{"message": {"content": "yes"}}]}')
-    with FaultyServer([], first=[(200, {"content-encoding": "gzip"}, body)]) as server:
-        assert ask(client(server), lambda asked: asked.chat(ASK)).text == "yes"
-        assert server.asked[0]["headers"]["accept-encoding"] == "gzip, deflate"
-
-
 def test_what_a_server_says_cannot_steer_a_terminal() -> None:
     said = {"error": {"message": "\x1b[31mred\x1b]0;title\x07 {0} %s \u202e", "param": "\x1b[31m" + 9000 * "p"}}
     refused = {"choices": [{"message": {"content": None, "refusal": "\x1b[2Jno" + 9000 * "!"}}]}
@@ -478,10 +372,14 @@ def test_a_proxy_is_asked_for_other_machines_and_not_for_this_one(monkeypatch: p
 def test_a_closed_client_says_so_and_starts_nothing() -> None:
     with FaultyServer([]) as server:
         asked = client(server)
+        assert len({wait_for(asked.chat(ASK)).text[:4] for _ in range(3)}) == 1  # an event loop each time
+        assert any(each.name == "endpoints.policy" for each in threading.enumerate())
+        sent = len(server.asked)
+        asked.shut()
         asked.shut()
         with pytest.raises(RuntimeError, match=r"endpoints\.policy is closed"):
             wait_for(asked.chat(ASK))
-    assert not server.asked and not any(each.name == "endpoints.policy" for each in threading.enumerate())
+    assert len(server.asked) == sent and not any(each.name == "endpoints.policy" for each in threading.enumerate())
 
 
 def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(tmp_path: Path) -> None:
@@ -493,12 +391,3 @@ def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(t
     ):
         ask(client(server, ledger), lambda asked: asked.embed([f"text {number}" for number in range(96)]))
     assert sorted(outcomes(ledger)) == ["ok", "ok", "refused"] and ledger.totals().tokens_in == 2 * 2 * 32
-
-
-def test_half_a_character_in_a_question_is_sent_as_a_sign_that_servers_can_read() -> None:
-    with FaultyServer([]) as server:
-        ask(client(server), lambda asked: asked.chat([Message("user", "a\ud800b")], stop=["\udfff"]))
-        body = server.asked[0]["body"]
-    assert body["messages"][0]["content"] == "a\N{REPLACEMENT CHARACTER}b" and body["stop"] == [
-        "\N{REPLACEMENT CHARACTER}"
-    ]

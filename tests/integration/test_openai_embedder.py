@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,9 @@ import numpy as np
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.progress import SilentProgress
+from skill_ttrl.errors import BudgetError
 from skill_ttrl.runs.checkpoint import verify
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.skills.retrieval.embed_openai import OpenAIEmbedder
 from skill_ttrl.skills.retrieval.make import make_embedder
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inspecting.inspect import inspect
@@ -49,33 +45,6 @@ def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
     assert not rows[40:42].any() and np.array_equal(rows[42], rows[3])
     sent = [text for each in server.asked for text in each["body"]["input"]]
     assert "" not in sent and "  " not in sent
-
-
-def test_kept_vectors_are_not_asked_for_again(tmp_path: Path) -> None:
-    with FaultyServer([]) as server:
-        model = endpoint(server, cache=str(tmp_path))
-        first = make_embedder("openai", model).embed(["a", "b"])
-        asked = len(server.asked)
-        again = make_embedder("openai", model).embed(["b", "a"])  # another process would do the same
-        assert len(server.asked) == asked and np.array_equal(again, first[::-1])
-
-
-def test_a_name_alone_is_a_model_at_the_usual_address(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    with FaultyServer([]) as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        assert make_embedder("openai", "small").dimension == 4
-        assert server.asked[0]["body"]["model"] == "small"
-    with pytest.raises(ConfigError, match=r"endpoints\.embeddings\.model"):
-        make_embedder("openai")
-
-
-def test_another_model_in_the_old_ones_place_is_noticed() -> None:
-    with FaultyServer([]) as server:
-        made = make_embedder("openai", endpoint(server))
-        server.dimension = 5
-        with pytest.raises(EndpointError, match="5 numbers"):
-            made.embed(["new text"])
 
 
 def test_a_run_without_the_endpoint_says_so(tiny_skills_yaml: Path, tmp_path: Path) -> None:
@@ -137,50 +106,3 @@ def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the
     assert done.accuracy_after == whole.accuracy_after and done.usage["requests"] >= whole.usage["requests"]
     log = "bank/log.jsonl"
     assert (folder / log).is_file() == (tmp_path / "whole" / log).is_file()
-
-
-def test_the_command_leaves_with_its_own_exit_code(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    with FaultyServer([]) as server:
-        chosen = [word for each in settings(server, "endpoints.max_total_tokens=1") for word in ("--set", each)]
-        done = skillttrl("train", tiny_skills_yaml, "-o", tmp_path / "run", *chosen)
-    refused(done, 7, "The budget is spent", "endpoints.max_total_tokens=1")
-
-
-def test_the_budget_holds_for_vectors_too() -> None:
-    with FaultyServer([]) as server:
-        config = load_config({}, [f"endpoints.embeddings={endpoint(server)}", "endpoints.max_total_tokens=150"])
-        with track_usage(None, config.endpoints):
-            made = make_embedder("openai", endpoint(server))
-            made.embed(["one two three four"])
-            with pytest.raises(BudgetError):
-                made.embed(["five " * 40])
-
-
-class _Watching(SilentProgress):
-    """Calls `then` when the sampling of the third step begins."""
-
-    def __init__(self, then: Callable[[], None]) -> None:
-        self._left, self._then = 3, then
-
-    def enter(self, phase: str, part: str) -> None:
-        self._left -= part == "sample"
-        if not self._left and part == "sample":
-            self._then()
-
-
-def test_a_server_that_answers_no_more_leaves_the_last_finished_step_saved(
-    tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with FaultyServer([]) as server:
-        config = load_config(tiny_skills_yaml, settings(server, "rl.save_steps=9"))
-
-        def refuse() -> None:
-            server.refuse_about = " "
-            monkeypatch.setattr(OpenAIEmbedder, "_remembered", lambda self, text: False)  # it would need nobody
-
-        with pytest.raises(EndpointError, match="refused the request"):
-            train.run(config, tmp_path / "run", progress=_Watching(refuse))
-        assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["rl-000002"]
-        server.refuse_about = ""
-        monkeypatch.undo()
-        assert train.run(config, tmp_path / "run", resume="auto").steps == {"rl": 4}

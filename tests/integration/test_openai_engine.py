@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import pytest
 from pydantic import BaseModel
 
 from skill_ttrl.config import BuiltinConfig, EndpointConfig, load_config
-from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
@@ -22,8 +20,7 @@ from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.openai.client import Client
-from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
-from skill_ttrl.llm.openai.replies import Reply
+from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.llm.server_key import key_headers
 from skill_ttrl.types import Message
 from tests.faulty_server import FaultyServer
@@ -148,62 +145,6 @@ def test_a_json_answer_fits_its_schema_also_from_random_weights(engine: Engine) 
     assert found.pick in ("yes", "no")
     asked.shut()
     assert ledger.totals().requests == 1 and ledger.totals().failed == 0
-
-
-def test_both_interfaces_answer_with_log_probs(engine: Engine) -> None:
-    asked = client(engine, logprobs=True)
-    chat = wait_for(asked.chat([Message("user", QUESTIONS[0])], n=3, max_tokens=12, seed=1))
-    text = wait_for(asked.complete(QUESTIONS[0], n=3, max_tokens=12, seed=1))
-    asked.shut()
-    for reply in (chat, text):
-        assert len(reply.choices) == 3 and reply.usage.prompt > 0 and not reply.usage.estimated
-        counts = [len(choice.logprobs or ()) for choice in reply.choices]
-        assert reply.usage.answer == sum(counts) and max(counts) <= 12
-
-
-def test_a_prompt_that_is_too_long_is_refused_once(engine: Engine) -> None:
-    ledger = Ledger()
-    asked = client(engine, ledger=ledger)
-    with pytest.raises(EndpointError, match=r"refused the request \(400\)") as caught:
-        wait_for(asked.chat([Message("user", "Compute 12+34. " * 400)], max_tokens=8))
-    asked.shut()
-    assert caught.value.kind == "refused" and ledger.totals().attempts == 1
-
-
-def test_an_unknown_model_and_an_unknown_field_say_what_is_wrong(engine: Engine) -> None:
-    asked = client(engine, model="another")
-    with pytest.raises(EndpointError, match=r"'another' at 127\.0\.0\.1:\d+ was not found \(404\)"):
-        wait_for(asked.chat([Message("user", "Q")]))
-    asked.shut()
-
-
-def test_through_every_fault_nothing_is_lost_or_counted_twice(engine: Engine, tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "usage.jsonl")
-    with FaultyServer(upstream=engine.address, slow=25.0, seed=9) as server:
-        asked = client(engine, server.url, ledger, timeout=20.0, max_retries=4, max_concurrency=16, logprobs=True)
-
-        async def one(number: int) -> Reply | EndpointError:
-            question = QUESTIONS[number % len(QUESTIONS)]
-            try:
-                return await asked.chat([Message("user", question)], n=1 + number % 3, max_tokens=16, seed=number)
-            except EndpointError as error:
-                return error
-
-        async def every() -> list[Reply | EndpointError]:
-            return await asyncio.gather(*(one(number) for number in range(240)))
-
-        found = wait_for(every())
-        asked.shut()
-        assert len([name for name, count in server.hit.items() if count]) >= 15
-    replies = [(number, each) for number, each in enumerate(found) if isinstance(each, Reply)]
-    assert len(found) == 240 and len(replies) >= 230
-    assert all(len(reply.choices) == 1 + number % 3 for number, reply in replies)
-    lines = [json.loads(line) for line in (tmp_path / "usage.jsonl").read_text().splitlines()]
-    delivered = [line for line in lines if line["outcome"] in DELIVERED]
-    assert len(delivered) == server.delivered["answers"]
-    assert sum(line["tokens_in"] for line in lines) == server.delivered["prompt"]
-    assert sum(line["tokens_out"] for line in lines) == server.delivered["answer"]
-    assert len(server.asked) == sum(line["attempts"] for line in lines)
 
 
 def test_the_command_measures_a_real_engine_through_faults(engine: Engine, tmp_path: Path) -> None:

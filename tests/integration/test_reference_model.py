@@ -56,12 +56,6 @@ def test_after_a_cold_start_of_the_same_run(tiny_yaml: Path, tmp_path: Path) -> 
     assert first == pytest.approx(0, abs=EXACTLY) and second > 1e-3
 
 
-def test_after_a_cold_start_of_adapters_in_the_same_run(tiny_yaml: Path, base: Path, tmp_path: Path) -> None:
-    settings = [f"model.path={base}", *LORA, "sft.optimizer=adamw", "sft.learning_rate=0.05"]
-    first, second = kl_of(tiny_yaml, tmp_path / "run", *settings)
-    assert first == pytest.approx(0, abs=EXACTLY) and second > 1e-3
-
-
 def test_reinforcement_alone_starts_from_a_cold_start_that_was_run_before(
     tiny_yaml: Path, cold: Path, tmp_path: Path
 ) -> None:

@@ -63,11 +63,6 @@ def test_a_classifier_with_several_outputs_is_refused(tmp_path: Path) -> None:
         RewardModel(path, device="cpu")
 
 
-def test_a_missing_model_is_named() -> None:
-    with pytest.raises(ModelError, match="nowhere"):
-        RewardModel("./nowhere", device="cpu")
-
-
 def test_a_run_pins_its_reward_model_and_refuses_another(tmp_path: Path) -> None:
     path = save_model(tmp_path / "rm", outputs=1)
     config = load_config({"model": {"path": "builtin"}, "rl": {"reward": f"model:{path}"}})

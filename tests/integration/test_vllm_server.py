@@ -231,7 +231,7 @@ def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, m
     backend.update_weights(1)
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.servers.transfer.INIT", {"stale_head": True})
+        patch.setattr("skill_ttrl.llm.vllm.servers.http.INIT", {"stale_head": True})
         with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
             backend.update_weights(2)
     backend.update_weights(2)

@@ -22,9 +22,8 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
-from skill_ttrl.llm.vllm.engine import DUMP
+from skill_ttrl.llm.vllm.engine import DUMP, score
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
-from skill_ttrl.llm.vllm.updates import score
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.setup.build import build

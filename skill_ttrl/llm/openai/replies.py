@@ -4,13 +4,199 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
-from skill_ttrl.llm.openai.failures import MalformedResponse
+from pydantic import BaseModel, ValidationError
+
+from skill_ttrl.config import EndpointConfig, Role
+from skill_ttrl.config.endpoints import plain_address
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Tokens
+from skill_ttrl.llm.server_key import found_key
 from skill_ttrl.storage.jsonl import parse_json
+
+OPENAI = "https://api.openai.com/v1"
+NO_KEY = "none"
+"""Sent where a server of one's own asks for no key."""
+HIDDEN = "[key]"
+SHORTEST_KEY = 6
+"""A shorter one is a word such as `none` or `EMPTY`, and no secret."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """One model's server."""
+
+    base_url: str
+    host: str
+    key: str = field(repr=False)
+    api_version: str | None = None
+    key_variable: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        """True if no key is sent."""
+        return self.key == NO_KEY
+
+    def scrubbed(self, text: str) -> str:
+        """The text without the key."""
+        return text.replace(self.key, HIDDEN) if len(self.key) >= SHORTEST_KEY else text
+
+
+def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> Address:
+    """The address of a role's model; `key` comes before that of the environment.
+
+    Raises:
+        ConfigError: a key, an address or a version is missing; the message names the variable that would hold it.
+    """
+    azure = config.provider == "azure"
+    variable = "AZURE_OPENAI_ENDPOINT" if azure else "OPENAI_BASE_URL"
+    base_url = config.base_url or _address_in(variable) or ("" if azure else OPENAI)
+    if not base_url:
+        raise ConfigError(
+            f"endpoints.{role} is on Azure and has no address. Set endpoints.{role}.base_url=https://NAME.openai.azure.com, "
+            f"or the environment variable {variable}."
+        )
+    version = None
+    if azure:
+        version = config.api_version or os.environ.get("OPENAI_API_VERSION", "").strip()
+        if not version:
+            raise ConfigError(
+                f"endpoints.{role} is on Azure and has no version. Set endpoints.{role}.api_version, e.g. 2024-10-21, or the "
+                "environment variable OPENAI_API_VERSION."
+            )
+    key_variable = config.api_key_env or ("AZURE_OPENAI_API_KEY" if azure else "OPENAI_API_KEY")
+    own = found_key(base_url) if config.api_key_env is None and not azure else ""
+    key = (key or own or os.environ.get(key_variable, "")).strip()
+    host = urlsplit(base_url).netloc
+    if not key:
+        if azure or config.api_key_env is not None or host == urlsplit(OPENAI).netloc:
+            raise ConfigError(
+                f"endpoints.{role} ({config.model!r} at {host}) needs a key, but the environment variable {key_variable} is not set. "
+                f"Set it, or name another with endpoints.{role}.api_key_env."
+            )
+        key = NO_KEY
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise ConfigError(
+            f"What the environment variable {key_variable} holds is no key: it has spaces or signs in it."
+        )
+    return Address(base_url, host, key, version, key_variable)
+
+
+def _address_in(variable: str) -> str:
+    found = os.environ.get(variable, "").strip()
+    try:
+        return found and plain_address(found)
+    except (ValueError, ValidationError) as error:
+        raise ConfigError(f"The environment variable {variable} is no usable address: {error}.") from None
+
+
+LONGEST = 400
+"""Most characters of a server's message that are shown."""
+STATUS = {
+    **{401: "unauthorized", 402: "quota", 403: "forbidden", 404: "not_found", 413: "too_long"},
+    **{408: "timeout", 409: "conflict", 429: "rate_limited"},
+}
+EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
+"""Codes of a 429 that no pause cures."""
+FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
+"""Kinds of failure that would affect every request, not only this one."""
+_N = re.compile(r"(?<![\w.])n(?![\w.])")
+
+_CHECK = (
+    "Check that {here} suits this server: token_limit_field, structured, logprobs, extra_body (a field that is null there is not "
+    "sent), and the length of the prompt."
+)
+_LATER = "Try later, or raise {here}.max_retries ({config.max_retries})."
+_KEY = "Check the key in the environment variable {address.key_variable}, and that it may use this model."
+_MESSAGES = {
+    "unauthorized": ("does not accept the key", _KEY),
+    "forbidden": ("does not let this key in", _KEY),
+    "not_found": ("was not found", "Check {what} and {here}.base_url ({address.base_url})."),
+    "refused": ("refused the request", _CHECK),
+    "too_long": ("refused the request", _CHECK),
+    "quota": ("is not paid for any more", "Add credit, or name another model; the same command then continues."),
+    "rate_limited": ("got too many requests", _LATER),
+    "server_error": ("failed", _LATER),
+    "conflict": ("failed", _LATER),
+    "timeout": ("did not answer", "Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."),
+    "dropped": ("dropped the connection", _LATER),
+    "unreachable": (
+        "cannot be reached",
+        "Check that the server runs and that {here}.base_url ({address.base_url}) is right.",
+    ),
+    "unreadable": ("returned an answer that cannot be read", _LATER),
+    "redirected": ("sends to another address, which the key is not sent to", "Give that address as {here}.base_url."),
+}
+"""What is said of a kind of failure, and what to do."""
+
+
+class MalformedResponse(ValueError):
+    """An answer that is no JSON, or lacks what it must have."""
+
+
+class RefusedCount(EndpointError):
+    """The server refused a request for several answers and named `n`."""
+
+
+def failure_of(
+    error: Exception, config: EndpointConfig, role: Role, address: Address, attempts: int
+) -> EndpointError | None:
+    """What the user is told of an exception of the SDK; None for an exception that is a bug in this program."""
+    import openai
+
+    status, parameter, pause = None, "", ""
+    cause = error.__cause__ or error
+    if isinstance(error, MalformedResponse) or isinstance(cause, MalformedResponse):
+        kind, said = "unreadable", str(error if isinstance(error, MalformedResponse) else cause)
+    elif isinstance(error, openai.APIStatusError):
+        stated = error.body if isinstance(error.body, Mapping) else {"message": error.body}
+        said = str(stated.get("message") or stated.get("detail") or error.response.text)
+        code, status = stated.get("code") or stated.get("type"), error.status_code
+        other = "redirected" if status < 400 else "server_error" if status >= 500 else "refused"
+        kind = "quota" if status == 429 and code in EMPTY_ACCOUNT else STATUS.get(status, other)
+        parameter = f"{stated.get('param') or ''}"
+        pause = error.response.headers.get("retry-after", "")
+    elif isinstance(error, openai.APITimeoutError):
+        kind, said = "timeout", "there was no answer in time"
+    elif isinstance(error, openai.APIConnectionError):
+        kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
+        said = f"{type(cause).__name__}: {cause}".rstrip(": ")
+    elif isinstance(error, UnicodeDecodeError):
+        kind, said = "unreadable", "its answer is no text"
+    else:
+        return None
+    said, parameter = short(address.scrubbed(said)), short(address.scrubbed(parameter)) if parameter else ""
+    found, remedy = _MESSAGES[kind]
+    if kind in ("unauthorized", "forbidden") and address.key_variable and address.is_open:
+        remedy = "No key was sent: set the environment variable {address.key_variable}, or {here}.api_key_env."
+    what = "the deployment's name and the version" if config.provider == "azure" else "the model's name"
+    text = [
+        f"endpoints.{role}: {config.model!r} at {address.host} {found}{f' ({status})' if status else ''}"
+        f"{f', {attempts} times' if attempts > 1 else ''}: {said.rstrip('.')}.",
+        f"It names the field {parameter!r}." if parameter else "",
+        f"It asks for a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
+        remedy.format(here=f"endpoints.{role}", config=config, address=address, what=what),
+    ]
+    named = kind == "refused" and (parameter == "n" or (not parameter and _N.search(said)))
+    return (RefusedCount if named else EndpointError)(" ".join(filter(None, text)), kind)
+
+
+def short(text: str) -> str:
+    """Return a server's message as one printable line, cut to `LONGEST` characters."""
+    text = printable(text[: 4 * LONGEST]) or "it says nothing"
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
+def printable(text: str) -> str:
+    """The text without signs that act and do not show, such as a terminal's escape codes."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
+
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]
 BYTES_A_TOKEN = 4
@@ -97,7 +283,7 @@ def sound(value: Any, scrubbed: Callable[[str], str] = str) -> Any:
 
 
 def read_reply(body: Mapping[str, Any]) -> Reply:
-    """The reply that a chat completion or a text completion holds.
+    """The reply that a chat completion holds.
 
     Raises:
         MalformedResponse: it has no choices, or they are of another shape.
@@ -145,7 +331,7 @@ def tokens_said(body: Mapping[str, Any]) -> Tokens:
 
 def estimated(asked: Mapping[str, Any], texts: Sequence[str]) -> Tokens:
     """Tokens of a request whose server counts none."""
-    prompt = json.dumps(asked.get("messages") or asked.get("prompt") or asked.get("input") or "", ensure_ascii=False)
+    prompt = json.dumps(asked.get("messages") or asked.get("input") or "", ensure_ascii=False)
     return Tokens(tokens_in_text(prompt), 0, sum(map(tokens_in_text, texts)), estimated=True)
 
 
@@ -161,10 +347,8 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
         called = bool(message.get("tool_calls") or message.get("function_call"))
         entries = _inner(choice, "logprobs", "content")
         scores = [_inner(entry, "logprob") for entry in entries] if isinstance(entries, list) else None
-    elif isinstance(choice.get("text"), str):
-        text, scores = choice["text"], _inner(choice, "logprobs", "token_logprobs")
     else:
-        raise MalformedResponse("a choice has neither a message nor a text")
+        raise MalformedResponse("a choice has no message")
     reason = str(choice.get("finish_reason") or "stop")
     outcome: Outcome = "ok"
     if reason == "content_filter":
@@ -213,3 +397,113 @@ def _count(value: Any) -> int | None:
     if value is None:
         return 0
     return int(value) if _finite(value) and 0 <= value <= MOST_TOKENS else None
+
+
+T = TypeVar("T", bound=BaseModel)
+
+MOST_STARTS = 64
+"""Places of an answer at which JSON is looked for."""
+LONGEST_PROBLEM = 800
+"""Most characters of a description of an answer's errors."""
+# One way to read it: \s* would take n² for n line breaks.
+_FENCE = re.compile(r"```[a-zA-Z]*[ \t]*\n(.*?)```", re.DOTALL)
+
+
+def response_format(config: EndpointConfig, schema: type[BaseModel]) -> dict[str, Any] | None:
+    """The field of a request that asks for the schema; None where the prompt alone asks."""
+    if config.structured == "none":
+        return None
+    if config.structured == "json_object":
+        return {"type": "json_object"}
+    return {
+        "type": "json_schema",
+        "json_schema": {"name": schema.__name__, "strict": True, "schema": strict_schema(schema)},
+    }
+
+
+def instruction(schema: type[BaseModel]) -> str:
+    """Prompt text that requires an answer in the form of the schema."""
+    wanted = json.dumps(schema.model_json_schema(), ensure_ascii=False)
+    return f"Answer with one JSON object and nothing else. It must fit this JSON schema:\n{wanted}"
+
+
+def repair(problem: str) -> str:
+    """Message to a model whose answer could not be used."""
+    return f"That answer cannot be used: {problem}\nAnswer again, with the corrected JSON object and nothing else."
+
+
+def strict_schema(schema: type[BaseModel]) -> dict[str, Any]:
+    """The schema as OpenAI's strict mode wants it: every property required, no others allowed, no defaults."""
+    return dict(_strict(schema.model_json_schema()))
+
+
+def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
+    """The first object in a text that fits the schema, and where there is none what is wrong.
+
+    Fenced blocks come first, then the text itself from each brace on. A schema with `from_list` is handed lists too, where
+    there is no object: one of objects, from a bracket that stands before every brace to where it ends. Nothing is evaluated.
+    """
+    problem = ""
+    pieces = [*_FENCE.findall(text), text]
+    for piece in pieces:
+        for value in _objects(piece):
+            try:
+                return schema.model_validate(value), ""
+            except ValidationError as error:
+                problem = problem or _explained(error)  # the outermost object is the one that was meant
+    if getattr(schema, "from_list", False):
+        for value in (each for piece in pieces for each in _lists(piece)):
+            try:
+                return schema.model_validate(value), ""
+            except ValidationError as error:
+                problem = _explained(error)
+    return None, problem or "there is no JSON object in it."
+
+
+def _objects(text: str) -> list[Any]:
+    decoder, found, at = json.JSONDecoder(), [], 0
+    for _ in range(MOST_STARTS):
+        at = text.find("{", at)
+        if at < 0:
+            break
+        try:
+            value, at = decoder.raw_decode(text, at)
+            found.append(value)
+        except (ValueError, RecursionError):
+            at += 1
+    return found
+
+
+def _lists(text: str) -> list[Any]:
+    """Lists of objects that stand in no object: of an answer that was cut off, no inner list is taken for the whole."""
+    decoder, found, first_brace = json.JSONDecoder(), [], text.find("{")
+    starts = [match.start() for match in re.finditer(r"\[", text[: first_brace if first_brace >= 0 else len(text)])]
+    for at in starts[:MOST_STARTS]:
+        try:
+            value, _ = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            continue
+        if all(isinstance(each, dict) for each in value):
+            found.append(value)
+    return found
+
+
+def _explained(error: ValidationError) -> str:
+    problems = [f"{'.'.join(map(str, each['loc'])) or 'the object'}: {each['msg']}" for each in error.errors()]
+    return "; ".join(problems)[:LONGEST_PROBLEM] + "."
+
+
+def _strict(node: Any) -> Any:
+    if isinstance(node, list):
+        return [_strict(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    inner = {
+        key: {name: _strict(each) for name, each in value.items()} if key in ("properties", "$defs") else _strict(value)
+        for key, value in node.items()
+        if key != "default" or isinstance(value, dict)
+    }
+    if isinstance(node.get("properties"), dict):
+        inner["additionalProperties"] = False
+        inner["required"] = list(node["properties"])
+    return inner

@@ -22,20 +22,22 @@ from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.models.shards import is_sharded
-from skill_ttrl.llm.models.weights import full_weights, trained_weights
+from skill_ttrl.llm.models.weights import full_weights, is_sharded, trained_weights
 from skill_ttrl.llm.vllm.checks import (
     check_fits,
+    check_prompt,
+    completions,
     engine_arguments,
     engine_length,
     hands_adapters,
     is_adapter,
+    read_policy,
+    request_seed,
     runs_on_cpu,
+    sampling_fields,
 )
-from skill_ttrl.llm.vllm.engine import Engine, Work, reason, set_environment
+from skill_ttrl.llm.vllm.engine import Engine, Work, adapted_layers, reason, reload_weights, score, set_environment
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF, LogprobDiff, Probe, check_sync, learner_logprobs
-from skill_ttrl.llm.vllm.requests import check_prompt, completions, read_policy, request_seed, sampling_fields
-from skill_ttrl.llm.vllm.updates import adapted_layers, reload_weights, score
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.context import BackendContext
@@ -63,7 +65,7 @@ class VLLMBackend(TokenizerMixin):
         runs_on_cpu()  # says that vLLM is missing before a model is loaded
         set_environment()
         self.tokenizer, model_config, self.eos_ids = read_policy(context)
-        check_fits(context.settings, context.model, context.device, model_config)
+        check_fits(context.settings, context.model, context.device)
         text = getattr(model_config, "text_config", model_config)
         positions = getattr(text, "max_position_embeddings", None)
         self._length = length = engine_length(context.settings, positions)

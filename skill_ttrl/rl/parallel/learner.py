@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 from skill_ttrl.config import RLConfig, SFTConfig
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.models.shards import weights_of, write_shards
-from skill_ttrl.llm.models.weights import trained_weights
+from skill_ttrl.llm.models.weights import trained_weights, weights_of, write_shards
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.nonfinite import SkippedUpdate
@@ -111,7 +110,7 @@ def make_sft_learner(objects: Objects, config: SFTConfig) -> None:
 def save_state(objects: Objects, folder: Path, *, learner: bool) -> dict[str, Any]:
     """Write the policy into `folder`, and the tensors of the learner where they are sharded.
 
-    Whole weights and adapters are written as Hugging Face's files, sharded weights in pieces (`llm.models.shards`) next to the
+    Whole weights and adapters are written as Hugging Face's files, sharded weights in pieces (`llm.models.weights`) next to the
     files that describe them.
 
     Returns:

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_dtensor
 
-from skill_ttrl.llm.models.shards import read_shards, stored_sizes
+from skill_ttrl.llm.models.weights import read_shards, stored_sizes
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 
 _STORED = "stored in shards"

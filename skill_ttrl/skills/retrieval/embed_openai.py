@@ -2,8 +2,7 @@
 
 An embedder is made from a model's name alone, and a bank's folder stores that name for later searches. So the name encodes
 the endpoint as JSON: its address and request settings, without a key (`with_endpoint`). A server may return different bits
-for the same text in another batch; each text is therefore requested once and its vector cached: in this process, and on disk
-if `endpoints.embeddings.cache` names a folder.
+for the same text in another batch; each text is therefore requested once and its vector remembered.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pydantic import ValidationError
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.backend import wait_for
-from skill_ttrl.llm.openai.client import BATCH_TEXTS, AnswerCache, digest, make_client
+from skill_ttrl.llm.openai.client import BATCH_TEXTS, make_client
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors, normalised
 from skill_ttrl.skills.settings import DEFAULT_MODEL
 
@@ -59,7 +58,6 @@ class OpenAIEmbedder:
     def __init__(self, model: str, revision: str | None = None) -> None:
         config = _endpoint(model)
         self._client = make_client(EndpointsConfig(embeddings=config), "embeddings")
-        self._cache = AnswerCache(config.cache) if config.cache is not None else None
         self._known: dict[str, list[float]] = {}
         self.dimension = len(self._vectors([PROBE])[0])
         self.name = f"{NAME}:{self._client.host}/{config.model}:{self.dimension}"
@@ -87,26 +85,11 @@ class OpenAIEmbedder:
 
     def _vectors(self, texts: Sequence[str]) -> list[list[float]]:
         """A vector for each text; each is asked for once."""
-        wanted = [text for text in dict.fromkeys(texts) if not self._remembered(text)]
+        wanted = [text for text in dict.fromkeys(texts) if text not in self._known]
         for start in range(0, len(wanted), BATCH_TEXTS * self._client.config.max_concurrency):
             part = wanted[start : start + BATCH_TEXTS * self._client.config.max_concurrency]
-            for text, vector in zip(part, wait_for(self._client.embed(part)), strict=True):
-                self._known[text] = vector
-                if self._cache is not None:
-                    self._cache.put(self._key(text), {"vector": vector})
+            self._known.update(zip(part, wait_for(self._client.embed(part)), strict=True))
         return [self._known[text] for text in texts]
-
-    def _remembered(self, text: str) -> bool:
-        if text not in self._known and self._cache is not None:
-            vector = (self._cache.get(self._key(text)) or {}).get("vector")
-            if isinstance(vector, list) and vector and all(isinstance(value, int | float) for value in vector):
-                self._known[text] = vector
-        return text in self._known
-
-    def _key(self, text: str) -> str:
-        return digest(
-            self._client.host, self._client.config.model, "vector", {"text": text, **self._client.config.extra_body}
-        )
 
 
 def _endpoint(model: str) -> EndpointConfig:

@@ -17,8 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import EndpointError
-from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.llm.openai.structured import instruction
+from skill_ttrl.llm.openai.replies import instruction, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote

@@ -147,7 +147,7 @@ def _check_engine(config: SkillTTRLConfig, model_config: Any) -> None:
         raise AssertionError("a dry run loads no model")
 
     policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
-    check_fits(BackendSettings.of(config), policy, str(resolve_device(config.runtime.device)), model_config)
+    check_fits(BackendSettings.of(config), policy, str(resolve_device(config.runtime.device)))
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhaseSize:

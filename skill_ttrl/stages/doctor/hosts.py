@@ -187,7 +187,7 @@ def roles_used(config: SkillTTRLConfig) -> set[Role]:
 
 
 def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
-    from skill_ttrl.llm.openai.address import find_address
+    from skill_ttrl.llm.openai.replies import find_address
 
     name = f"endpoint {role}"
     address = find_address(endpoint, role)  # raises where a key or an address is missing

@@ -93,7 +93,7 @@ def _load_sharded(
     objects: Objects, config: SkillTTRLConfig, accelerator: Accelerator, weights: Path | None
 ) -> tuple[LoadedModel, Sharding]:
     """This rank's shard of the weights. They are read once: by the driver, or each piece of a sharded checkpoint where it belongs."""
-    from skill_ttrl.llm.models.shards import is_sharded, read_shards, weights_of
+    from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
     from skill_ttrl.rl.device import autocast_dtype
     from skill_ttrl.rl.parallel.shard import Sharding
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.models.load import load_checkpoint, save_model
-from skill_ttrl.llm.models.shards import SHARDS, is_sharded
-from skill_ttrl.llm.models.weights import merge_adapters
+from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.model_card import model_card

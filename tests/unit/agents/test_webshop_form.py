@@ -13,7 +13,7 @@ from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT
 from skill_ttrl.agents.webshop_form import VOCABULARY, WEBSHOP, actions, observe
 from skill_ttrl.agents.webshop_words import read_instruction
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.llm.models.entities import build_entity_tokenizer
+from skill_ttrl.llm.models.builtin import build_entity_tokenizer
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.types import Step
 

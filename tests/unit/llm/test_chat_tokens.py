@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import json
-import unicodedata
 from typing import Any
 
 import pytest
@@ -60,31 +58,6 @@ def test_a_message_has_no_control_tokens_and_loses_no_text(text: str, tiny_model
     assert text.replace("\ue000\ue001", "").replace("\ue001\ue000", "") in tokenizer.decode(ids)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(text=HOSTILE.filter(lambda text: "\ue000" not in text and "\ue001" not in text))
-def test_it_is_what_newer_transformers_do_themselves(text: str, tiny_model: tuple[Any, Any]) -> None:
-    _, tokenizer = tiny_model
-    if "sanitize_control_tokens" not in inspect.signature(tokenizer.apply_chat_template).parameters:
-        pytest.skip("this transformers cannot do it itself, which is why it is done here")
-    turns = [{"role": "user", "content": text}]
-    theirs = tokenizer.apply_chat_template(
-        turns, add_generation_prompt=True, return_dict=False, sanitize_control_tokens=True
-    )
-    assert encode_chat(tokenizer, [Message("user", text)]) == tuple(theirs)
-
-
-def test_without_a_template_a_message_is_text_too(tiny_model: tuple[Any, Any]) -> None:
-    class Bare:
-        """The tokenizer without its template."""
-
-        chat_template, eos_token_id = None, tiny_model[1].eos_token_id
-        __call__ = staticmethod(tiny_model[1].__call__)
-
-    ids = encode_chat(Bare(), [Message("user", "a<|im_end|>b")])
-    assert ids == encode_plain(tiny_model[1], "a<|im_end|>b")
-    assert tiny_model[1].eos_token_id not in ids
-
-
 SHAPE = BuiltinConfig(hidden_size=32, heads=4, merges=200, numbers=40)
 READABLE = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 """Any text that UTF-8 can hold, decomposed accents and Hangul, controls and private characters among it."""
@@ -115,14 +88,6 @@ def test_a_tokenizer_that_is_read_back_is_the_one_that_was_made(saved: list[Any]
         assert again.chat_template == saved[0].chat_template
 
 
-@pytest.mark.parametrize(
-    "text", ["Cafe\u0301", "\u212b", "\u1112\u1161\u11ab", "\u0344", "[40]\u0338", " \t\r\n\x00\ufffd", "<think>\u0301"]
-)
-def test_text_in_no_normal_form_has_the_same_tokens_once_the_policy_is_saved(text: str, saved: list[Any]) -> None:
-    assert len({tuple(tokenizer.encode(text)) for tokenizer in saved}) == 1
-    assert saved[0].decode(saved[0].encode(text)) == unicodedata.normalize("NFC", text)
-
-
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(text=READABLE | HOSTILE)
 def test_the_same_text_has_the_same_tokens_always(text: str, saved: list[Any]) -> None:
@@ -131,10 +96,6 @@ def test_the_same_text_has_the_same_tokens_always(text: str, saved: list[Any]) -
         assert encode_plain(again, text) == plain
         assert encode_chat(again, [Message("user", text)]) == chat
         assert again.decode(plain) == saved[0].decode(plain)
-
-
-def test_a_number_in_brackets_is_one_token(saved: list[Any]) -> None:
-    assert len(saved[0]("[40]")["input_ids"]) == 1 < len(saved[0]("[41]")["input_ids"])
 
 
 def test_many_conversations_are_the_same_tokens_as_one_by_one(tiny_model: tuple[Any, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from skill_ttrl.config import BuiltinConfig, InvalidConfigError, ModelConfig, load_config
+from skill_ttrl.config import BuiltinConfig, ModelConfig
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
-from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
-from skill_ttrl.llm.models.entities import CONTROL, entity_vocabulary
-from skill_ttrl.llm.models.load import load_model, load_tokenizer, save_model
+from skill_ttrl.llm.models.builtin import CONTROL, build_model, build_tokenizer, entity_vocabulary
+from skill_ttrl.llm.models.load import load_tokenizer, save_model
 from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
 from skill_ttrl.types import Group, Message, Step, Task, Trajectory
 
@@ -91,14 +89,6 @@ def test_the_same_text_has_the_same_tokens_and_no_control_tokens(text: str, made
         assert encode_plain(again, text) == plain and encode_chat(again, [Message("user", text)]) == chat
         assert again.decode(plain) == made.decode(plain)
         assert again.chat_template == made.chat_template
-
-
-def test_a_policy_of_entities_is_made_of_its_corpus(tmp_path: Path) -> None:
-    loaded = load_model(ModelConfig(path="builtin", builtin=SHAPE), device="cpu", corpus=CORPUS)
-    assert loaded.model.config.vocab_size == len(loaded.tokenizer) == len(entity_vocabulary(CORPUS)) + len(CONTROL)
-    settings = {"phases": ["sft"], "model": {"path": "builtin", "builtin": {"vocabulary": "entities"}}}
-    with pytest.raises(InvalidConfigError, match="takes its words from demonstrations"):
-        load_config(settings)
 
 
 def test_an_evaluation_says_what_was_unknown(made: Any) -> None:

@@ -75,17 +75,6 @@ def test_a_hand_over_waits_for_turns_that_have_begun_and_goes_before_those_that_
     assert source.most == 2
 
 
-def test_a_sampler_that_computes_where_it_is_called_takes_one_turn_at_a_time() -> None:
-    source = Gated(blocking=True)
-    backend = HandOver(source)
-    with ThreadPoolExecutor(3) as pool:
-        turns = [pool.submit(version, backend) for _ in range(3)]
-        until(lambda: source.asking == 1)
-        source.open.set()
-        assert {each.result(10) for each in turns} == {-1}
-    assert source.most == 1
-
-
 def test_of_turns_that_wait_those_that_the_learner_waits_for_go_first() -> None:
     source, order = Gated(blocking=True), list[int]()
     backend = HandOver(source)
@@ -141,13 +130,3 @@ def test_leaving_is_silent_also_where_turns_are_batched(caplog: pytest.LogCaptur
         wait_for(ask())
     gc.collect()
     assert not caplog.records, "asyncio reports exceptions that nobody took"
-
-
-def test_a_hand_over_that_fails_holds_nobody_up() -> None:
-    source = Gated(blocking=False)
-    source.open.set()
-    backend = HandOver(source)
-    source.update_weights = lambda policy_version: 1 / 0  # type: ignore[assignment]
-    with pytest.raises(ZeroDivisionError):
-        backend.update_weights(1)
-    assert version(backend) == -1

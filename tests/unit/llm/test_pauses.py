@@ -168,15 +168,6 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     torch.testing.assert_close(list(first.logprobs[stop + len(told) :]), list(rest.logprobs), atol=1e-5, rtol=0)
 
 
-def test_requests_of_different_lengths_end_where_each_says(backend: HFBackend) -> None:
-    prompt = tuple(backend.encode_text("Compute 12+34."))
-    free = plain(backend, prompt, 20, temperature=0.0)
-    requests = [Request(token_ids=prompt, max_new_tokens=length) for length in (3, 20, 7)]
-    found = wait_for(backend.generate(requests, Sampling(max_new_tokens=20, temperature=0.0), seed=0))
-    for request, generation in zip(requests, found, strict=True):
-        assert generation.completions[0].token_ids == free.token_ids[: request.max_new_tokens]
-
-
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_a_stop_text_is_found_at_its_first_place_however_it_is_cut_into_tokens(backend: HFBackend, length: int) -> None:
     prompt = tuple(backend.encode_text("Compute 12+34."))
@@ -196,9 +187,3 @@ def test_a_stop_text_is_found_at_its_first_place_however_it_is_cut_into_tokens(b
             if mark in backend.tokenizer.decode(ids[:end], skip_special_tokens=True)
         ]
         assert stopped.completions[0].token_ids == ids[: ends[0]] and stopped.completions[0].finish_reason == "stop"
-
-
-def test_a_text_that_spells_control_tokens_is_inserted_as_text(backend: HFBackend) -> None:
-    ids = backend.encode_text("<|im_end|>\n<|im_start|>system")
-    assert not set(ids) & {backend.tokenizer.eos_token_id, backend.tokenizer.convert_tokens_to_ids("<|im_start|>")}
-    assert backend.tokenizer.decode(ids) == "<|im_end|>\n<|im_start|>system"

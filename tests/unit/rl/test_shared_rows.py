@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from skill_ttrl.config import BuiltinConfig, RLConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
-from skill_ttrl.llm.models.builtin import build_model
-from skill_ttrl.llm.models.token_rows import row_membership
+from skill_ttrl.llm.models.builtin import build_model, row_membership
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.policy import Policy

@@ -140,27 +140,3 @@ def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessi
     hosts[0].gate.set()
     until(lambda: "close" in hosts[0].calls and sessions._threads == 2)
     assert sessions.open("", Counter, seed=0)[1].result(30)[0] == 200
-
-
-def test_a_session_that_never_was_is_not_found(sessions: Sessions) -> None:
-    with pytest.raises(Refused, match="started again") as refused:
-        sessions.ask("nothing", 1, "step", action="look")
-    assert refused.value.answer[0] == 404
-
-
-def test_slow_environments_hold_up_no_other() -> None:
-    """64 sessions, one in eight hangs: all others take ten steps meanwhile, and none of the slow ones is lost."""
-    sessions = Sessions(timeout=60.0, most=64)
-    hosts = [Counter() for _ in range(64)]
-    made = [opened(sessions, host) for host in hosts]
-    slow = [sessions.ask(each, 1, "step", action="hang") for each in made[::8]]
-    for number in range(1, 11):
-        answers = [sessions.ask(each, number, "step", action="go") for at, each in enumerate(made) if at % 8]
-        assert all(answer.result(30)[0] == 200 for answer in answers)
-    assert not any(answer.done() for answer in slow)
-    for host in hosts:
-        host.gate.set()
-    assert all(answer.result(30)[0] == 200 for answer in slow)
-    assert [host.calls.count("go") for host in hosts] == [10 * (at % 8 > 0) for at in range(64)]
-    assert [host.calls.count("hang") for host in hosts] == [int(at % 8 == 0) for at in range(64)]
-    sessions.close()

@@ -15,8 +15,7 @@ from skill_ttrl.config import EndpointsConfig, InvalidConfigError, SkillTTRLConf
 from skill_ttrl.errors import BudgetError, ConfigError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts, make_backend
-from skill_ttrl.llm.command.backend import CommandBackend
-from skill_ttrl.llm.command.process import MARK
+from skill_ttrl.llm.command.backend import MARK, CommandBackend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.openai.ledger import CountedRequest, Spend, track_usage
 from skill_ttrl.trust import powers
@@ -180,7 +179,7 @@ def test_what_cannot_run_is_said_before_it_runs() -> None:
     facts = backend_facts(config("cat"))
     assert facts.remote and not facts.trainable
     with pytest.raises(ConfigError, match="cannot be trained"):
-        CommandBackend(BackendContext.of(config("cat"), lambda: pytest.fail("no model"), trains=True))
+        make_backend(BackendContext.of(config("cat"), lambda: pytest.fail("no model"), trains=True))
 
 
 def test_a_foreign_config_with_a_command_has_power_over_this_machine() -> None:

@@ -74,13 +74,6 @@ def test_frequencies_are_those_of_the_masked_distribution(backend: HFBackend) ->
         assert texts.count(text) / 4000 == pytest.approx(chance, abs=4 * math.sqrt(chance * (1 - chance) / 4000))
 
 
-def test_truncation_comes_after_the_mask(backend: HFBackend) -> None:
-    ids = backend.encode_text("Act: ")
-    (found,) = sample(backend, [Request(token_ids=ids, n=50, choice=CHOICES)], top_k=1)
-    (greedy,) = sample(backend, [Request(token_ids=ids, choice=CHOICES)], temperature=0.0)
-    assert {done.text for done in found.completions} == {greedy.completions[0].text}
-
-
 def test_one_choice_needs_no_model(backend: HFBackend) -> None:
     ran: list[Any] = []
     hook = backend.model.register_forward_pre_hook(lambda *args: ran.append(1))
@@ -102,19 +95,6 @@ def test_a_choice_that_the_tokenizer_cannot_give_back_is_written_as_it_was_given
     choices = ("take vase", "take lamp", "go  north")
     (found,) = sample(backend, [Request(token_ids=(2,), n=20, choice=choices)])
     assert {done.text for done in found.completions} == {"take vase", "go  north"}
-
-
-def test_requests_with_choices_and_without_share_a_call(backend: HFBackend) -> None:
-    requests = [
-        Request(token_ids=(1, 2), n=2),
-        Request(token_ids=(1, 2), n=2, choice=CHOICES),
-        Request(token_ids=(3,)),
-    ]
-    free, held, other = sample(backend, requests, stop=("o",))
-    assert all(done.allowed is None for done in (*free.completions, *other.completions))
-    assert all(done.text in CHOICES for done in held.completions)
-    (alone,) = sample(backend, requests[:1], stop=("o",))
-    assert [done.token_ids for done in alone.completions] == [done.token_ids for done in free.completions]
 
 
 OPEN = ("search[<your query>]", "click[buy now]", "click[<item>]")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -82,20 +81,6 @@ def test_each_sample_sees_its_own_logits(name: str, texts: dict[int, list[list[i
         assert count == len(different)
 
 
-def test_prompts_without_padding_need_no_mask() -> None:
-    model = build("qwen2")
-    seen: list[Any] = []
-    model.model.layers[0].self_attn.register_forward_pre_hook(
-        lambda module, args, options: seen.append(options["attention_mask"]), with_kwargs=True
-    )
-    draw = random.Random(0)
-    several = [[draw.randrange(VOCABULARY) for _ in range(4)] for _ in range(6)]
-    with torch.no_grad():
-        state = Decoding(model, [(1, 2), (3, 4)], 0, most_rows=6, most_new_tokens=4)
-        state.advance(torch.tensor([0, 0, 1]), torch.tensor([several[0][0], 5, 6]))
-    assert seen[-1] is None
-
-
 def test_memory_is_reserved_for_the_samples_alone() -> None:
     model = build("qwen2")
     with torch.no_grad():
@@ -105,18 +90,6 @@ def test_memory_is_reserved_for_the_samples_alone() -> None:
             slots = state.advance(slots, torch.tensor([0, 1, 2, 3, 4 if step else 3]))
     layer: Any = state._cache.layers[0]
     assert layer.keys.shape[0] == 5 and layer.keys.shape[2] == 10
-
-
-def test_samples_that_are_done_leave_their_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "LEAST_GROWTH", 1)
-    model = build("qwen2")
-    with torch.no_grad():
-        state = Decoding(model, [(1, 2)], 0, most_rows=8, most_new_tokens=20)
-        slots = state.advance(torch.zeros(8, dtype=torch.long), torch.arange(8))
-        for _ in range(10):
-            slots = state.advance(slots[:2], torch.tensor([3, 4]))
-    layer: Any = state._cache.layers[0]
-    assert layer.keys.shape[0] == 2 and layer.get_seq_length() == 13
 
 
 def test_memory_is_free_when_nobody_decodes() -> None:

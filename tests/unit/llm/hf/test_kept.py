@@ -14,7 +14,7 @@ from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2Fo
 
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
-from skill_ttrl.llm.hf.kept import KeptRows, _longest_beginning
+from skill_ttrl.llm.hf.decoding import KeptRows, _longest_beginning
 from skill_ttrl.types import Completion
 
 SHAPE: dict[str, Any] = {
@@ -164,19 +164,6 @@ def test_a_sliding_window_keeps_nothing_and_constrains_all_the_same(tokenizer: A
     before = sum(seen)
     same(episodes(backend, seed=2, keep=True, choices=ACTIONS), plain)
     assert sum(seen) == 2 * before
-
-
-def test_memory_stays_below_its_bound(tokenizer: Any) -> None:
-    backend = build(tokenizer)
-    requests = [Request(token_ids=(number, *range(30))) for number in range(40)]
-    with backend.keeping():
-        backend.sample(requests, Sampling(max_new_tokens=2), sample_seeds(requests, 0))
-        kept = backend._kept_rows
-        assert kept is not None and len(kept.texts) == 40
-        held = sum(part.nbytes for layer in kept.cache.layers for part in (layer.keys, layer.values))
-        kept.shrink(held // 4)
-        assert 1 < len(kept.texts) < 40
-        assert sum(part.nbytes for layer in kept.cache.layers for part in (layer.keys, layer.values)) <= held // 4
 
 
 @settings(max_examples=60, deadline=None)

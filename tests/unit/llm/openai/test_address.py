@@ -8,8 +8,8 @@ import pytest
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.llm.openai.address import NO_KEY, find_address
 from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.llm.openai.replies import NO_KEY, find_address
 
 KEY = "sk-test-1234567890"
 VARIABLES = (

@@ -7,8 +7,7 @@ import openai
 import pytest
 
 from skill_ttrl.config import EndpointConfig
-from skill_ttrl.llm.openai.address import Address
-from skill_ttrl.llm.openai.failures import FATAL_KINDS, RefusedCount, failure_of
+from skill_ttrl.llm.openai.replies import FATAL_KINDS, Address, RefusedCount, failure_of
 
 HERE = Address("http://h/v1", "h", "none", key_variable="OPENAI_API_KEY")
 

@@ -10,10 +10,16 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from skill_ttrl.config import EndpointConfig
 from skill_ttrl.llm.openai.backend import with_stop_text
-from skill_ttrl.llm.openai.failures import MalformedResponse
 from skill_ttrl.llm.openai.ledger import Tokens
-from skill_ttrl.llm.openai.replies import read_body, read_embeddings, read_reply
-from skill_ttrl.llm.openai.structured import read_json, response_format, strict_schema
+from skill_ttrl.llm.openai.replies import (
+    MalformedResponse,
+    read_body,
+    read_embeddings,
+    read_json,
+    read_reply,
+    response_format,
+    strict_schema,
+)
 
 
 class Part(BaseModel):
@@ -64,8 +70,6 @@ def test_each_way_an_answer_can_go_has_a_name(changes: dict[str, Any], outcome: 
 def test_an_answer_without_choices_is_unreadable(body: dict[str, Any]) -> None:
     with pytest.raises(MalformedResponse):
         read_reply(body)
-    with pytest.raises(MalformedResponse):
-        read_reply(body)
 
 
 @pytest.mark.parametrize("text", ["", "<html>", "[1]", "{", "[" * 100_000, '{"choices": [{"mess'])
@@ -86,8 +90,6 @@ def test_log_probs_are_whole_or_none() -> None:
     entries = [{"logprob": -0.5}, {"logprob": -1}]
     assert read_reply(chat(logprobs={"content": entries})).choices[0].logprobs == (-0.5, -1.0)
     assert read_reply(chat(logprobs={"content": [*entries, {"logprob": None}]})).choices[0].logprobs is None
-    found = read_reply({"choices": [{"text": "x", "logprobs": {"token_logprobs": [-2.0]}}]})
-    assert found.choices[0].logprobs == (-2.0,)
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Request, Sampling
-from skill_ttrl.llm.context import BackendSettings, ModelSource
-from skill_ttrl.llm.vllm.checks import check_learnable
-from skill_ttrl.llm.vllm.requests import SEEDS, check_prompt, completions, request_seed, sampling_fields
+from skill_ttrl.llm.vllm.checks import SEEDS, check_prompt, completions, request_seed, sampling_fields
 
 
 def fields(request: Request, sampling: Sampling, room: int = 100) -> dict[str, Any]:
@@ -49,24 +46,3 @@ def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
     check_prompt((5,) * 7, 8, "the engine's {}")
     with pytest.raises(ModelError, match=says):
         check_prompt((5,) * length, 8, "the engine's {}")
-
-
-@pytest.mark.parametrize(
-    ("section", "says"),
-    [
-        ({"rollout": {"top_p": 0.9}}, "truncated distribution"),
-        ({"rollout": {"top_k": 5}}, "truncated distribution"),
-        ({"vllm": {"weight_sync": "lora"}}, "this policy has none"),
-        ({"vllm": {"weight_sync": "lora"}, "model": {"path": "x", "lora": {"r": 1000}}}, "takes at most 512"),
-    ],
-)
-def test_what_cannot_be_learned_from_is_refused(section: dict[str, dict[str, Any]], says: str) -> None:
-    config = SkillTTRLConfig.model_validate({"model": {"path": "x"}, **section})
-
-    def nothing() -> Any:
-        raise AssertionError("the model was loaded")
-
-    with pytest.raises(ConfigError, match=says):
-        check_learnable(BackendSettings.of(config), ModelSource(config.model, nothing, trains=True))
-    measured = SkillTTRLConfig.model_validate({"rollout": {"top_p": 0.9}})
-    check_learnable(BackendSettings.of(measured), ModelSource(measured.model, nothing))

@@ -9,8 +9,7 @@ import pytest
 
 from skill_ttrl.config import DistillConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.openai.replies import tokens_in_text
-from skill_ttrl.llm.openai.structured import read_json
+from skill_ttrl.llm.openai.replies import read_json, tokens_in_text
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.admit import fused
 from skill_ttrl.skills.teachers.asking import SkillsAnswer, WrittenSkill, case_text, draft_of, questions_of, shown_cases

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.models.weights import full_weights
-from skill_ttrl.llm.vllm.servers import transfer as vllm_transfer
-from skill_ttrl.llm.vllm.servers.transfer import STALE, remove_leftovers, weight_transfer_dir, weights_file
+from skill_ttrl.llm.vllm.servers import http as vllm_transfer
+from skill_ttrl.llm.vllm.servers.http import STALE, remove_leftovers, weight_transfer_dir, weights_file
 
 
 def test_learner_and_servers_find_the_same_folder_without_being_told(
