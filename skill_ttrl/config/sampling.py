@@ -62,10 +62,6 @@ class AgentConfig(Section):
     """Where the environment lists `admissible_commands`, the model can write nothing but one of them. For backends that can: `hf`, and for
     measuring alone `vllm`, and `openai` where the server knows `structured_outputs`. What `hf` sampled so is learnt from under the same
     limits: probabilities, entropies and KL are those among the tokens that were possible."""
-    structured_by: Literal["tokens", "actions"] = "tokens"
-    """The way in which a possible action is drawn. `tokens`: token by token, from those that may follow. `actions`: as a whole, by its probability among
-    those of all possible actions, so that none is begun for the sake of one that is not there; for `hf`, and for play that no RL
-    learns from. While one of them has a place for words, by tokens."""
 
 
 class RolloutConfig(Section):

@@ -49,8 +49,6 @@ class Request:
     slot_words: tuple[str, ...] = ()
     """The only texts that may stand in such a place, any number of them but at least one, with a space between two; the place is then
     the end of its choice. Empty: any words. Only for backends that say `limits_slots`."""
-    whole_choices: bool = False
-    """Draw one of `choice` by the probability of all of its tokens, not token by token. Only for backends that say `weighs_choices`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 

@@ -41,8 +41,6 @@ class RolloutSettings:
     has a budget of its own and does not count."""
     constrain: bool = False
     """The model can write nothing but an action that the environment lists, where it lists any."""
-    structured_by: Literal["tokens", "actions"] = "tokens"
-    """The way in which one of them is drawn (`agent.structured_by`)."""
     adviser: Callable[[], ScriptedAgent] | None = None
     """Makes a scripted agent that watches a rollout and says at each state what it would do (`Adviser`); None: none does."""
     schedule: Schedule = "sync"
@@ -116,8 +114,7 @@ class RolloutContext:
                 "agent.structured_actions with a form whose slot takes certain words only (agent.observations) needs a backend that "
                 "can restrict these words; rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
-        whole = self.settings.structured_by == "actions"
-        return replace(request, choice=choices, slot_words=slot_words, whole_choices=whole)
+        return replace(request, choice=choices, slot_words=slot_words)
 
     def _continued(self, episode: ActiveRollout) -> tuple[int, ...]:
         """The tokens of an episode so far, what is seen now, and the beginning of the next answer."""

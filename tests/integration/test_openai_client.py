@@ -172,23 +172,12 @@ def test_a_pause_that_a_server_asks_for_is_made_and_one_of_an_hour_ends_the_requ
     assert len(server.asked) == 1 and caught.value.kind == "rate_limited"
 
 
-def test_a_server_that_refuses_n_is_asked_for_one_answer_at_a_time(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "usage.jsonl")
+def test_a_server_without_n_is_asked_for_one_answer_at_a_time_with_seeds_of_their_own() -> None:
     with FaultyServer([]) as server:
-        server.refuses = lambda body: "n must be 1" if body.get("n", 1) > 1 else ""
-
-        async def often(asked: Client) -> list[Reply]:
-            return [await asked.chat(ASK, n=3, seed=number) for number in range(2)]
-
-        with pytest.warns(UserWarning, match=r"n must be 1.* Each answer is now requested separately\.") as said:
-            found = ask(client(server, ledger), often)
+        server.refuses = lambda body: "n is not known" if "n" in body else ""
+        found = ask(client(server, extra_body={"n": None}), lambda asked: asked.chat(ASK, n=3, seed=1))
         sent = [each["body"] for each in server.asked]
-        server.refuses = lambda body: "n is not known"
-        with pytest.raises(EndpointError, match="n is not known"):
-            ask(client(server), lambda asked: asked.chat(ASK))
-    assert len(said) == 1 and [len(reply.choices) for reply in found] == [3, 3]
-    assert [body.get("n", 1) for body in sent] == [3, 1, 1, 1, 1, 1, 1] and len({body["seed"] for body in sent}) == 7
-    assert ledger.totals().failed == 1
+    assert len(found.choices) == 3 and len(sent) == 3 and len({body["seed"] for body in sent}) == 3
 
 
 def strict(body: Mapping[str, Any]) -> str:

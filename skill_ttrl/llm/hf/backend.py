@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -26,7 +25,7 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin, answer_end, end_ids
 from skill_ttrl.llm.hf.choices import ChoiceTokens
 from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
-from skill_ttrl.llm.hf.draw import Draft, Tree, row_uniforms, sample_choices, sample_seeds, sample_token, score_choices
+from skill_ttrl.llm.hf.draw import Draft, row_uniforms, sample_choices, sample_seeds, sample_token
 from skill_ttrl.types import Completion, FinishReason
 
 if TYPE_CHECKING:
@@ -91,7 +90,7 @@ class HFBackend(TokenizerMixin):
     differs from the weights' (bf16 on a GPU).
     """
 
-    is_learner = trainable = blocking = weighs_choices = limits_slots = True
+    is_learner = trainable = blocking = limits_slots = True
 
     def __init__(
         self,
@@ -118,7 +117,6 @@ class HFBackend(TokenizerMixin):
         self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
-        self._said_open = False
 
     def update_weights(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -157,18 +155,18 @@ class HFBackend(TokenizerMixin):
         """Sample every request, each of its samples with a seed of its own (`sample_seeds`)."""
         prompts, limits = self.prompts(requests), [request.limit(sampling) for request in requests]
         choices = [(request.choice, request.slot_words) for request in requests]
-        samplers = {"free": self._sample, "tokens": self._sample_choices, "whole": self._sample_whole}
         row_seeds = [seed for of_request in seeds for seed in of_request]
         owners = [owner for owner, request in enumerate(requests) for _ in range(request.n)]
         found: list[list[Completion]] = [[] for _ in requests]
         with self._inference():
-            ways = [self._way(request) for request in requests]
-            for way in dict.fromkeys(ways):
-                places = [place for place, owner in enumerate(owners) if ways[owner] == way]
+            limited = [bool(request.choice) for request in requests]
+            for way in dict.fromkeys(limited):
+                draw = self._sample_choices if way else self._sample
+                places = [place for place, owner in enumerate(owners) if limited[owner] == way]
                 for start in range(0, len(places), self.max_batch_size):
                     part = places[start : start + self.max_batch_size]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
-                    sampled = samplers[way](_Rows(prompts, limits, choices, rows, part_seeds), sampling)
+                    sampled = draw(_Rows(prompts, limits, choices, rows, part_seeds), sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
                         found[owner].append(completion)
             if self._kept_rows is not None:
@@ -275,52 +273,6 @@ class HFBackend(TokenizerMixin):
             replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
             for done, draft, text in zip(found, drafts, texts, strict=True)
         ]
-
-    def _way(self, request: Request) -> str:
-        if not request.choice:
-            return "free"
-        if request.whole_choices and self._choices.closed(request.choice):
-            return "whole"
-        if request.whole_choices and not self._said_open:
-            self._said_open = True
-            warnings.warn(
-                (
-                    "Actions with free words, such as search[<your query>], have no probability as a whole, so all are drawn token by "
-                    "token (agent.structured_by=tokens)."
-                ),
-                stacklevel=2,
-            )
-        return "tokens"
-
-    def _sample_whole(self, batch: _Rows, sampling: Sampling) -> list[Completion]:
-        """One completion for each row: one of its request's choices, drawn by the probability of all of its tokens."""
-        prompts, limits, choices, rows = batch.prompts, batch.limits, batch.choices, batch.owners
-        if not takes_slot_masks(self.model):
-            raise ModelError(
-                "agent.structured_by=actions needs a model with `sdpa` attention and without sliding windows. Set "
-                "agent.structured_by=tokens."
-            )
-        unique = list(dict.fromkeys(rows))
-        self._check_prompts([prompts[index] for index in unique])
-        trees = [Tree(self._choices.ids(choices[index][0], limits[index])) for index in unique]
-        kept_rows = self._rows_to_keep() if self._keepers else KeptRows()
-        scores_P_C = score_choices(self.model, kept_rows, [prompts[index] for index in unique], trees, self.pad_id)
-        place_of = {index: place for place, index in enumerate(unique)}
-        rows_M = torch.tensor([place_of[index] for index in rows], device=scores_P_C.device)
-        number_M, _ = sample_token(
-            scores_P_C, sampling, row_uniforms(batch.seeds, 1)[:, 0].to(scores_P_C.device), rows_M
-        )
-        chances = (scores_P_C.double() / (sampling.temperature or 1)).softmax(-1).tolist()
-        drafts = []
-        for index, number in zip(rows, number_M.tolist(), strict=True):
-            tree = trees[place_of[index]]
-            draft = Draft(self._choices.start(*choices[index]), limits[index], self._choices.end_id)
-            draft.look()
-            logprobs = tree.token_logprobs(chances[place_of[index]][: len(tree.choices)], number)
-            for token, logprob in zip(tree.choices[number], logprobs, strict=True):
-                draft.add(token, logprob)
-            drafts.append(draft)
-        return self._completions(drafts, rows, choices)
 
     def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding | KeptDecoding:
         self._check_prompts(prompts)

@@ -181,16 +181,6 @@ class ChoiceTokens:
         """Everything that may come next."""
         return now.moves if isinstance(now, Filling) else self._moves_of(now)
 
-    def closed(self, choices: tuple[str, ...]) -> bool:
-        """True where no choice has a slot."""
-        return not self._of(choices)[1]
-
-    def ids(self, choices: tuple[str, ...], most: int) -> tuple[tuple[int, ...], ...]:
-        """Tokens of the choices without a slot, the end token included; where some have at most `most`, those alone, else cut off."""
-        every = tuple(self._of(choices)[0])
-        fitting = tuple(ids for ids in every if len(ids) <= most)
-        return fitting or tuple(dict.fromkeys(ids[:most] for ids in every))
-
     def text(self, choices: tuple[str, ...], ids: tuple[int, ...], slot_words: tuple[str, ...] = ()) -> str | None:
         """The choice that was written; None where it is none, or has a slot for any words. Where several have the same tokens, the first.
 

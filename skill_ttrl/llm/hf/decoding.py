@@ -11,9 +11,8 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -265,20 +264,6 @@ class KeptLayer(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers 
             setattr(self, name, resized)
 
 
-class TokenTree(Protocol):
-    """Tokens that go on from one row in several ways; see `whole_choices.Tree`."""
-
-    tokens: list[int]
-
-    def depths(self) -> list[int]:
-        """Tokens between the row and each token."""
-        ...
-
-    def seen(self, size: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """For each token which of them it sees."""
-        ...
-
-
 class KeptRows:
     """Rows of a model's KV cache and the tokens in each. The model reads the first rows; the others wait to be continued."""
 
@@ -394,48 +379,6 @@ class KeptRows:
         for text, run in zip(self.texts, new, strict=False):
             text.extend(run)
         logits: Tensor = out.logits[:, -1]
-        return logits
-
-    def read_trees(
-        self, model: Any, new: Sequence[Sequence[int]], trees: Sequence[TokenTree], pad_id: int
-    ) -> Float[Tensor, "S N V"]:
-        """Read the next tokens of the first rows and the tree of tokens behind each; the logits after the last and after each of the tree.
-
-        The tree's tokens are not kept.
-        """
-        plan, device = self._plan, model.device
-        longest, size = max(map(len, new)), max(len(tree.tokens) for tree in trees)
-        starts = [len(text) for text in self.texts[: len(new)]]
-        ends = [start + len(run) for start, run in zip(starts, new, strict=True)]
-        ids, places, columns, real = [], [], [], []
-        for start, end, run, tree in zip(starts, ends, new, trees, strict=True):
-            before, after = longest - len(run), size - len(tree.tokens)
-            ids.append([pad_id] * before + list(run) + list(tree.tokens) + [pad_id] * after)
-            places.append([0] * before + [*range(start, end)] + [end + depth for depth in tree.depths()] + [0] * after)
-            columns.append([0] * before + [*range(start, end + len(tree.tokens))] + [0] * after)
-            real.append([False] * before + [True] * (len(run) + len(tree.tokens)) + [False] * after)
-        plan.rows, plan.width = len(new), max(ends) + size
-        plan.real_S_Q = torch.tensor(real, device=device)
-        plan.rows_K, within = plan.real_S_Q.nonzero(as_tuple=True)
-        plan.columns_K = torch.tensor(columns, device=device)[plan.rows_K, within]
-        place_S_Q, end_S = torch.tensor(places, device=device), torch.tensor(ends, device=device)
-        column_T = torch.arange(plan.width, device=device)
-        seen_S_Q_T = column_T <= place_S_Q[:, :, None]
-        seen_S_Q_T[:, longest:] = column_T < end_S[:, None, None]
-        in_tree = torch.from_numpy(np.stack([tree.seen(size) for tree in trees])).to(device)
-        tree_columns = (end_S[:, None] + torch.arange(size, device=device))[:, None].expand(-1, size, -1)
-        seen_S_Q_T[:, longest:] |= torch.zeros_like(seen_S_Q_T[:, longest:]).scatter_(2, tree_columns, in_tree)
-        out = model(
-            input_ids=torch.tensor(ids, device=device),
-            past_key_values=self.cache,
-            use_cache=True,
-            attention_mask=seen_S_Q_T[:, None],
-            position_ids=place_S_Q,
-            logits_to_keep=size + 1,
-        )
-        for text, run in zip(self.texts, new, strict=False):
-            text.extend(run)
-        logits: Tensor = out.logits
         return logits
 
     def shrink(self, most_bytes: int) -> None:

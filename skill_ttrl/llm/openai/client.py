@@ -10,7 +10,6 @@ import asyncio
 import hashlib
 import json
 import sys
-import warnings
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -29,7 +28,6 @@ from skill_ttrl.llm.openai.replies import (
     EMPTY_ACCOUNT,
     Address,
     MalformedResponse,
-    RefusedCount,
     Reply,
     estimated,
     failure_of,
@@ -113,8 +111,6 @@ class Client:
         self._ledger = ledger
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._loop = BackgroundEventLoop(f"endpoints.{role}")
-        self._one_by_one = False
-        """True once the server has refused `n`."""
 
     def __repr__(self) -> str:
         return f"Client({self.role}: {self.config.model!r} at {self.host})"
@@ -227,18 +223,8 @@ class Client:
             found, cached = await self._request(CHAT, sent, (own, number), understood, useful)
             return replace(found, cached=cached)
 
-        replies = []
-        if n == 1 or not self._one_by_one:
-            try:
-                replies.append(await ask(n, 0))
-            except RefusedCount as error:
-                if n == 1:
-                    raise
-                if not self._one_by_one:
-                    self._one_by_one = True
-                    warnings.warn(f"{error} Each answer is now requested separately.", stacklevel=2)
-        missing = n - sum(len(reply.choices) for reply in replies)
-        replies += await _all(partial(ask, 1, number) for number in range(1, missing + 1))
+        first = await ask(n, 0)
+        replies = [first, *await _all(partial(ask, 1, number) for number in range(1, n - len(first.choices) + 1))]
         choices = tuple(choice for reply in replies for choice in reply.choices)[:n]
         return Reply(choices, sum((reply.usage for reply in replies), Tokens()), all(reply.cached for reply in replies))
 

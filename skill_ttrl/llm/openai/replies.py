@@ -106,7 +106,6 @@ EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_no
 """Codes of a 429 that no pause cures."""
 FATAL_KINDS = frozenset({"unauthorized", "forbidden", "not_found", "quota", "unreachable", "redirected"})
 """Kinds of failure that would affect every request, not only this one."""
-_N = re.compile(r"(?<![\w.])n(?![\w.])")
 
 _CHECK = (
     "Check that {here} suits this server: token_limit_field, structured, logprobs, extra_body (a field that is null there is not "
@@ -138,10 +137,6 @@ _MESSAGES = {
 
 class MalformedResponse(ValueError):
     """An answer that is no JSON, or lacks what it must have."""
-
-
-class RefusedCount(EndpointError):
-    """The server refused a request for several answers and named `n`."""
 
 
 def failure_of(
@@ -183,8 +178,7 @@ def failure_of(
         f"It asks for a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
         remedy.format(here=f"endpoints.{role}", config=config, address=address, what=what),
     ]
-    named = kind == "refused" and (parameter == "n" or (not parameter and _N.search(said)))
-    return (RefusedCount if named else EndpointError)(" ".join(filter(None, text)), kind)
+    return EndpointError(" ".join(filter(None, text)), kind)
 
 
 def short(text: str) -> str:

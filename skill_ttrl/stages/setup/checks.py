@@ -262,17 +262,6 @@ def check_form(config: SkillTTRLConfig) -> None:
 def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -> None:
     """Raise `ConfigError` where actions are to be constrained and the backend cannot, or cannot report what the learner has to know."""
     agent, name = config.agent, f"rollout.backend={config.rollout.backend}"
-    if agent.structured_by == "actions":
-        if not getattr(backend, "weighs_choices", False):
-            raise ConfigError(
-                f"agent.structured_by=actions needs a backend that scores whole actions; {name} cannot. Use hf, or set "
-                "agent.structured_by=tokens."
-            )
-        if trains and "rl" in config.phases:
-            raise ConfigError(
-                "agent.structured_by=actions works without RL only: the learner scores tokens, not whole actions. Train with "
-                "agent.structured_by=tokens, and evaluate with --set agent.structured_by=actions."
-            )
     if not agent.structured_actions:
         return
     _check_structured("agent.structured_actions", config, backend)

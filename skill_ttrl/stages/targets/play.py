@@ -83,7 +83,6 @@ def play_policy(
                 max_turns=config.agent.max_turns,
                 max_prompt_tokens=config.data.max_prompt_tokens,
                 constrain=config.agent.structured_actions,
-                structured_by=config.agent.structured_by,
                 schedule="sync",
             ),
         )

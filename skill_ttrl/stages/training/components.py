@@ -136,7 +136,6 @@ class RolloutWorker:
             max_turns=self.config.agent.max_turns,
             max_prompt_tokens=self.config.data.max_prompt_tokens,
             constrain=self.config.agent.structured_actions,
-            structured_by=self.config.agent.structured_by,
             adviser=adviser,
             schedule=schedule_of(self.config),
             rollout_timeout_s=self.config.rollout.rollout_timeout_s,

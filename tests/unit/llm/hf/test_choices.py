@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import random
 from itertools import pairwise
@@ -131,49 +130,3 @@ def test_what_fills_no_slot_cannot_be_written(backend: HFBackend, text: str) -> 
             return
         walk.take(token)
     pytest.fail(f"{text!r} was written")
-
-
-@settings(max_examples=10, deadline=None)
-@given(
-    st.integers(0, 10_000),
-    st.lists(st.lists(st.sampled_from(CHOICES), min_size=1, max_size=6).map(tuple), min_size=1, max_size=4),
-    st.sampled_from([0.0, 0.5, 1.0]),
-    st.booleans(),
-)
-def test_a_whole_choice_is_drawn_by_its_probability_among_the_others(
-    backend: HFBackend, seed: int, several: list[tuple[str, ...]], temperature: float, kept: bool
-) -> None:
-    prompts = [backend.encode_text("Act: "), backend.encode_text("Do")]
-    requests = [
-        Request(token_ids=prompts[place % 2], n=3, choice=choices, whole_choices=True)
-        for place, choices in enumerate(several)
-    ]
-    with backend.keeping() if kept else contextlib.nullcontext():
-        if kept:
-            sample(backend, requests, seed=seed + 1)
-        found = sample(backend, requests, seed=seed, temperature=temperature)
-    for request, generation in zip(requests, found, strict=True):
-        assert request.token_ids is not None
-        scores = {}
-        for choice in request.choice:
-            ids = [*backend.encode_text(choice), backend.tokenizer.eos_token_id]
-            with torch.no_grad():
-                logits = backend.model(torch.tensor([[*request.token_ids, *ids]])).logits[0]
-            logprobs = torch.log_softmax(logits[len(request.token_ids) - 1 : -1].double(), -1)
-            scores[choice] = float(logprobs.gather(1, torch.tensor(ids)[:, None]).sum()) / (temperature or 1)
-        total = math.log(sum(map(math.exp, scores.values())))
-        for done in generation.completions:
-            assert done.finish_reason == "stop" and len(done.logprobs) == len(done.token_ids) == len(done.allowed or ())
-            assert sum(done.logprobs) == pytest.approx(scores[done.text] - total, abs=1e-3)
-            assert temperature or scores[done.text] == pytest.approx(max(scores.values()), abs=1e-3)
-
-
-def test_with_a_slot_among_them_choices_are_drawn_by_tokens_and_it_is_said(
-    backend: HFBackend, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend, "_said_open", False)
-    requests = [Request(token_ids=(5, 6), n=2, choice=OPEN, whole_choices=whole) for whole in (True, False)]
-    with pytest.warns(UserWarning, match="drawn token by token") as said:
-        first, second = sample(backend, requests * 2, length=20)[:2]
-    assert len(said) == 1
-    assert all(possible(done.text, OPEN) for done in (*first.completions, *second.completions))

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from skill_ttrl.config import EndpointConfig
-from skill_ttrl.llm.openai.replies import FATAL_KINDS, Address, RefusedCount, failure_of
+from skill_ttrl.llm.openai.replies import FATAL_KINDS, Address, failure_of
 
 HERE = Address("http://h/v1", "h", "none", key_variable="OPENAI_API_KEY")
 
@@ -41,21 +41,6 @@ def failure(status: int, **error: str) -> Exception:
 def test_a_status_has_a_kind(status: int, code: str, kind: str, fatal: bool) -> None:
     found = failure(status, code=code, message="no")
     assert found.kind == kind and (kind in FATAL_KINDS) == fatal  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("said", "named"),
-    [
-        ({"message": "n must be 1 when using greedy sampling, got 4."}, True),
-        ({"message": "'n' : number must be at most 1"}, True),
-        ({"message": "Unsupported value", "param": "n"}, True),
-        ({"message": "Invalid n", "param": "seed"}, False),
-        ({"message": "It isn't known: top_n, n.a."}, False),
-    ],
-)
-def test_a_server_that_refuses_several_answers_is_noticed(said: dict[str, str], named: bool) -> None:
-    assert isinstance(failure(400, **said), RefusedCount) == named
-    assert not isinstance(failure(500, **said), RefusedCount)
 
 
 def test_an_error_of_this_program_is_no_failure_of_a_server() -> None:
