@@ -51,26 +51,22 @@ def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("name", "supports", "trains", "phases", "by", "named"),
+    ("name", "supports", "trains", "named"),
     [
-        ("hf", True, True, "[rl]", "tokens", None),
-        ("vllm", True, False, "[rl]", "tokens", None),
-        ("vllm", True, True, "[rl]", "tokens", "rollout.backend=vllm"),
-        ("openai", False, False, "[rl]", "tokens", "rollout.backend=openai"),
-        ("hf", True, False, "[rl]", "actions", None),
-        ("hf", True, True, "[sft]", "actions", None),
-        ("hf", True, True, "[rl]", "actions", "agent.structured_by=actions"),
-        ("openai", True, False, "[rl]", "actions", "agent.structured_by=actions"),
+        ("hf", True, True, None),
+        ("vllm", True, False, None),
+        ("vllm", True, True, "rollout.backend=vllm"),
+        ("openai", False, False, "rollout.backend=openai"),
     ],
 )
 def test_who_may_sample_constrained_actions_and_learn_from_them(
-    tiny_yaml: Path, name: str, supports: bool, trains: bool, phases: str, by: str, named: str | None
+    tiny_yaml: Path, name: str, supports: bool, trains: bool, named: str | None
 ) -> None:
-    overrides = ["agent.structured_actions=true", f"agent.structured_by={by}", f"rollout.backend={name}"]
     backend: Any = ScriptedBackend(["go"])
-    backend.supports_structured_outputs, backend.weighs_choices = supports, name == "hf"
+    backend.supports_structured_outputs = supports
+    config = load_config(tiny_yaml, ["agent.structured_actions=true", f"rollout.backend={name}", "phases=[rl]"])
     with nullcontext() if named is None else pytest.raises(ConfigError, match=named):
-        check_constrained(load_config(tiny_yaml, [*overrides, f"phases={phases}"]), backend, trains)
+        check_constrained(config, backend, trains)
 
 
 def test_hf_samples_with_a_copy_ahead_of_the_learner_and_servers_as_they_do() -> None:
