@@ -12,10 +12,16 @@ from typing import Any
 
 import yaml
 
+try:  # the parser in C takes a tenth of the time; PyYAML's wheels have it, a build of one's own may not
+    from yaml import CSafeLoader as Parser
+except ImportError:
+    from yaml import SafeLoader as Parser  # type: ignore[assignment]
+
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.storage.jsonl import parse_json
 
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$")
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DIGITS = list("-+.0123456789")
 MAX_DEPTH = 40
 """Sections in sections; a config has five."""
@@ -23,24 +29,8 @@ MAX_DIGITS = 300
 """Of a whole number; Python reads no more than 4,300."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads the core schema, and refuses a key that is given twice, aliases, tags and deep nesting."""
-
-    _depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """The next value; what is refused is refused before it is built."""
-        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
-        if isinstance(event, yaml.AliasEvent):
-            raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
-        if event.tag is not None:
-            raise _refusal(f"the tag {event.tag[:60]}: write the value without it", event.start_mark)
-        if self._depth >= MAX_DEPTH:
-            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
-        self._depth += 1
-        node = super().compose_node(parent, index)
-        self._depth -= 1
-        return node
+class _Loader(Parser):
+    """Reads the core schema, and refuses a key that is given twice."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -90,7 +80,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
         ConfigError: it is neither, holds a key twice, is nested too deeply, has aliases or tags, or is not a mapping.
     """
     try:
-        data = _read_json(text) or yaml.load(text, _Loader)
+        data = _read_json(text) or _load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{where} is neither YAML nor JSON: {_reason(error, text)}.") from None
     if data is None:
@@ -103,7 +93,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
 def read_value(text: str) -> Any:
     """One value: null, true, false, a number, or a list or mapping in brackets; all else is the text as it stands."""
     try:
-        value = yaml.load(text, _Loader)
+        value = _load(text)
     except yaml.YAMLError:
         return text
     if isinstance(value, str):
@@ -115,6 +105,24 @@ def write_yaml(data: Any) -> str:
     """YAML that `read_mapping` reads back as the same data, keys in their order."""
     text: str = yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _load(text: str) -> Any:
+    """The value of a YAML text; aliases, tags and deep nesting are refused before anything is built."""
+    if lone := _SURROGATE.search(text):
+        at = len(text[: lone.start()].encode())
+        raise yaml.reader.ReaderError("", at, ord(lone[0]), "unicode", "not allowed")
+    depth = 0
+    event: Any
+    for event in yaml.parse(text, Parser):
+        if isinstance(event, yaml.AliasEvent):
+            raise _refusal(f"the alias *{event.anchor}: write the value out", event.start_mark)
+        if getattr(event, "tag", None) is not None:
+            raise _refusal(f"the tag {event.tag[:60]}: write the value without it", event.start_mark)
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > MAX_DEPTH:
+            raise _refusal(f"more than {MAX_DEPTH} levels of nesting", event.start_mark)
+    return yaml.load(text, _Loader)
 
 
 def _read_json(text: str) -> Any:
@@ -132,7 +140,7 @@ def _refusal(reason: str, place: Any) -> yaml.YAMLError:
 def _reason(error: yaml.YAMLError, text: str) -> str:
     """Description of the error, with its line."""
     if isinstance(error, yaml.reader.ReaderError):
-        line = text.count("\n", 0, error.position) + 1
+        line = text.encode(errors="surrogatepass")[: error.position].count(b"\n") + 1
         return f"line {line}: the character #x{error.character:04x} is not allowed"
     assert isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None
     said = " ".join(part for part in (error.context, error.problem) if part)
