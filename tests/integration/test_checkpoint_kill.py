@@ -63,7 +63,7 @@ print(reached, leftovers)
 
 
 def test_only_whole_checkpoints_survive_kills(tmp_path: Path) -> None:
-    done = run_code(_DRIVER, tmp_path / "run", 15)
+    done = run_code(_DRIVER, tmp_path / "run", 9)
     assert done.returncode == 0, done.stderr
     reached, leftovers = map(int, done.stdout.split())
     assert reached > 0, "no round lived long enough to save anything"

@@ -18,7 +18,7 @@ from tests.preloaded import run_code
 SETTINGS = ["sft.steps=24", "rl.steps=8", "sft.save_steps=3", "rl.save_steps=2", "rl.eval_steps=3"]
 SETTINGS += ["rl.kl_coef=0.01", "rl.reward=random", "rl.mini_batch_size=1", "run.save_total_limit=2"]
 STEPS = 32
-KILLS = 10
+KILLS = 6
 KEPT = ("rl-000006", "rl-000008", "sft-000021", "sft-000024")
 """Checkpoints that are there in the end."""
 
@@ -138,7 +138,7 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(reference: Path, tin
     assert end == [0, "end"]
     assert [status for status, _ in kills] == [-9] * (KILLS + 2)
     phases = [phase for _, phase in kills]
-    assert phases.count("sft") >= 3 and phases.count("rl") >= 2, phases
+    assert phases.count("sft") >= 2 and phases.count("rl") >= 1, phases
     assert_same(tmp_path / "killed", reference)
 
 

@@ -186,6 +186,7 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
     assert compared > 20 and with_skills > 10
 
 
+@pytest.mark.slow
 def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
     summary: Summary = train.run(webshop(), tmp_path / "shop")
     assert (
