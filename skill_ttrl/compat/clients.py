@@ -69,7 +69,7 @@ class OpenAIChatClient(BaseLLMClient):
 
     Args:
         model: name of the model, on Azure of the deployment.
-        api_key: the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. A server of one's own needs none.
+        api_key: the key; None: `OPENAI_API_KEY`, on Azure `AZURE_OPENAI_API_KEY`. Your own server needs none.
         base_url: address of the server; None: `OPENAI_BASE_URL`, else OpenAI's own.
         azure_endpoint: address on Azure; makes this an Azure client.
         api_version: version of Azure's interface.

@@ -134,7 +134,7 @@ class InductionOptimizer:
 
 
 def make_induction(calls: Calls, config: OptimizeConfig, templates: Templates) -> InductionOptimizer:
-    """The optimizer `induce` with the grammar of `optimize.optimizer_options`; it asks nobody and reads no templates.
+    """The optimizer `induce` with the grammar of `optimize.optimizer_options`; it calls no model and reads no templates.
 
     Raises:
         ConfigError: the options name no usable grammar.

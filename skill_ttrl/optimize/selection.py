@@ -2,7 +2,7 @@
 
 Each document is evaluated once, and no further than the decision needs: scores are cached by the content of the document. With `early_stop` a candidate is rolled out chunk by chunk, first on the items that
 the present document does worst on, and abandoned once no result of the remaining items could make it pass: the decision is that of a
-whole evaluation. A candidate that mends nothing is so known by the failures alone.
+whole evaluation.
 """
 
 from __future__ import annotations
@@ -120,8 +120,6 @@ class Decision:
     accepted: bool
     reason: str
     """Why, in words."""
-    p_value: float | None = None
-    """One-sided, of the paired test; None under `strict`."""
 
 
 def cannot_pass(gate: OptimizeGateConfig, current: Evaluation) -> CannotPass | None:
@@ -153,7 +151,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
 
         rule = paired.PairedRule(gate.rule, gate.min_effect, gate.alpha, gate.rounds)
         found = paired.decide(current.scores, candidate.scores, rule)
-        return Decision(found.accept, found.reason, found.p_value)
+        return Decision(found.accept, found.reason)
     before, after = _mean(current.scores) + current.bonus, _mean(candidate.scores) + candidate.bonus
     accepted = after > before + gate.min_effect
     return Decision(accepted, f"{after:.4f} {'>' if accepted else '<='} {before + gate.min_effect:.4f}")

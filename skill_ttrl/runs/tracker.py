@@ -1,4 +1,4 @@
-"""Trackers (TensorBoard, W&B, trackio, MLflow) through accelerate, with everything kept in the run folder.
+"""Trackers (TensorBoard, W&B, trackio, MLflow) through accelerate, with all files in the run folder.
 
 Nothing leaves the machine unless the user asks for it by the tracker's own variables: W&B stays offline without
 `WANDB_API_KEY` or `WANDB_MODE`, MLflow and trackio write into `tracker/` without `MLFLOW_TRACKING_URI` or

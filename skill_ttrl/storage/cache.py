@@ -91,7 +91,7 @@ def remove_unfinished(folder: Path) -> None:
 
 
 def digest_of(files: Iterable[Path]) -> str:
-    """16 hexadecimal digits of what stands in some files, as the modules whose code decides what is kept.
+    """16 hexadecimal digits of the content of some files, such as the modules whose code makes an entry.
 
     Raises:
         OSError: one is not there.

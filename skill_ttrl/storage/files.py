@@ -8,13 +8,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
 from skill_ttrl.errors import RunFolderError
+from skill_ttrl.storage.cache import made_whole
 
 LOCK_FILE = ".lock"
 
@@ -90,17 +90,11 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """
     if path.exists():
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))
-    beside = path.with_name(f".{path.name}.tmp-{os.getpid()}")
-    try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with made_whole(path) as building:
         for name, data in files.items():
-            (beside / name).parent.mkdir(parents=True, exist_ok=True)
-            (beside / name).write_bytes(data)
-        os.replace(beside, path)
-    except BaseException:
-        shutil.rmtree(beside, ignore_errors=True)
-        raise
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            (building / name).write_bytes(data)
     fsync(path.parent)
 
 

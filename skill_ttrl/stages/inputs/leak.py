@@ -10,10 +10,9 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -153,36 +152,28 @@ def training_splits(config: SkillTTRLConfig) -> set[str]:
     return {"train", config.env.train_split} | ({data.split} if data is not None and data.split else set())
 
 
+@dataclass(frozen=True, slots=True)
 class ForeignSplits:
-    """Counts, among episodes that pass one by one, those of tasks that are not for training.
+    """Counts, among episodes that pass one by one, those of tasks that are not for training."""
 
-    Args:
-        splits: those that may be learned from (`training_splits`).
-    """
-
-    def __init__(self, splits: Collection[str]) -> None:
-        self._splits = splits
-        self._counts = Counter[str]()
-        self._first: dict[str, str] = {}
+    splits: Collection[str]
+    """Those that may be learned from (`training_splits`)."""
+    _found: dict[str, list[str]] = field(default_factory=dict)
+    """Ids of the tasks by split."""
 
     def take(self, episode: Trajectory) -> None:
         """Look at one episode."""
-        split = episode.task.split
-        if split not in self._splits:
-            self._counts[split] += 1
-            self._first.setdefault(split, episode.task.id)
+        if episode.task.split not in self.splits:
+            self._found.setdefault(episode.task.split, []).append(episode.task.id)
 
     def found(self, what: str) -> str | None:
-        """Says how many there were of each split; None where all are for training. `what` names where they are from."""
-        if not self._counts:
+        """How many there were of each split, in words; None where all are for training. `what` names where they are from."""
+        if not self._found:
             return None
-        counts = ", ".join(
-            f"{count:,} of the split {split!r} (first: task {self._first[split]!r})"
-            for split, count in self._counts.items()
-        )
+        counts = (f"{len(ids):,} of the split {split!r} (first: task {ids[0]!r})" for split, ids in self._found.items())
         return (
-            f"{what} holds episodes of tasks that are not for training: {counts}. Training uses {', '.join(sorted(self._splits))} "
-            "only; env.train_split names another split."
+            f"{what} holds episodes of tasks that are not for training: {', '.join(counts)}. Training uses "
+            f"{', '.join(sorted(self.splits))} only; env.train_split names another split."
         )
 
 
@@ -207,9 +198,8 @@ def leaked(config: SkillTTRLConfig, measured: Sequence[Task], seen: Seen, what: 
         shared = [task for task in measured if seen.holds(task, first)]
     if not shared:
         return None
-    data = config.data
-    own = "data.train" if data.train is not None else f"env.eval_split ({config.env.eval_split})"
-    name = "data.eval" if data.eval is not None else own
+    own = "data.train" if config.data.train is not None else f"env.eval_split ({config.env.eval_split})"
+    name = "data.eval" if config.data.eval is not None else own
     return f"{len(shared):,} of the {len(measured):,} tasks of {name} are also in {what}, first {_named(shared[0])}."
 
 

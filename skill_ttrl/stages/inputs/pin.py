@@ -8,6 +8,7 @@ from pathlib import Path
 from skill_ttrl.agents.document import document_revision
 from skill_ttrl.config import BUILTIN, ModelConfig, RLConfig, SkillsConfig, SkillTTRLConfig, SourceConfig
 from skill_ttrl.config.rl import COPY
+from skill_ttrl.config.section import Section
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
@@ -57,17 +58,22 @@ def pin_policy(config: SkillTTRLConfig, *, use_bank: bool = True) -> SkillTTRLCo
 def take_revisions(config: SkillTTRLConfig, saved: SkillTTRLConfig) -> SkillTTRLConfig:
     """The config with the revisions that `saved`, the same config at the start of its run, has pinned."""
     taken = config.model_copy(deep=True)
-    taken.model.revision = saved.model.revision
-    taken.agent.document_revision = saved.agent.document_revision
-    taken.rl.reward_revision = saved.rl.reward_revision
-    if taken.rl.critic is not None and saved.rl.critic is not None:
-        taken.rl.critic.revision = saved.rl.critic.revision
-    for mine, theirs in zip(_sources(taken), _sources(saved), strict=True):
+    for (mine, name), (theirs, _) in zip(_pinned(taken), _pinned(saved), strict=True):
         if mine is not None and theirs is not None:
-            mine.revision = theirs.revision
-    if taken.skills is not None and saved.skills is not None:
-        taken.skills.embedder_revision = saved.skills.embedder_revision
+            setattr(mine, name, getattr(theirs, name))
     return taken
+
+
+def _pinned(config: SkillTTRLConfig) -> list[tuple[Section | None, str]]:
+    """Each section that has a revision, and its field."""
+    sections: list[tuple[Section | None, str]] = [
+        (config.model, "revision"),
+        (config.agent, "document_revision"),
+        (config.rl, "reward_revision"),
+        (config.rl.critic, "revision"),
+        (config.skills, "embedder_revision"),
+    ]
+    return [*sections, *((source, "revision") for source in _sources(config))]
 
 
 def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
@@ -136,12 +142,11 @@ def data_revision(source: SourceConfig) -> str | None:
     Raises:
         DataError: it cannot be read, or a file's content is not the pinned one.
     """
-    if source.path.startswith("synthetic:"):
-        return source.revision
     asked = source.revision
-    is_hash = asked is not None and asked.startswith(FILE_HASH)
+    if source.path.startswith("synthetic:"):
+        return asked
     found = read_source(source, limit=1).revision
-    if is_hash and found != asked:
+    if asked is not None and asked.startswith(FILE_HASH) and found != asked:
         what = ", ".join([source.path, *source.more])
         raise DataError(
             f"{what} has changed since this run started: its content is {found}, the config pins {asked}. Restore the file, or "

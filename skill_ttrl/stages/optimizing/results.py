@@ -29,7 +29,7 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
         show_reference: it holds the true answer of the task.
         success: overrides the rules above.
     """
-    task, told = trajectory.task, success is not None
+    task, given = trajectory.task, success is not None
     success = is_success(trajectory) if success is None else success
     hard, score = int(bool(success)), env_score(trajectory)
     question = task.options.get("question")
@@ -37,7 +37,7 @@ def as_result(trajectory: Trajectory, *, show_reference: bool = True, success: b
     extras: dict[str, Any] = {"stop_reason": trajectory.stop_reason}
     if success is None:
         extras["ungraded"] = True
-    elif not (told or hard or trajectory.error) and trajectory.won is None and trajectory.env_return > 0:
+    elif not (given or hard or trajectory.error) and trajectory.won is None and trajectory.env_return > 0:
         extras["rewarded"] = True
     if trajectory.bank_version is not None:
         extras |= {"skills_in_prompt": [*trajectory.skills_in_prompt], "retrieved": [*trajectory.retrieved]}

@@ -46,7 +46,7 @@ def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, An
         RunFolder.check_new(path)
         return False
     folder = RunFolder.open(path, lock=False)
-    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: a mended config begins anew
+    if is_optimization(path) and (path / JOURNAL).is_file():  # else nothing was finished: another config may start here
         holds = f"{path} holds an optimization"
         there = read_identity(path / IDENTITY, holds)["made_with"]
         folder.belongs_to(config)

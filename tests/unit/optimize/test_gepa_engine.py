@@ -14,7 +14,6 @@ from skill_ttrl.optimize.calls import Reply
 from skill_ttrl.optimize.engines.gepa import as_example
 from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.types import RolloutResult
-from tests.rule_follower import OPTIMUM
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 
@@ -55,16 +54,6 @@ def test_requests_without_an_answer_leave_their_iteration_out_and_are_not_put_tw
     assert [row["action"] for row in found.rows] == ["skip_no_patches"] * 4 and run.requests == 4
     assert run.calls.counts["gepa_reflect"].failed == 4 and found.state.best == ""
     assert [row["fallbacks"] for row in found.rows] == [{"gepa_reflect": 1}] * 4
-
-
-def test_a_document_over_its_bound_is_not_rolled_out() -> None:
-    def writer(*_: Any, **__: Any) -> Reply:
-        return Reply(f"```\n{OPTIMUM * 9}\n```")
-
-    run = RuleRun("gepa", 0, (9, 4, 0), optimizer=writer)
-    found = run(max_document_tokens=50, **FEW)
-    assert {row["action"] for row in found.rows} == {"reject_too_long"}
-    assert {document for document, *_ in run.target.calls} == {""}
 
 
 @pytest.mark.parametrize(

@@ -54,16 +54,6 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
     assert (tmp_path / "s" / SAMPLES).read_bytes() == before
 
 
-def test_facts_are_noted_and_decide_nothing(tmp_path: Path) -> None:
-    with SampleFolder(tmp_path / "s", MADE) as folder:
-        assert "facts" not in folder.identity
-        folder.note(lines=5, facts={"trained_on": ["a"]})
-    with SampleFolder(tmp_path / "s", MADE) as folder:
-        assert folder.identity["facts"] == {"trained_on": ["a"]}
-        folder.note(facts={"trained_on": None})
-    assert read_facts(tmp_path / "s") == {"trained_on": None} and read_facts(tmp_path) is None
-
-
 def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(b"")
     with pytest.raises(RunFolderError, match=r"not empty and holds no samples \(found: cat\.jpg\)"):
@@ -87,26 +77,3 @@ def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
         read("0", "7", "2", "3", "4")
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with SampleFolder(tmp_path / "s", MADE), pytest.raises(RunFolderError, match="already open"):
-        SampleFolder(tmp_path / "s", MADE)
-
-
-def test_a_damaged_identity_and_another_schema(tmp_path: Path) -> None:
-    filled(tmp_path / "s", 1)
-    identity = tmp_path / "s" / IDENTITY
-    whole = json.loads(identity.read_text())
-    identity.write_text(json.dumps({**whole, "schema_version": 99}))
-    with pytest.raises(RunFolderError, match="schema 99"):
-        SampleFolder(tmp_path / "s", MADE)
-    identity.write_text("{")
-    with pytest.raises(RunFolderError, match=r"Cannot read .*samples\.json"):
-        SampleFolder(tmp_path / "s", MADE)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full here")
-def test_a_full_disk_is_said(tmp_path: Path) -> None:
-    with SampleFolder(tmp_path / "t", MADE) as folder:
-        (tmp_path / "t" / SAMPLES).symlink_to("/dev/full")
-        with pytest.raises(RunFolderError, match=r"Cannot write .*samples\.jsonl"):
-            folder.append(LINES[:1])
