@@ -99,8 +99,6 @@ class CriticConfig(Section):
     """Commit of a hub's model; recorded when it is resolved."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
     """Constant rate of AdamW, of a separate model or of the head that learns alone; None: 1e-5 for a model (verl), for a head as below."""
-    head_learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """Constant rate of the head of a separate model; None: 0.1 over the width of its hidden states."""
     weight_decay: float = Field(default=0.01, ge=0)
     """Decoupled, of the matrices of a model apart."""
     grad_clip: float = Field(default=1.0, gt=0)
@@ -274,8 +272,6 @@ class RLConfig(Section):
     """How overlong responses are treated; None: as any other."""
     ref_model_sync_steps: int | None = Field(default=None, ge=1)
     """Copy the policy into the reference every so many steps; None: never."""
-    ref_model_mixup_alpha: float = Field(default=1.0, gt=0, le=1)
-    """Share of the policy in the new reference, the old one has the rest (TR-DPO, arXiv 2404.09656; TRL: 0.6). 1: a copy."""
     entropy_coef: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus in the loss."""
     adaptive_entropy: AdaptiveEntropyConfig | None = None

@@ -73,9 +73,6 @@ class SkillsConfig(Section):
     episode_notes: bool = False
     """Skills that a rollout generates can be retrieved by the same rollout in its later turns, before any merge. For
     `retrieval: embedding`."""
-    versions_per_group: int = Field(default=1, ge=1)
-    """Versions of the bank that one rollout group sees: its rollouts are split among the newest ones that differ, and the advantage is
-    computed once over all of them (FST). 1: every rollout sees the present version."""
     update: Literal["merge", "none"] = "merge"
     """`merge`: after each step the winners' operations change the bank."""
     enable_generate: bool = True

@@ -22,9 +22,6 @@ class SFTConfig(Section):
     """Demonstrations a step."""
     batch_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of a step's demonstrations, prompts included, in the place of `batch_size`; a longer demonstration is a batch alone."""
-    sort_chunk: int = Field(default=1024, ge=1)
-    """With `batch_tokens`: so many demonstrations of an epoch's shuffle are sorted by length and cut into batches, so that those of a
-    batch are of about one length. The batches of an epoch are shuffled."""
     micro_batch_size: int = Field(default=64, ge=1)
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon` takes hidden matrices, AdamW the rest."""
@@ -81,9 +78,6 @@ class DaggerConfig(Section):
     demonstrations: float = Field(default=0.5, ge=0, lt=1)
     """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled. Each
     pass over these has other demonstrations."""
-    max_repeats: int | None = Field(default=None, ge=1)
-    """Times in a row that the same advice is learnt while what the policy did was not possible, so that nothing changed; None: always. A weak
-    policy's episodes are for the most part such repetitions."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
     """Peak rate of AdamW; None: that of `sft`."""
     muon_learning_rate: float | None = Field(default=None, gt=0, le=10)

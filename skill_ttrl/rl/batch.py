@@ -19,8 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from skill_ttrl.rl.forward.micro_batch import MicroBatch, pack_tree, pad
-from skill_ttrl.rl.forward.plan import cut_micro_batches
+from skill_ttrl.rl.forward.micro_batch import MicroBatch, cut_micro_batches, pack_tree, pad
 
 
 @dataclass(frozen=True)

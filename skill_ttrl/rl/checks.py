@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, is_stepwise, requirements, takes_shaped_votes
+from skill_ttrl.rl.algorithms import ALGORITHMS, build_algorithm, requirements, takes_shaped_votes
+from skill_ttrl.rl.algorithms.grpo import is_stepwise
 from skill_ttrl.rl.correction import choose_correction
 from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rl.losses import build_loss
@@ -180,11 +181,6 @@ def _reference_problems(rl: RLConfig) -> Iterator[str]:
         yield (
             f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
             "rl.kl_in_reward there is none. Set one of them, or rl.ref_model_sync_steps=null."
-        )
-    if rl.ref_model_mixup_alpha < 1 and not rl.ref_model_sync_steps:
-        yield (
-            f"rl.ref_model_mixup_alpha={rl.ref_model_mixup_alpha:g} says what a refreshed reference is, but it is never refreshed. Set "
-            "rl.ref_model_sync_steps, or rl.ref_model_mixup_alpha=1."
         )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from skill_ttrl.config.rl import KLInRewardConfig
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
+from skill_ttrl.rl.losses.contract import AggregationMode, Denominators, aggregate, masked_mean
 
 KLEstimator = Literal["k1", "k2", "k3", "abs", "k1+", "k3+"]
 

@@ -29,7 +29,7 @@ from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.overlong import without_truncated
 from skill_ttrl.rl.pack import pack, with_advantages
-from skill_ttrl.rl.trace import TurnGradients
+from skill_ttrl.rl.update_metrics import TurnGradients
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 VOTED = "majority"

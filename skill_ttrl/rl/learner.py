@@ -18,32 +18,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.errors import CheckpointError, ConfigError
+from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import UpdateCorrection, with_sample_size
-from skill_ttrl.rl.critic import Critic
-from skill_ttrl.rl.critic.critic import DROPOUT
+from skill_ttrl.rl.critic import DROPOUT, Critic
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.kl import compute_kl_penalty
-from skill_ttrl.rl.losses import (
-    Denominators,
-    LossInputs,
-    aggregate,
-    bounded_log_ratio,
-    build_loss,
-    compute_entropy_bonus,
-    ratio_metrics,
-    with_selection,
-)
-from skill_ttrl.rl.nonfinite import SkippedUpdate
-from skill_ttrl.rl.optim import build_optimizer, learning_rate
+from skill_ttrl.rl.losses import Denominators, LossInputs, aggregate, build_loss, compute_entropy_bonus
+from skill_ttrl.rl.losses.ppo import bounded_log_ratio, ratio_metrics, with_selection
+from skill_ttrl.rl.optim import build_optimizer, learning_rate, shared_rows
 from skill_ttrl.rl.options import naming_own
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
-from skill_ttrl.rl.shared_rows import shared_rows
-from skill_ttrl.rl.trace import GradientTrace, TurnGradients
-from skill_ttrl.rl.update_metrics import UpdateMetrics, batch_metrics
+from skill_ttrl.rl.update_metrics import GradientTrace, SkippedUpdate, TurnGradients, UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
 
 
@@ -135,11 +123,6 @@ class LocalLearner:
             self._critic = Critic(policy, config, accelerator, apart=critic_model, ranks=ranks)
         if config.kl_coef > 0 or config.kl_in_reward is not None:
             policy.keep_reference()
-        if config.ref_model_sync_steps and config.ref_model_mixup_alpha < 1 and policy.has_adapters:
-            raise ConfigError(
-                f"rl.ref_model_mixup_alpha={config.ref_model_mixup_alpha:g} mixes the weights of policy and reference, but with "
-                "adapters (model.lora) the reference is the base model without them. Set it to 1, or train without adapters."
-            )
 
     @torch.no_grad()
     def score(
@@ -236,7 +219,7 @@ class LocalLearner:
                     position += 1
         refresh = self.config.ref_model_sync_steps
         if refresh is not None and (step + 1) % refresh == 0 and batch.ref_log_probs_F is not None:
-            self.policy.refresh_reference(self.config.ref_model_mixup_alpha)
+            self.policy.refresh_reference()
         self.gradients = trace.gathered(self._ranks)
         return with_sample_size(metrics.gathered(self._ranks).summary()) | batch_metrics(batch) | values
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from skill_ttrl.config import LoraConfig
 from skill_ttrl.errors import ModelError
-from skill_ttrl.rl.forward.log_probs import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
+from skill_ttrl.rl.forward.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 
 FP32 = 4

@@ -7,17 +7,20 @@ holds the loss scaler of fp16, and it is where a gradient that is not finite is 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from skill_ttrl.errors import CheckpointError, ModelError
+from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
+from skill_ttrl.llm.models.builtin import MARK, row_membership
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.tensors import like, local, whole
-from skill_ttrl.rl.parts import model_parts
-from skill_ttrl.rl.shared_rows import SharedRows
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.policy import Policy
 
 Schedule = Literal["constant", "cosine", "linear"]
 
@@ -313,3 +316,112 @@ def _hidden_matrices(model: Any, trainable: Sequence[nn.Parameter]) -> list[nn.P
     head = model.get_output_embeddings()
     outside |= set() if head is None else {id(parameter) for parameter in head.parameters()}
     return [parameter for parameter in trainable if parameter.ndim == 2 and id(parameter) not in outside]
+
+
+# The trainable parameters of a causal language model by the part of the model that they belong to.
+
+
+PARTS = ("embeddings", "attention", "mlp", "norms", "head", "lora", "other")
+_BY_NAME = (
+    ("norms", re.compile(r"norm|\bln_")),
+    ("attention", re.compile(r"\battn\b|attention|self_attn")),
+    ("mlp", re.compile(r"\bmlp\b|feed_forward|\bffn\b|experts")),
+)
+
+
+def model_parts(model: Any) -> dict[str, list[nn.Parameter]]:
+    """Sort the trainable parameters into `PARTS`; parts without any are left out.
+
+    A head that is tied to the embeddings counts with these; adapters, whatever they sit on, are `lora`; a value head is `other`.
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    head = set() if output is None else {id(parameter) for parameter in output.parameters()}
+    found: dict[str, list[nn.Parameter]] = {part: [] for part in PARTS}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            found[_part(name, id(parameter), embeddings, head)].append(parameter)
+    return {part: parameters for part, parameters in found.items() if parameters}
+
+
+def _part(name: str, key: int, embeddings: set[int], head: set[int]) -> str:
+    if ".lora_" in name:
+        return "lora"
+    if key in embeddings:
+        return "embeddings"
+    if key in head:
+        return "head"
+    return next((part for part, pattern in _BY_NAME if pattern.search(name)), "other")
+
+
+# Embeddings that learn as sums of shared rows, in a model whose matrix is a plain one.
+#
+# The optimizer holds the rows in the matrix's place: `take_gradient` hands them the matrix's gradient before a step, `write` sets
+# the matrix after it. What is sampled from, saved and loaded is the matrix.
+
+
+TOLERANCE = 1e-4
+"""Largest difference between a marked matrix and the nearest sums of rows, as a share of its largest value."""
+
+
+class SharedRows:
+    """The rows whose sums are an embedding matrix, found by least squares.
+
+    A constant could be moved from all kinds to all numbers; the smallest rows are taken. Gradients do not depend on it.
+
+    Args:
+        embeddings: The matrix, (V, D); tied to the head or not.
+        membership: Which rows each of its tokens is the sum of, (V, K).
+
+    Raises:
+        ModelError: the matrix is no such sum.
+    """
+
+    def __init__(self, embeddings: nn.Parameter, membership: Tensor) -> None:
+        if len(membership) != len(embeddings):
+            raise ModelError(
+                f"The model is marked {MARK}, but its {len(embeddings)} embeddings are not those of its tokenizer's "
+                f"{len(membership)} tokens. Remove {MARK} from its config.json to train them one by one."
+            )
+        self.embeddings = embeddings
+        values = embeddings.detach().double().cpu()
+        rows = torch.linalg.lstsq(membership.double(), values, driver="gelsd").solution
+        error = float((membership.double() @ rows - values).abs().max() / values.abs().max().clamp(min=1e-12))
+        if not error <= TOLERANCE:
+            raise ModelError(
+                f"The model is marked {MARK}, but its embeddings are no sums of a row a kind and a row a number (they differ by "
+                f"{error:.1e} of the largest). Remove {MARK} from its config.json to train them one by one."
+            )
+        # Contiguous: fused AdamW takes values and gradient in the order in which they lie in memory.
+        self.rows = nn.Parameter(rows.to(embeddings).contiguous())
+        self._membership = membership.to(embeddings)
+
+    @torch.no_grad()
+    def take_gradient(self) -> None:
+        """Move the gradient of the matrix to the rows."""
+        gradient, self.embeddings.grad = self.embeddings.grad, None
+        if gradient is not None:
+            self.rows.grad = self._membership.T @ gradient
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Set the matrix to the sums of the rows."""
+        self.embeddings.copy_(self._membership @ self.rows)
+
+
+def shared_rows(policy: Policy) -> SharedRows | None:
+    """The shared rows of a policy's embeddings; None where each has its own, or where they do not learn.
+
+    Raises:
+        ConfigError: the weights are sharded.
+        ModelError: see `SharedRows`.
+    """
+    embeddings = policy.model.get_input_embeddings().weight
+    if not getattr(policy.model.config, MARK, False) or not embeddings.requires_grad:
+        return None
+    if policy.sharding is not None:
+        raise ConfigError(
+            f"The model is marked {MARK}: its embeddings learn as sums of rows, which are not sharded. Set runtime.parallel=ddp, or "
+            "train without model.builtin.shared_embeddings."
+        )
+    return SharedRows(embeddings, row_membership(policy.tokenizer))

@@ -8,7 +8,7 @@ give the same logits, and that it computes prefix trees as it computes single se
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.gradients import embed, is_plain_embedding
-from skill_ttrl.rl.forward.head import Head
+from skill_ttrl.rl.forward.head import Head, embed, is_plain_embedding
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
-from skill_ttrl.rl.forward.probe import refuse_trees, run_tree
+from skill_ttrl.rl.forward.tree import refuse_trees, run_tree
 from skill_ttrl.rl.forward.work import ModelWork
 
 if TYPE_CHECKING:
@@ -236,26 +235,9 @@ class Policy:
             self.refresh_reference()
 
     @torch.no_grad()
-    def refresh_reference(self, alpha: float = 1.0) -> None:
-        """Make the present weights the reference, or alpha of them and 1 - alpha of the old reference's (TR-DPO, arXiv 2404.09656).
-
-        Costs one copy of the trainable weights in memory.
-        """
-        if alpha < 1.0 and self._reference is not None:
-            for name, parameter in self.trainable_parameters().items():
-                self._reference[name].mul_(1.0 - alpha).add_(parameter.detach(), alpha=alpha)
-            return
+    def refresh_reference(self) -> None:
+        """Make the present weights the reference; costs one copy of the trainable weights in memory."""
         self._reference = {name: parameter.detach().clone() for name, parameter in self.trainable_parameters().items()}
-
-    @torch.no_grad()
-    def reference_logprobs(self, micro_batch: MicroBatch, *, temperature: float = 1.0) -> Float[Tensor, "N R"]:
-        """Log-probs of the same tokens under the reference; never with dropout.
-
-        Raises:
-            RuntimeError: no reference is kept.
-        """
-        with self.as_reference():
-            return self.token_logprobs(micro_batch, temperature=temperature)[0]
 
     @contextmanager
     def as_reference(self) -> Iterator[None]:
@@ -264,27 +246,19 @@ class Policy:
         Raises:
             RuntimeError: no reference is kept.
         """
+        if self._reference is None and not self.has_adapters:
+            raise RuntimeError("No reference is kept: call keep_reference() first.")
         was_training = self.model.training
         self.model.eval()
-        try:
-            with self._reference_weights():
-                yield
-        finally:
-            self.model.train(was_training)
-
-    @contextmanager
-    def _reference_weights(self) -> Iterator[None]:
         if self._reference is not None:
             self._swap_reference()
-            try:
+        try:
+            with nullcontext() if self._reference is not None else self.model.disable_adapter():
                 yield
-            finally:
+        finally:
+            if self._reference is not None:
                 self._swap_reference()
-        elif self.has_adapters:
-            with self.model.disable_adapter():
-                yield
-        else:
-            raise RuntimeError("No reference is kept: call keep_reference() first.")
+            self.model.train(was_training)
 
     @torch.no_grad()
     def _swap_reference(self) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.entropy import sampled_entropy
+from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.parallel.ranks import Ranks
 
 
@@ -97,3 +101,149 @@ class UpdateMetrics:
 def _finite_mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / max(1, len(finite))
+
+
+# Which turns of a batch carried the gradient of the policy loss.
+
+
+@dataclass(frozen=True, slots=True)
+class TurnGradients:
+    """Of each turn of a batch, over all optimizer steps of an update that were taken."""
+
+    absolute_S: Float[Tensor, " S"]
+    """Sum over its trained tokens of |d loss / d log-prob|, of the policy loss alone: a KL term or an entropy bonus pulls on all."""
+    stopped_S: Float[Tensor, " S"]
+    """Tokens with an advantage whose gradient a clip or a weight of 0 has stopped; a token counts once for each pass over it."""
+
+
+class GradientTrace:
+    """Gathers `TurnGradients`; nothing waits for the device until the end."""
+
+    def __init__(self, batch: RolloutBatch, device: torch.device) -> None:
+        self._batch = batch
+        self._taken_2_S = torch.zeros(2, len(batch.turn_places), device=device)
+        self._pending_2_S = torch.zeros_like(self._taken_2_S)
+
+    def add(self, rows: Int[Tensor, " N"], micro_batch: MicroBatch, gradient_N_R: Float[Tensor, "N R"] | None) -> None:
+        """Add a micro-batch with the items `rows`; a gradient of None is 0."""
+        if gradient_N_R is None:
+            return
+        turn_K = self._batch.turn_F[self._batch.trained_places(rows)].to(self._taken_2_S.device)
+        gradient_K = gradient_N_R.flatten()[micro_batch.slots_K]
+        advantages_K = micro_batch.advantages_N_R.flatten()[micro_batch.slots_K]
+        stopped_K = (gradient_K == 0) & (advantages_K != 0)
+        self._pending_2_S.index_add_(1, turn_K, torch.stack([gradient_K.abs(), stopped_K.to(gradient_K.dtype)]))
+
+    def settle(self, applied: bool) -> None:
+        """Count the micro-batches since the last call, if their optimizer step was taken."""
+        if applied:
+            self._taken_2_S += self._pending_2_S
+        self._pending_2_S.zero_()
+
+    def gathered(self, ranks: Ranks) -> TurnGradients:
+        """Those of all ranks together."""
+        ranks.sum_([self._taken_2_S])
+        absolute_S, stopped_S = self._taken_2_S.cpu()
+        return TurnGradients(absolute_S, stopped_S)
+
+
+# Rates of an update: tokens a second, and the share of the GPU's peak that it reached (MFU).
+
+
+PEAK_FLOPS = {
+    "H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "RTX 4090": 165e12, "B200": 2250e12,
+}  # fmt: skip
+"""Dense bf16 operations a second by NVIDIA's data sheets (SXM and HGX where there are several forms). The first name that is in the GPU's
+name counts."""
+
+
+def peak_flops(name: str) -> float | None:
+    """Peak of a GPU by its name; None if it is not in the table."""
+    return next((flops for known, flops in PEAK_FLOPS.items() if known in name), None)
+
+
+def update_rates(
+    metrics: Mapping[str, float], seconds: float, device: torch.device, ranks: int = 1
+) -> dict[str, float]:
+    """Rates of an update that took so many seconds, scores included.
+
+    Args:
+        metrics: Of `Learner.update`: `all_tokens` and `operations`.
+        seconds: Wall time.
+        device: Where a rank computes.
+        ranks: Processes that computed it, each with a device of its own.
+
+    Returns:
+        `update_tokens_per_second`, of all tokens, prompts included; and `mfu`, the operations as a share of what the devices do at best in
+        bf16, only for a GPU in `PEAK_FLOPS`.
+    """
+    rates = {"update_tokens_per_second": metrics["all_tokens"] / max(seconds, 1e-9)}
+    peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
+    if peak is not None:
+        rates["mfu"] = metrics["operations"] / max(seconds, 1e-9) / (peak * ranks)
+    return rates
+
+
+# Optimizer steps that were not taken because loss or gradient is not finite: what is known of them, and a file to find the cause in.
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedUpdate:
+    """One optimizer step that was not taken."""
+
+    batch: RolloutBatch
+    """The whole batch of the update that it belongs to."""
+    items_M: Int[Tensor, " M"]
+    """The mini-batch: items of that batch."""
+    loss: float
+    grad_norm: float
+    overflow: bool
+    """True if only the scaled gradient of fp16 is too large: the loss scaler finds its scale so, and nothing is wrong."""
+
+    def reason(self) -> str:
+        """Say what is not finite: an input of the loss, the loss, or its gradient alone."""
+        inputs = ", ".join(
+            f"{name} at {count} tokens" for name, count in nonfinite_inputs(self.batch, self.items_M).items()
+        )
+        if math.isfinite(self.loss):
+            return f"the loss is {self.loss:.4g}, the norm of its gradient {self.grad_norm}" + (
+                f" ({inputs})" if inputs else ""
+            )
+        return f"the loss is {self.loss}; " + (
+            f"not finite before it: {inputs}" if inputs else "all that goes into it is finite"
+        )
+
+
+def nonfinite_inputs(batch: RolloutBatch, items_M: Int[Tensor, " M"]) -> dict[str, int]:
+    """Count the values of these items that are not finite, by the field of the batch that holds them."""
+    inside_F = torch.isin(batch.item_F, items_M)
+    found = {}
+    for field in fields(batch):
+        values = getattr(batch, field.name)
+        if field.name.endswith("_F") and values is not None and values.is_floating_point():
+            count = int((~values.isfinite() & inside_F).sum())
+            if count:
+                found[field.name] = count
+    return found
+
+
+def dump_skipped(skipped: Sequence[SkippedUpdate]) -> bytes:
+    """Write the skipped steps of one update as a file that `torch.load(path, weights_only=True)` reads.
+
+    It is a dictionary: `batch`, the tensors of the `RolloutBatch` by field; `updates`, one dictionary for each step with `items`,
+    `loss`, `grad_norm`, and `nonfinite`, as `nonfinite_inputs` counts.
+    """
+    batch = skipped[0].batch
+    tensors = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    updates = [
+        {
+            "items": each.items_M,
+            "loss": each.loss,
+            "grad_norm": each.grad_norm,
+            "nonfinite": nonfinite_inputs(batch, each.items_M),
+        }
+        for each in skipped
+    ]
+    file = io.BytesIO()
+    torch.save({"batch": tensors, "updates": updates}, file)
+    return file.getvalue()

@@ -127,8 +127,7 @@ def encode(run: Run, trajectories: Sequence[Trajectory]) -> list[EncodedDemonstr
     """The episodes as examples of what the expert would have done."""
     parts = run.components
     tagged = run.config.agent.action_parser != "none"
-    most = run.config.dagger.max_repeats
-    encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged, max_repeats=most)
+    encoded = encode_advised(parts.policy.tokenizer, agent_of(parts), trajectories, tagged=tagged)
     if encoded:
         refuse_too_long(parts, encoded, "The longest episode")
     return encoded

@@ -27,8 +27,8 @@ from skill_ttrl.stages.sft import fine_tune
 from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.metrics import answer_metrics, group_metrics
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
+from skill_ttrl.stages.training.sampling import StepTimer, step_tasks
 from skill_ttrl.stages.training.state import PhaseState, record_step, save_if_due
-from skill_ttrl.stages.training.step import StepTimer, step_tasks
 from skill_ttrl.storage.jsonl import parse_json
 from skill_ttrl.types import Group, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, batch_majority_vote, vote_metrics

@@ -16,14 +16,10 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config.rl import RolloutCorrectionConfig
-from skill_ttrl.rl.algorithms import (
-    compute_gae_advantage,
-    decoupled_advantages,
-    group_advantages,
-    returns_to_go,
-    rloo_advantages,
-    whiten_advantages,
-)
+from skill_ttrl.rl.algorithms import compute_gae_advantage, group_advantages, whiten_advantages
+from skill_ttrl.rl.algorithms.baselines import RLOO
+from skill_ttrl.rl.algorithms.grpo import LevelOptions
+from skill_ttrl.rl.algorithms.tokens import returns_to_go
 from skill_ttrl.rl.correction import corrected
 from skill_ttrl.rl.kl import kl_estimate
 from skill_ttrl.rl.losses import AggregationMode, LossInputs, aggregate, build_loss
@@ -165,15 +161,15 @@ REWARDS = [6.0, 3.0, 9.0, 12.0]
     ("found", "expected"),
     [
         # SkyRL test_compute_rloo_outcome_advantage. Its group of one, reward 1, has 0; ours and verl's keeps its reward.
-        (rloo_advantages([*REWARDS, 1.0], [*GROUPS, 2]), [3.0, -3.0, -3.0, 3.0, 1.0]),
+        (RLOO(LevelOptions()).estimate([*REWARDS, 1.0], [*GROUPS, 2]), [3.0, -3.0, -3.0, 3.0, 1.0]),
         # SkyRL test_compute_grpo_outcome_advantage, without the deviation
         (group_advantages(REWARDS, GROUPS, scale="none"), [1.5, -1.5, -1.5, 1.5]),
         # SkyRL test_compute_maxrl_advantage
         (group_advantages(REWARDS, GROUPS, scale="mean"), [1.5 / 4.5, -1.5 / 4.5, -1.5 / 10.5, 1.5 / 10.5]),
         # NeMo-RL's GDPO: correct [1, 1], integer [1, -1], format [1, 0], each over its own deviation
-        (decoupled_advantages([[1.0, 1.0]], [1.0], [0, 0]), [0.0, 0.0]),
-        (decoupled_advantages([[1.0, -1.0]], [1.0], [0, 0]), [0.7071, -0.7071]),
-        (decoupled_advantages([[1.0, 0.0]], [1.0], [0, 0]), [0.7071, -0.7071]),
+        (group_advantages([1.0, 1.0], [0, 0]), [0.0, 0.0]),
+        (group_advantages([1.0, -1.0], [0, 0]), [0.7071, -0.7071]),
+        (group_advantages([1.0, 0.0], [0, 0]), [0.7071, -0.7071]),
     ],
 )
 def test_advantages(found: Tensor, expected: list[float]) -> None:

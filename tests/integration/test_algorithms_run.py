@@ -93,7 +93,20 @@ def check(run: Path) -> list[dict[str, float]]:
     return rows
 
 
-@pytest.mark.parametrize("name", [name for name in ALGORITHMS if "episodes" not in needs(name)])
+ESTIMATORS_ALONE = frozenset(
+    "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus_baseline psr w_reinforce ppo cispo sapo ttpo".split()
+)
+"""Algorithms whose advantages, losses and inputs other tests hold, each run of which would repeat another's."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in ESTIMATORS_ALONE else ())
+        for name in ALGORITHMS
+        if "episodes" not in needs(name)
+    ],
+)
 def test_an_algorithm_trains_on_questions(name: str, model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     given = [NEEDED[each] for each in needs(name) if each in NEEDED]
     settings = [*QUESTIONS, *QUICK, f"model.path={model}", f"rl.algorithm={name}", *given]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import SFTConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import dagger, train
 from skill_ttrl.storage.jsonl import read_jsonl
@@ -157,17 +156,6 @@ def test_killed_again_and_again_within_rounds_and_between_them(reference: Path, 
     done = run_code(HARNESS, json.dumps(run), tmp_path / "run", json.dumps(stops), timeout=240)
     assert done.returncode == 0 and json.loads(done.stdout) == [-9] * len(stops) + [0], (done.stdout, done.stderr)
     assert kept(tmp_path / "run") == kept(reference)
-
-
-def test_each_pass_over_what_was_played_has_other_demonstrations() -> None:
-    own, shown = (
-        [EncodedDemonstration((kind,), (number,) * 3) for number in range(count)] for kind, count in ((0, 4), (1, 30))
-    )
-    found = dagger.mixed(own, shown, 0.5, SFTConfig(steps=8, batch_size=3), 0)
-    assert len(found) == 24 and all(found.count(each) == 3 for each in own), "24 examples are three passes of 4 and 4"
-    assert len({each.response_ids for each in found if each.prompt_ids == (1,)}) == 12
-    by_tokens = dagger.mixed(own, shown[:3], 0.5, SFTConfig(steps=8, batch_tokens=16), 0)
-    assert len(by_tokens) == 32 and dagger.mixed(own, [], 0.5, SFTConfig(steps=1), 0) == own * 16
 
 
 def test_other_memories_learn_step_by_step_and_without_demonstrations(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, TrainingError
+from skill_ttrl.errors import TrainingError
 from skill_ttrl.stages import train
 from tests.integration.test_kill_and_resume import assert_same, harness
 
@@ -85,21 +85,3 @@ def test_where_no_group_differs_the_run_continues_with_a_warning_or_ends(tiny_ya
     assert step["updates"] == 0 and step["dynamic_sampling/groups"] == 6 and step["dynamic_sampling/rounds"] == 3
     with pytest.raises(TrainingError, match="0 of the 2"):
         train.run(load_config(tiny_yaml, [*given, "rl.dynamic_sampling={when_exhausted: raise}"]), tmp_path / "ends")
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("rl.overlong={buffer: 9999}", "longer than rollout.max_new_tokens"),
-        ("rl.overlong={penalty: false}", "neither penalty nor filter"),
-        ("rl.dynamic_sampling={max_rounds: 0}", "greater than or equal to 1"),
-    ],
-)
-def test_settings_without_sense_are_refused(tiny_yaml: Path, setting: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        load_config(tiny_yaml, [*SETTINGS, setting])
-
-
-def test_single_samples_never_differ(tiny_yaml: Path) -> None:
-    with pytest.raises(ConfigError, match="a single sample never differs"):
-        load_config(tiny_yaml, ["rl.dynamic_sampling={}", "rollout.n_samples_per_prompt=1"])

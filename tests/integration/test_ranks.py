@@ -119,7 +119,8 @@ def test_two_sharded_processes_train_as_one_does(sharded: Path, alone: Path) -> 
     assert_same_run(sharded, alone)
 
 
-@pytest.mark.parametrize(("ranks", "parallel"), [(2, "ddp"), pytest.param(3, "fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "parallel"), [(2, "ddp"), (3, "fsdp")])
 def test_several_processes_train_as_one_does(
     ranks: int, parallel: str, alone: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import ScaleConfig
-from skill_ttrl.errors import ConfigError, ScaleError, SkillTTRLError
+from skill_ttrl.errors import ScaleError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.collect import run
 from skill_ttrl.stages.collecting.collection import TaskSelection
@@ -169,26 +169,6 @@ def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_wher
         collected(tmp_path / "out.jsonl", MORTAL, agent="random", scale=scale, kwargs=kwargs)
     cluster.remove_node(bare[0])
     assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_nodes_without_room_are_named_before_anything_runs(tmp_path: Path, scale: ScaleConfig) -> None:
-    with pytest.raises(ScaleError, match=r"No node has room .*cpus_per_worker=8.*: the largest of 3 has 1 CPUs"):
-        collected(tmp_path / "out.jsonl", agent="random", scale=scale.model_copy(update={"cpus_per_worker": 8}))
-    assert not (tmp_path / "out.jsonl").exists()
-
-
-def test_what_fails_without_ray_fails_in_the_same_words(tmp_path: Path, scale: ScaleConfig, recipe: Path) -> None:
-    broken = {"broken": [0, 1, 2, 3, 15]}
-    here = collected(tmp_path / "here.jsonl", agent="random", jobs=1, kwargs=broken)
-    assert collected(tmp_path / "there.jsonl", agent="random", scale=scale, kwargs=broken) == here
-    short = ["data.max_prompt_tokens=3"]
-    with pytest.raises(SkillTTRLError) as alone:
-        run_policy("builtin", TaskSelection(DOORS), config=str(recipe), overrides=short)
-    with pytest.raises(type(alone.value)) as shared:
-        run_policy("builtin", TaskSelection(DOORS), config=str(recipe), overrides=[*short, *of_scale(scale)])
-    assert str(shared.value) == str(alone.value)
-    with pytest.raises(ConfigError, match="--num-workers=2 sets processes on this machine"):
-        collected(tmp_path / "b.jsonl", agent="random", scale=scale, jobs=2)
 
 
 def test_where_there_is_no_cluster_the_command_says_so(tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*AHEAD, *SERVER, "rollout.kv_cache_on_update=keep"], 2, "rollout.kv_cache_on_update"),
     ([*AHEAD, "rl.dynamic_sampling={}"], 2, "rl.dynamic_sampling"),
     ([*AHEAD, SKILLS, "skills.gate={}"], 2, "skills.gate"),
-    ([*AHEAD, SKILLS, "skills.versions_per_group=2"], 2, "skills.versions_per_group"),
     ([*STEP, "rl.max_staleness=2", "rl.in_flight_updates=false"], 2, "max_staleness is 2"),
     ([*WEBSHOP, "agent.observations=webshop", "agent.action_order=words"], 2, "agent.action_order=words"),
     (["agent.context_mode=episode", "demonstrations.rationale=openai"], 2, "demonstrations.rationale"),

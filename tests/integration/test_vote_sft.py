@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from safetensors.torch import load_file
 
 from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
@@ -138,15 +136,6 @@ def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
     assert "maj@2 of the base" in html
 
 
-def test_a_run_that_sampled_otherwise_is_no_baseline(
-    pair: tuple[Path, Path], base: Path, tiny_yaml: Path, tmp_path: Path
-) -> None:
-    start = [f"model.path={base}", "vote_sft.batch_size=4"]
-    train.run(load_config(tiny_yaml, ["phases=[vote_sft]", *start, "rl.steps=1"]), tmp_path / "mine-vote_sft")
-    (tmp_path / "mine").symlink_to(pair[0])
-    assert find_baseline(tmp_path / "mine") is None
-
-
 def test_without_a_baseline_the_report_names_the_command_that_makes_it(
     base: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:
@@ -191,24 +180,6 @@ def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_p
     summary = train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"]), tmp_path / "run")
     assert summary.steps == {"sft": 1, "vote_sft": 2} and summary.accuracy_after == summary.accuracy_before
     assert any("nothing to imitate" in text for text in summary.warnings)
-
-
-def test_phases_and_prompts_are_checked_before_anything_is_trained(tiny_yaml: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="vote_sft takes the place of rl"):
-        load_config(tiny_yaml, ["phases=[rl, vote_sft]"])
-    with pytest.raises(ConfigError, match="prompts_per_step is 7, but there are only 6"):
-        train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "rl.prompts_per_step=7"]), tmp_path / "run")
-    with pytest.raises(ConfigError, match="Unknown stopping rule 'entropi'"):
-        train.run(load_config(tiny_yaml, ["rl.stop_rule=entropi"]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_with_a_bank_its_skills_are_seen_and_it_stays_as_it_was(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    config = load_config(tiny_skills_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"])
-    summary = train.run(config, tmp_path / "run")
-    assert summary.bank_version == 1 and summary.accuracy_no_skills is not None
-    shown = [json.loads(line)["skills_in_prompt"] for line in (tmp_path / "run" / "trajectories.jsonl").open()]
-    assert all(len(skills) == 1 for skills in shown)
 
 
 def command(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from jaxtyping import Bool, Float
 from pydantic import BaseModel
 from torch import Tensor
 
+from skill_ttrl.config import Section
 from skill_ttrl.errors import EnvError
 from skill_ttrl.registry import Registry
 from skill_ttrl.rl.batch import RolloutBatch
@@ -19,6 +20,12 @@ from skill_ttrl.types import Group, Trajectory, VoteResult
 Requirement = Literal["votes", "episodes", "states", "critic", "greedy", "extra_rewards"]
 """An input that an algorithm cannot do without: rewarded votes (`rl.reward: majority`), rollouts of several steps, the exact state
 before each step, a critic (`rl.critic`), a greedy rollout of each task, further rewards (`rl.extra_rewards`)."""
+
+
+Rewards = Sequence[float] | Tensor
+"""One number for each of N rollouts, or steps."""
+Groups = Sequence[Hashable] | Tensor
+"""The group of each: any hashable ids, or a tensor of integers (N,)."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +168,21 @@ class AlgorithmType(Protocol):
 
     def __call__(self, options: Any, /) -> Algorithm:
         """Build it from an `options_type`."""
+
+
+class NoOptions(Section):
+    """An algorithm without options."""
+
+
+class BuiltIn:
+    """Base of our algorithms: holds the options; brings no defaults and requires nothing unless a subclass says so."""
+
+    options_type: ClassVar[type[Section]] = NoOptions
+    defaults: ClassVar[Mapping[str, Any]] = {}
+    requires: ClassVar[frozenset[Requirement]] = frozenset()
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
 
 
 ALGORITHMS: Registry[AlgorithmType] = Registry(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from difflib import SequenceMatcher
 from itertools import count
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -15,12 +15,21 @@ from pydantic import Field
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.contract import (
+    ALGORITHMS,
+    AdvantageEstimate,
+    BuiltIn,
+    Groups,
+    Requirement,
+    Rewards,
+    TrainingSamples,
+)
 from skill_ttrl.rl.algorithms.grpo import (
     GroupLevel,
     RewardScale,
     add_step_advantages,
     group_advantages,
+    read_groups,
     relative_advantages,
 )
 from skill_ttrl.types import equal_rewards
@@ -40,12 +49,9 @@ def state_advantages(
     Returns:
         Value minus the mean over the state's steps (N,), float32; exactly 0 where a state has one step, or equal values.
     """
-    values_N = torch.tensor(values, dtype=torch.float64)
-    places: dict[Hashable, list[int]] = {}
-    for place, state in enumerate(states):
-        places.setdefault(state, []).append(place)
+    values_N, members = read_groups(values, states)
     advantages_N = torch.zeros_like(values_N)
-    for rows in places.values():
+    for rows in members:
         values_G = values_N[rows]
         if not equal_rewards(values_G.tolist()):
             scale = values_G.std() + epsilon if std else 1.0
@@ -55,9 +61,7 @@ def state_advantages(
 
 def state_metrics(states: Sequence[Hashable]) -> dict[str, float]:
     """`step_group_size` (mean number of steps from a state) and `singleton_states` (share of states with a single step)."""
-    sizes: dict[Hashable, int] = {}
-    for state in states:
-        sizes[state] = sizes.get(state, 0) + 1
+    sizes = Counter(states)
     if not sizes:
         return {}
     singles = sum(size == 1 for size in sizes.values())
@@ -188,15 +192,14 @@ class GiGPOOptions(Section):
 
 
 @ALGORITHMS.register("gigpo")
-class GiGPO:
+class GiGPO(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = GiGPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"episodes"})
+    options_type = GiGPOOptions
+    requires = frozenset({"episodes"})
 
     def __init__(self, options: GiGPOOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.also_requires: frozenset[Requirement] = frozenset({"states"} if options.anchor == "state" else ())
         """Requirements of these options, in addition to those of the class."""
 
@@ -220,12 +223,7 @@ class GiGPO:
         found = add_step_advantages(samples, episodes, (options.step_weight * steps).tolist())
         return AdvantageEstimate(found, metrics=state_metrics(groups))
 
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
         scale: RewardScale = "none" if self.options.mode == "mean_norm" else "group"
         return group_advantages(rewards, groups, self.options.epsilon, episodes, scale)
@@ -251,15 +249,11 @@ class GraphGPOOptions(Section):
 
 
 @ALGORITHMS.register("graphgpo")
-class GraphGPO:
+class GraphGPO(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = GraphGPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"episodes", "states"})
-
-    def __init__(self, options: GraphGPOOptions) -> None:
-        self.options = options
+    options_type = GraphGPOOptions
+    requires = frozenset({"episodes", "states"})
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step. Where no rollout of a group succeeded, its graph says nothing, and A_graph is 0."""
@@ -288,11 +282,6 @@ class GraphGPO:
         metrics = state_metrics(sources) | {"groups_with_success": reached / max(1, len(samples.groups))}
         return AdvantageEstimate(found, metrics=metrics)
 
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate the episode's part of the advantages (N,) from rewards (N,) of these groups (N,)."""
         return group_advantages(rewards, groups, self.options.epsilon, episodes)

@@ -7,12 +7,11 @@ CISPO and SAPO, which have another loss (`rl.losses`); GDPO over several rewards
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import signature
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, Protocol, TypeGuard, assert_never
+from typing import Any, ClassVar, Literal, assert_never
 
 import torch
 from jaxtyping import Float
@@ -21,42 +20,28 @@ from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.contract import (
+    ALGORITHMS,
+    AdvantageEstimate,
+    BuiltIn,
+    Groups,
+    Rewards,
+    TrainingSamples,
+)
 from skill_ttrl.rl.pack import Advantages
 from skill_ttrl.types import VoteResult, equal_rewards
 
-
-class AdvantageEstimator(Protocol):
-    """Maps the rewards of N rollouts and the group of each onto one advantage a rollout."""
-
-    def __call__(
-        self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor, /
-    ) -> Float[Tensor, " N"]:
-        """Advantages (N,) of `rewards` (N,) within `groups` (N,)."""
+AdvantageEstimator = Callable[..., Tensor]
+"""Maps rewards (N,) and groups (N,) onto advantages (N,). One that also takes `episodes`, the episode of each reward, can distinguish the
+steps of an episode and yet let each episode weigh the same."""
 
 
-class StepwiseEstimator(Protocol):
-    """An estimator that can distinguish the steps of an episode and yet lets each episode weigh the same."""
-
-    def __call__(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        /,
-        *,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Float[Tensor, " N"]:
-        """As an `AdvantageEstimator`; with `episodes`, the episode of each, a reward is that of one step."""
-
-
-def is_stepwise(estimate: AdvantageEstimator) -> TypeGuard[StepwiseEstimator]:
+def is_stepwise(estimate: AdvantageEstimator) -> bool:
     """True if an estimator takes `episodes`."""
     return "episodes" in signature(estimate).parameters
 
 
-def read_groups(
-    rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor
-) -> tuple[Float[Tensor, " N"], list[list[int]]]:
+def read_groups(rewards: Rewards, groups: Groups) -> tuple[Float[Tensor, " N"], list[list[int]]]:
     """Rewards in float64, and the positions of each group's members, in order of first appearance.
 
     Raises:
@@ -101,8 +86,8 @@ RewardScale = Literal["group", "batch", "none", "mean"]
 
 
 def group_advantages(
-    rewards: Sequence[float] | Tensor,
-    groups: Sequence[Hashable] | Tensor,
+    rewards: Rewards,
+    groups: Groups,
     epsilon: float = 1e-6,
     episodes: Sequence[Hashable] | None = None,
     scale: RewardScale = "group",
@@ -160,35 +145,6 @@ def group_advantages(
     return advantages_N.to(dtype=torch.float32)
 
 
-def decoupled_advantages(
-    rewards: Sequence[Sequence[float]] | Tensor,
-    weights: Sequence[float],
-    groups: Sequence[Hashable] | Tensor,
-    epsilon: float = 1e-6,
-    scale: RewardScale = "group",
-) -> Float[Tensor, " N"]:
-    """Normalise each of several rewards within its group, and add them up: GDPO (arXiv 2601.05242).
-
-    A reward with a small spread counts as much as one with a large one, which their plain sum would bury. What GDPO does after
-    this, a normalisation over the batch, is `whiten_advantages` over tokens in verl and over rollouts in TRL.
-
-    Args:
-        rewards: K rewards for each of N rollouts (K, N).
-        weights: One for each reward (K).
-        groups: Group of each rollout (N).
-        epsilon: Added to each deviation (verl: 1e-6, TRL: 1e-4).
-        scale: See `group_advantages`.
-
-    Returns:
-        Advantages (N,), float32.
-    """
-    parts = [
-        weight * group_advantages(row, groups, epsilon, scale=scale).double()
-        for row, weight in zip(rewards, weights, strict=True)
-    ]
-    return torch.stack(parts).sum(dim=0).float()
-
-
 def _weights(owners: Sequence[Hashable]) -> Float[Tensor, " N"]:
     """1 over the number of its episode's steps, for each reward: the weights of an episode add up to 1."""
     steps = Counter(owners)
@@ -240,6 +196,8 @@ def compute_grpo_advantage(
 
 
 GroupLevel = Literal["episode", "step"]
+WHITENED: Mapping[str, Any] = {"whiten_advantages": True}
+"""Defaults of algorithms whose advantages are whitened (verl does it in the estimator)."""
 
 
 def step_advantages(
@@ -313,10 +271,6 @@ def shape_advantages(vote: VoteResult, advantages: Sequence[float], estimate: Ad
     return values
 
 
-class NoOptions(Section):
-    """An algorithm without options."""
-
-
 class LevelOptions(Section):
     """Options of algorithms that distinguish the steps of an episode."""
 
@@ -325,15 +279,8 @@ class LevelOptions(Section):
     is. `step`: each step does, so that long ones weigh more (verl-agent, SkillRL)."""
 
 
-class GroupRelative:
+class GroupRelative(BuiltIn):
     """An algorithm whose advantages come from rewards and groups alone; subclasses have `estimate`."""
-
-    options_type: ClassVar[type[Section]] = NoOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-
-    def __init__(self, options: Any) -> None:
-        self.options = options
 
     @property
     def takes_shaped_votes(self) -> bool:
@@ -344,7 +291,7 @@ class GroupRelative:
         """One for each step where steps of an episode differ, else one for each trajectory, shaped by its vote."""
         return AdvantageEstimate(relative_advantages(samples, self.estimate, getattr(self.options, "level", "episode")))
 
-    def estimate(self, rewards: Sequence[float] | Tensor, groups: Sequence[Hashable] | Tensor) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups) -> Tensor:
         """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
         raise NotImplementedError
 
@@ -434,7 +381,6 @@ class GRPO(GroupRelative):
     """Reward minus its group's mean, over the group's standard deviation."""
 
     options_type: ClassVar[type[Section]] = GRPOOptions
-    options: GRPOOptions
 
     @property
     def takes_shaped_votes(self) -> bool:
@@ -455,12 +401,7 @@ class GRPO(GroupRelative):
             )
         return super().advantages(samples)
 
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate advantages (N,) from rewards (N,) of these groups (N,)."""
         return group_advantages(rewards, groups, self.options.epsilon, episodes, self.options.scale_rewards)
 
@@ -476,10 +417,8 @@ class DrGRPOOptions(GRPOOptions):
 class DrGRPO(GRPO):
     """Dr. GRPO (arXiv 2503.20783): no deviation, token losses summed over a constant length, no KL term."""
 
-    options_type: ClassVar[type[Section]] = DrGRPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType(
-        {"loss_aggregation": "seq-mean-token-sum-norm", "kl_coef": 0.0}
-    )
+    options_type = DrGRPOOptions
+    defaults: ClassVar[Mapping[str, Any]] = {"loss_aggregation": "seq-mean-token-sum-norm", "kl_coef": 0.0}
 
 
 class MaxRLOptions(GRPOOptions):
@@ -493,7 +432,7 @@ class MaxRLOptions(GRPOOptions):
 class MaxRL(GRPO):
     """MaxRL (arXiv 2602.02710): over the group's mean, so that the likelihood of a success is maximised, not its chance."""
 
-    options_type: ClassVar[type[Section]] = MaxRLOptions
+    options_type = MaxRLOptions
 
 
 @ALGORITHMS.register("dapo")
@@ -541,16 +480,17 @@ class GDPOOptions(Section):
 
 
 @ALGORITHMS.register("gdpo")
-class GDPO:
-    """The weighted sum of each reward's group-relative advantage, whitened over the tokens of the batch."""
+class GDPO(BuiltIn):
+    """The weighted sum of each reward's group-relative advantage, whitened over the tokens of the batch (arXiv 2601.05242).
 
-    options_type: ClassVar[type[Section]] = GDPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"whiten_advantages": True})
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"extra_rewards"})
+    A reward with a small spread counts as much as one with a large one, which their plain sum would bury. TRL normalises the sum over
+    rollouts, verl and this over tokens.
+    """
+
+    options_type = GDPOOptions
+    defaults = WHITENED
+    requires = frozenset({"extra_rewards"})
     takes_shaped_votes = False
-
-    def __init__(self, options: GDPOOptions) -> None:
-        self.options = options
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory.
@@ -566,5 +506,6 @@ class GDPO:
         weights = [samples.reward_weights.get(name, 1.0) for name in names]
         if not rows:
             return AdvantageEstimate([])
-        found = decoupled_advantages(rows, weights, samples.owners, self.options.epsilon)
-        return AdvantageEstimate(found.tolist())
+        pairs = zip(rows, weights, strict=True)
+        parts = [weight * group_advantages(row, samples.owners, self.options.epsilon).double() for row, weight in pairs]
+        return AdvantageEstimate(torch.stack(parts).sum(dim=0).float().tolist())

@@ -6,7 +6,7 @@ A sample is correct where its score is above a threshold. Correctness comes from
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -15,7 +15,14 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.contract import (
+    ALGORITHMS,
+    AdvantageEstimate,
+    BuiltIn,
+    Groups,
+    Rewards,
+    TrainingSamples,
+)
 from skill_ttrl.rl.algorithms.grpo import (
     GroupRelative,
     LevelOptions,
@@ -29,28 +36,29 @@ from skill_ttrl.rl.batch import RolloutBatch
 Half = Literal["correct", "wrong", "both"]
 
 
-def is_correct(scores: Sequence[float] | Tensor, threshold: float = 0.5) -> Bool[Tensor, " N"]:
+def is_correct(scores: Rewards, threshold: float = 0.5) -> Bool[Tensor, " N"]:
     """Mark the samples whose score (N,) is above the threshold."""
     return torch.as_tensor(scores, dtype=torch.float64) > threshold
 
 
-def grpo_nsr_advantages(
-    rewards: Sequence[float] | Tensor,
-    scores: Sequence[float] | Tensor,
-    groups: Sequence[Hashable] | Tensor,
-    *,
+def compute_grpo_nsr_outcome_advantage(
+    token_level_rewards: Float[Tensor, "N T"],
+    token_level_scores: Float[Tensor, "N T"],
+    response_mask: Float[Tensor, "N T"],
+    prompt_ids: Groups,
     positive_weight: float = 1.0,
     negative_weight: float = 1.0,
     threshold: float = 0.5,
     norm_by_std: bool = True,
     epsilon: float = 1e-6,
-) -> Float[Tensor, " N"]:
-    """GRPO-NSR: A_i = w(s_i) (r_i - mean) / (std + epsilon), with one weight for correct samples and one for wrong ones.
+) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
+    """GRPO-NSR over tokens: A_i = w(s_i) (r_i - mean) / (std + epsilon), with one weight for correct samples and one for wrong ones.
 
     Args:
-        rewards: Sum of `token_level_rewards` of each of N samples.
-        scores: Sum of `token_level_scores` of each (N).
-        groups: Group of each (N).
+        token_level_rewards: Their sum r_i is the magnitude (N, T).
+        token_level_scores: Their sum s_i says which samples are correct (N, T).
+        response_mask: 1 at response tokens (N, T).
+        prompt_ids: Group of each response (N).
         positive_weight: w where the score is above the threshold.
         negative_weight: w elsewhere.
         threshold: Score above which a sample is correct.
@@ -58,39 +66,14 @@ def grpo_nsr_advantages(
         epsilon: Added to the standard deviation.
 
     Returns:
-        Advantages (N,), float32. A group whose rewards are all equal gets 0, whatever the weights are.
+        (advantages, returns), both (N, T) and 0 outside the mask. Without a critic the two are the same. A group whose rewards are all
+        equal gets 0, whatever the weights are.
     """
-    base_N = group_advantages(rewards, groups, epsilon, scale="group" if norm_by_std else "none")
-    return torch.where(is_correct(scores, threshold), positive_weight * base_N, negative_weight * base_N)
-
-
-def compute_grpo_nsr_outcome_advantage(
-    token_level_rewards: Float[Tensor, "N T"],
-    token_level_scores: Float[Tensor, "N T"],
-    response_mask: Float[Tensor, "N T"],
-    prompt_ids: Sequence[Hashable] | Tensor,
-    positive_weight: float = 1.0,
-    negative_weight: float = 1.0,
-    threshold: float = 0.5,
-    norm_by_std: bool = True,
-    epsilon: float = 1e-6,
-) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """GRPO-NSR spread over the tokens of each response; see `grpo_nsr_advantages`.
-
-    Returns:
-        (advantages, returns), both (N, T) and 0 outside the mask. Without a critic the two are the same.
-    """
-    advantages_N = grpo_nsr_advantages(
-        (token_level_rewards * response_mask).sum(-1),
-        (token_level_scores * response_mask).sum(-1),
-        prompt_ids,
-        positive_weight=positive_weight,
-        negative_weight=negative_weight,
-        threshold=threshold,
-        norm_by_std=norm_by_std,
-        epsilon=epsilon,
-    )
-    advantages_N_T = advantages_N.to(response_mask.device)[:, None] * response_mask
+    rewards_N = (token_level_rewards * response_mask).sum(-1)
+    base_N = group_advantages(rewards_N, prompt_ids, epsilon, scale="group" if norm_by_std else "none")
+    correct_N = is_correct((token_level_scores * response_mask).sum(-1), threshold)
+    weighted_N = torch.where(correct_N, positive_weight * base_N, negative_weight * base_N)
+    advantages_N_T = weighted_N.to(response_mask.device)[:, None] * response_mask
     return advantages_N_T, advantages_N_T.clone()
 
 
@@ -157,16 +140,17 @@ class WReinforceOptions(Section):
     """A sample is correct where its `rl.reward` is above this; before a KL penalty."""
 
 
-class _Signed:
+class _Signed(BuiltIn):
     """Base of the three."""
 
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
-    takes_shaped_votes: ClassVar[bool] = False
+    takes_shaped_votes = False
     half: ClassVar[Half]
-    threshold: float
-    positive_weight: float = 1.0
-    drop: bool = False
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.threshold: float = options.threshold
+        self.drop: bool = getattr(options, "drop", False)
+        self.positive_weight: float = getattr(options, "positive_weight", 1.0)
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token; for texts without tokens one for each step."""
@@ -193,36 +177,28 @@ class _Signed:
         return AdvantageEstimate(advantages_F, trained_F=batch.trained_F & learns_F)
 
 
-class _Half(_Signed):
-    options_type: ClassVar[type[Section]] = HalfOptions
-
-    def __init__(self, options: HalfOptions) -> None:
-        self.threshold, self.drop = options.threshold, options.drop
-
-
 @ALGORITHMS.register("psr")
-class PSR(_Half):
+class PSR(_Signed):
     """Positive sample reinforcement; see the module."""
 
-    half: ClassVar[Half] = "correct"
+    options_type = HalfOptions
+    half = "correct"
 
 
 @ALGORITHMS.register("nsr")
-class NSR(_Half):
+class NSR(_Signed):
     """Negative sample reinforcement; see the module."""
 
-    half: ClassVar[Half] = "wrong"
+    options_type = HalfOptions
+    half = "wrong"
 
 
 @ALGORITHMS.register("w_reinforce")
 class WReinforce(_Signed):
     """Weighted REINFORCE; see the module."""
 
-    options_type: ClassVar[type[Section]] = WReinforceOptions
-    half: ClassVar[Half] = "both"
-
-    def __init__(self, options: WReinforceOptions) -> None:
-        self.threshold, self.positive_weight = options.threshold, options.positive_weight
+    options_type = WReinforceOptions
+    half = "both"
 
 
 # GRPO-NSR: GRPO with separate weights for correct and wrong samples, as a fork of TTRL has it.
@@ -266,38 +242,28 @@ class GRPONSROptions(LevelOptions):
 class GRPONSR(GroupRelative):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = GRPONSROptions
-    options: GRPONSROptions
+    options_type = GRPONSROptions
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step: the advantage of GRPO, shaped by its vote, times the weight of the half that the step belongs to."""
-        scores = samples.main_scores
-        base = relative_advantages(samples, self.estimate, self.options.level)
+        options, scores = self.options, samples.main_scores
+        base = relative_advantages(samples, self.estimate, options.level)
+        correct = [[score > options.threshold for score in row] for row in scores]
         weighted = [
-            [self.weight(score) * value for score, value in zip(row, by_step(values, len(row)), strict=True)]
-            for row, values in zip(scores, base, strict=True)
+            [
+                value * (options.positive_weight if good else options.negative_weight)
+                for good, value in zip(row, by_step(values, len(row)), strict=True)
+            ]
+            for row, values in zip(correct, base, strict=True)
         ]
-        return AdvantageEstimate(weighted, metrics=self.metrics(samples))
+        flags = [good for row in correct for good in row]
+        steps = [step for each in samples.trajectories for step in each.steps]
+        tokens = [0 if step.completion is None else step.completion.num_sampled_tokens for step in steps]
+        of_correct = sum(count for count, good in zip(tokens, flags, strict=True) if good)
+        metrics = {POSITIVE: sum(flags) / max(1, len(flags)), POSITIVE_TOKENS: of_correct / max(1, sum(tokens))}
+        return AdvantageEstimate(weighted, metrics=metrics)
 
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Estimate advantages (N,) before the weights from rewards (N,) of these groups (N,)."""
         scale: RewardScale = "group" if self.options.norm_by_std else "none"
         return group_advantages(rewards, groups, self.options.epsilon, episodes, scale)
-
-    def weight(self, score: float) -> float:
-        """Factor of the advantage of a sample with this score."""
-        options = self.options
-        return options.positive_weight if score > options.threshold else options.negative_weight
-
-    def metrics(self, samples: TrainingSamples) -> dict[str, float]:
-        """Shares of samples and of trained tokens whose `rl.reward` is above the threshold, in the fork's names."""
-        steps = [step for each in samples.trajectories for step in each.steps]
-        correct = [score > self.options.threshold for row in samples.main_scores for score in row]
-        tokens = [0 if step.completion is None else step.completion.num_sampled_tokens for step in steps]
-        of_correct = sum(count for count, good in zip(tokens, correct, strict=True) if good)
-        return {POSITIVE: sum(correct) / max(1, len(correct)), POSITIVE_TOKENS: of_correct / max(1, sum(tokens))}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,8 +12,15 @@ from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
-from skill_ttrl.rl.algorithms.grpo import GroupLevel, GroupRelative, LevelOptions, group_advantages
+from skill_ttrl.rl.algorithms.contract import (
+    ALGORITHMS,
+    AdvantageEstimate,
+    BuiltIn,
+    Groups,
+    Rewards,
+    TrainingSamples,
+)
+from skill_ttrl.rl.algorithms.grpo import WHITENED, GroupLevel, GroupRelative, LevelOptions, group_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.types import equal_rewards
 
@@ -97,44 +103,6 @@ def returns_to_go(
     return compute_gae_advantage(token_level_rewards, values, response_mask, gamma, 1.0)[1]
 
 
-def compute_reinforce_plus_plus_advantage(
-    token_level_rewards: Float[Tensor, "N T"],
-    response_mask: Float[Tensor, "N T"],
-    gamma: float | Float[Tensor, "N T"] = 1.0,
-) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """Returns of the tokens, whitened over the batch: REINFORCE++ (arXiv 2501.03262).
-
-    Args:
-        token_level_rewards: With the KL penalty in them, which is REINFORCE++'s (N, T).
-        response_mask: 1 at response tokens (N, T).
-        gamma: Discount in [0, 1].
-
-    Returns:
-        (advantages, returns), both (N, T) and 0 outside the mask.
-    """
-    returns_N_T = returns_to_go(token_level_rewards, response_mask, gamma)
-    return whiten_advantages(returns_N_T, response_mask), returns_N_T
-
-
-def compute_remax_advantage(
-    token_level_rewards: Float[Tensor, "N T"],
-    baselines: Float[Tensor, " N"],
-    response_mask: Float[Tensor, "N T"],
-) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-    """Returns of the tokens minus the reward of the task's greedy rollout: ReMax (arXiv 2310.10505).
-
-    Args:
-        token_level_rewards: (N, T).
-        baselines: Reward of the greedy rollout of each row's task (N).
-        response_mask: 1 at response tokens (N, T).
-
-    Returns:
-        (advantages, returns), both (N, T) and 0 outside the mask.
-    """
-    returns_N_T = returns_to_go(token_level_rewards, response_mask)
-    return (returns_N_T - baselines[:, None]) * response_mask, returns_N_T
-
-
 # The trained tokens of a batch in rows, for estimators that go from token to token.
 #
 # With `episode` a row holds the tokens of all steps of an episode, in order, and the outcome is earned once, at the end. With `step`
@@ -210,10 +178,6 @@ class TokenRows(NamedTuple):
         return torch.where(self.ends_step_N_T, across, within).double()
 
 
-WHITENED: Mapping[str, Any] = MappingProxyType({"whiten_advantages": True})
-"""Defaults of algorithms whose advantages are whitened (verl does it in the estimator)."""
-
-
 class TokenOptions(Section):
     """Options of algorithms that go from token to token."""
 
@@ -232,16 +196,12 @@ class ReinforcePlusPlusOptions(TokenOptions):
 
 
 @ALGORITHMS.register("reinforce_plus_plus")
-class ReinforcePlusPlus:
+class ReinforcePlusPlus(BuiltIn):
     """Returns of the tokens, the KL penalty in the rewards, whitened over the batch (arXiv 2501.03262)."""
 
-    options_type: ClassVar[type[Section]] = ReinforcePlusPlusOptions
-    defaults: ClassVar[Mapping[str, Any]] = WHITENED
-    requires: ClassVar[frozenset[Requirement]] = frozenset()
+    options_type = ReinforcePlusPlusOptions
+    defaults = WHITENED
     takes_shaped_votes = False
-
-    def __init__(self, options: ReinforcePlusPlusOptions) -> None:
-        self.options = options
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token."""
@@ -256,30 +216,21 @@ class ReinforcePlusPlus:
 class ReinforcePlusPlusBaseline(GroupRelative):
     """Reward minus its group's mean; whitened over the tokens of the batch (arXiv 2501.03262)."""
 
-    options_type: ClassVar[type[Section]] = LevelOptions
-    defaults: ClassVar[Mapping[str, Any]] = WHITENED
+    options_type = LevelOptions
+    defaults = WHITENED
 
-    def estimate(
-        self,
-        rewards: Sequence[float] | Tensor,
-        groups: Sequence[Hashable] | Tensor,
-        episodes: Sequence[Hashable] | None = None,
-    ) -> Tensor:
+    def estimate(self, rewards: Rewards, groups: Groups, episodes: Sequence[Hashable] | None = None) -> Tensor:
         """Centre rewards (N,) in these groups (N,)."""
         return group_advantages(rewards, groups, episodes=episodes, scale="none")
 
 
 @ALGORITHMS.register("remax")
-class ReMax:
+class ReMax(BuiltIn):
     """Returns of the tokens minus the reward of the task's greedy rollout (arXiv 2310.10505)."""
 
-    options_type: ClassVar[type[Section]] = TokenOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"greedy"})
+    options_type = TokenOptions
+    requires = frozenset({"greedy"})
     takes_shaped_votes = False
-
-    def __init__(self, options: TokenOptions) -> None:
-        self.options = options
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token.
@@ -294,8 +245,8 @@ class ReMax:
         rows = TokenRows.of(batch, level)
         owners = torch.tensor(samples.owners, dtype=torch.long)
         baselines = torch.tensor(greedy)[owners[rows.trajectory_N]]  # float32, as the rewards of the batch
-        found, _ = compute_remax_advantage(rows.rewards(batch, samples.rewards, level), baselines, rows.mask_N_T)
-        return AdvantageEstimate(rows.flat(found, len(batch.tokens_F)))
+        returns = returns_to_go(rows.rewards(batch, samples.rewards, level), rows.mask_N_T)
+        return AdvantageEstimate(rows.flat((returns - baselines[:, None]) * rows.mask_N_T, len(batch.tokens_F)))
 
 
 def tokens_of(samples: TrainingSamples) -> RolloutBatch:
@@ -323,16 +274,13 @@ class GAEOptions(ReinforcePlusPlusOptions):
 
 @ALGORITHMS.register("ppo")
 @ALGORITHMS.register("gae")
-class GAE:
+class GAE(BuiltIn):
     """Advantages of the tokens over the values of a critic, whitened over the batch."""
 
-    options_type: ClassVar[type[Section]] = GAEOptions
-    defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({"whiten_advantages": True})
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"critic"})
+    options_type = GAEOptions
+    defaults = WHITENED
+    requires = frozenset({"critic"})
     takes_shaped_votes = False
-
-    def __init__(self, options: GAEOptions) -> None:
-        self.options = options
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each token, and the returns that the critic learns from.

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from statistics import fmean
 from typing import Any, ClassVar, Literal
 
@@ -18,10 +18,15 @@ from pydantic import Field
 from skill_ttrl.config import Section
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import import_attribute, naming
-from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, Requirement, TrainingSamples
+from skill_ttrl.rl.algorithms.contract import ALGORITHMS, AdvantageEstimate, BuiltIn, TrainingSamples
 from skill_ttrl.rl.algorithms.grpo import by_step, group_advantages, relative_advantages, rescored
 from skill_ttrl.types import Group, Trajectory, VoteResult
-from skill_ttrl.voting import Ballot, ballot_of
+from skill_ttrl.voting import ballot_of
+
+COUNTING = frozenset({"majority", "gated"})
+"""Voting strategies that algorithms follow which count the votes themselves."""
+REWARDING = COUNTING | {"confidence", "harmonic"}
+"""Those that only reward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +52,7 @@ class VotePool:
 
 def pools_of(samples: TrainingSamples) -> list[VotePool]:
     """Count the votes of each group's task. Where the voters are not known they are the group's own rollouts."""
-    return [
-        pool_of(group, voters) for group, voters in zip(samples.groups, samples.voters or samples.groups, strict=True)
-    ]
+    return [pool_of(*pair) for pair in zip(samples.groups, samples.voters or samples.groups, strict=True)]
 
 
 def pool_of(group: Group, voters: Group) -> VotePool:
@@ -63,19 +66,16 @@ def pool_of(group: Group, voters: Group) -> VotePool:
     ballot = ballot_of(whole)
     tally = ballot.tally()
     classes = dict(zip(ballot.answers, tally.class_ids, strict=True))
+    surprise = None
+    if ballot.logprobs is not None and ballot.lengths is not None:
+        surprise = [-total / max(1, count) for total, count in zip(ballot.logprobs, ballot.lengths, strict=True)]
     return VotePool(
         class_sizes=tuple(tally.votes.values()),
         silent=tally.keys.count(None),
         class_ids=tally.class_ids,
         trained=tuple(classes[answer] for answer in group.answers),
-        surprise=_surprise(ballot),
+        surprise=surprise,
     )
-
-
-def _surprise(ballot: Ballot) -> tuple[float, ...] | None:
-    if ballot.logprobs is None or ballot.lengths is None:
-        return None
-    return tuple(-total / max(1, count) for total, count in zip(ballot.logprobs, ballot.lengths, strict=True))
 
 
 # Advantages over all groups that a sample could have been in (GMAE, arXiv 2609.36750), exactly.
@@ -93,44 +93,15 @@ def _surprise(ballot: Ballot) -> tuple[float, ...] | None:
 #
 # The paper's text was not at hand. From notes of it: the probability p_i, the two advantages, and the sum S of the others as a
 # Poisson binomial (`poisson_binomial_advantages`). Inferred: ties, and samples without an answer, which never earn anything.
-# `GroupContexts.advantages` is ours: it drops the assumption that the others' rewards are independent, which those of one vote are not.
 
 
-@dataclass(frozen=True)
-class GroupContexts:
-    """Outcome for a sample of one class in its contexts.
-
-    Build it with `group_contexts`.
-    """
-
-    group_size: int
-    """G."""
-    wins_S: Float[Array, " S"]
-    """Probability that its class wins with s votes, s = 0 to G."""
-    losses_S: Float[Array, " S"]
-    """Probability that another class wins with s votes."""
-
-    @property
-    def reward(self) -> float:
-        """p: share of the contexts in which the sample is rewarded."""
-        return float(self.wins_S.sum())
-
-    @property
-    def advantage(self) -> float:
-        """Mean of GRPO's advantage over all contexts."""
-        return float(self.wins_S @ _rewarded(self.group_size) + self.losses_S @ _unrewarded(self.group_size))
-
-
-def group_contexts(class_sizes: Sequence[int], silent: int, group_size: int) -> list[GroupContexts]:
-    """Distribution of the votes over all contexts, for a sample of each class, and last for one without an answer.
+def reward_probabilities(class_sizes: Sequence[int], silent: int, group_size: int) -> list[float]:
+    """Share of a sample's contexts in which its answer wins, for a sample of each class.
 
     Args:
         class_sizes: Samples of each class among the M that voted, each at least 1.
         silent: Samples among them without an answer.
         group_size: G, from 1 to M.
-
-    Returns:
-        One for each class, in order, and one more for a sample without an answer.
 
     Raises:
         ValueError: the group is not a part of those that voted.
@@ -138,37 +109,24 @@ def group_contexts(class_sizes: Sequence[int], silent: int, group_size: int) -> 
     voters = sum(class_sizes) + silent
     if not 1 <= group_size <= voters:
         raise ValueError(f"A group of {group_size} cannot be drawn from {voters} samples that voted.")
-    known: dict[int, GroupContexts] = {}
+    known: dict[int, float] = {}
     for size in set(class_sizes):
         rest = list(class_sizes)
         rest.remove(size)
-        known[size] = _contexts_of(size, rest, silent, group_size)
-    # A sample without an answer is a class of its own that cannot win.
-    nobody = _contexts_of(0, list(class_sizes), silent - 1, group_size) if silent else None
-    empty = np.zeros(group_size + 1)
-    return [*(known[size] for size in class_sizes), nobody or GroupContexts(group_size, empty, empty)]
+        known[size] = _wins(size, rest, silent, group_size)
+    return [known[size] for size in class_sizes]
 
 
-def _contexts_of(size: int, rest: Sequence[int], silent: int, group_size: int) -> GroupContexts:
-    """Contexts of a sample whose class has `size` samples, itself among them; 0: of one without an answer."""
-    own, drawn = max(0, size - 1), group_size - 1
+def _wins(size: int, rest: Sequence[int], silent: int, group_size: int) -> float:
+    """Probability that the class of a sample wins in its contexts; it has `size` samples, this one among them."""
+    own, drawn = size - 1, group_size - 1
     others = own + sum(rest) + silent
     rate = drawn / others if others else 0.0
-    wins_S, losses_S = np.zeros(group_size + 1), np.zeros(group_size + 1)
-    mine = _binomial(own, rate)
-    for most in range(1, min(group_size, max([size, *rest], default=0)) + 1):
-        ways_D_T = _ways(rest, silent, rate, most, drawn)
-        ties_T = np.arange(ways_D_T.shape[1])
-        for more in range(min(own, drawn) + 1):
-            mass_T = mine[more] * ways_D_T[drawn - more]
-            votes = more + 1 if size else 0
-            if votes == most:
-                wins_S[most] += (mass_T / (ties_T + 1)).sum()
-                losses_S[most] += (mass_T * ties_T / (ties_T + 1)).sum()
-            elif votes < most:
-                losses_S[most] += mass_T[1:].sum()
-    total = _binomial(others, rate)[drawn]
-    return GroupContexts(group_size, wins_S / total, losses_S / total)
+    mine, wins_S = _binomial(own, rate), np.zeros(group_size + 1)
+    for votes in range(1, min(size, group_size) + 1):
+        ways_T = _ways(rest, silent, rate, votes, drawn)[drawn - votes + 1]
+        wins_S[votes] = (mine[votes - 1] * ways_T / np.arange(1, len(ways_T) + 1)).sum()
+    return float((wins_S / _binomial(others, rate)[drawn]).sum())
 
 
 def _ways(rest: Sequence[int], silent: int, rate: float, most: int, drawn: int) -> Float[Array, "D T"]:
@@ -201,18 +159,6 @@ def _binomial(count: int, rate: float) -> Float[Array, " K"]:
     return np.exp(logs)
 
 
-@cache
-def _rewarded(group_size: int) -> Float[Array, " S"]:
-    """Advantage of a reward of 1 where s = 0 to G samples earn it (never read at 0)."""
-    return np.array([0.0, *(math.sqrt((group_size - s) / s) for s in range(1, group_size + 1))])
-
-
-@cache
-def _unrewarded(group_size: int) -> Float[Array, " S"]:
-    """Advantage of a reward of 0 where s = 0 to G samples earn 1 (never read at G)."""
-    return np.array([*(-math.sqrt(s / (group_size - s)) for s in range(group_size)), 0.0])
-
-
 def poisson_binomial_advantages(probabilities: Sequence[float]) -> Float[Array, " G"]:
     """Expected GRPO advantages where the rewards of a group of G are independent, each 1 with a probability of its own.
 
@@ -226,6 +172,9 @@ def poisson_binomial_advantages(probabilities: Sequence[float]) -> Float[Array, 
         Advantages (G,). Where each p is 0 or 1 they are GRPO's, with the population deviation.
     """
     size = len(probabilities)
+    # Advantage of a reward of 1 and of one of 0 beside s = 0 to G - 1 others that earn 1.
+    rewarded_S = np.array([math.sqrt((size - s - 1) / (s + 1)) for s in range(size)])
+    unrewarded_S = np.array([-math.sqrt(s / (size - s)) for s in range(size)])
     found: dict[float, float] = {}
     for chosen in set(probabilities):
         others = list(probabilities)
@@ -233,9 +182,7 @@ def poisson_binomial_advantages(probabilities: Sequence[float]) -> Float[Array, 
         sum_S = np.array([1.0])
         for p in others:
             sum_S = np.convolve(sum_S, [1.0 - p, p])
-        found[chosen] = float(
-            chosen * (sum_S @ _rewarded(size)[1:]) + (1.0 - chosen) * (sum_S @ _unrewarded(size)[:-1])
-        )
+        found[chosen] = float(chosen * (sum_S @ rewarded_S) + (1.0 - chosen) * (sum_S @ unrewarded_S))
     return np.array([found[p] for p in probabilities])
 
 
@@ -248,26 +195,13 @@ REWARD = "gmae_reward"
 """Metric: mean probability of a sample to be rewarded."""
 
 
-class GMAEOptions(Section):
-    """Options of GMAE."""
-
-    rewards: Literal["independent", "joint"] = "independent"
-    """How the rewards of the samples of a group go together. `independent`: as the paper has it, each is 1 with its own probability,
-    whatever the others earn. `joint`: those of one vote in one context, so the mean is of GRPO's advantages over all contexts."""
-
-
 @ALGORITHMS.register("gmae")
-class GMAE:
+class GMAE(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = GMAEOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
-    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated"})
-    binary_rewards: ClassVar[bool] = True
-
-    def __init__(self, options: GMAEOptions) -> None:
-        self.options = options
+    requires = frozenset({"votes"})
+    vote_strategies = COUNTING
+    binary_rewards = True
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory."""
@@ -283,11 +217,8 @@ class GMAE:
         """(probability of a reward, advantage) of each trained sample."""
         if not pool.trained:
             return [], []
-        contexts = group_contexts(pool.class_sizes, pool.silent, len(pool.trained))
-        mine = [contexts[place] for place in pool.trained]
-        rewards = [each.reward for each in mine]
-        if self.options.rewards == "joint":
-            return rewards, [each.advantage for each in mine]
+        chances = reward_probabilities(pool.class_sizes, pool.silent, len(pool.trained))
+        rewards = [chances[place] if place >= 0 else 0.0 for place in pool.trained]
         return rewards, poisson_binomial_advantages(rewards).tolist()
 
 
@@ -296,86 +227,6 @@ class GMAE:
 # The rules are those of the paper and of its authors' code (github.com/Jasper-Yan/SCRL, `scrl_utils.py`). Of the code, not of the
 # paper's equations: a sample without an answer gets -1, and the continuous reward of the positive label is its share p, where the
 # code's own comment says p less the threshold.
-
-
-@dataclass(frozen=True, slots=True)
-class SCRLLabels:
-    """Classes of answers that are labels."""
-
-    positive: int | None
-    """The class that is taken for true; None where none is clear enough."""
-    negatives: Collection[int]
-    """Classes that are taken for wrong; all others earn 0."""
-
-
-def scrl_labels(
-    shares: Sequence[float],
-    entropies: Sequence[float],
-    mean_entropy: float,
-    *,
-    positive_share: float = 0.5,
-    margin: float = 0.15,
-    negative_share: float = 0.15,
-) -> SCRLLabels:
-    """Choose the labels of a prompt.
-
-    Args:
-        shares: Share of each class of answers among all samples (C), largest first; samples without an answer count below the line.
-        entropies: Mean entropy of the samples of each class (C), nats a token.
-        mean_entropy: That of all samples of the prompt.
-        positive_share: Least share of the positive label.
-        margin: By more than this it leads the second class.
-        negative_share: A negative label has a smaller share than this, and at least the prompt's entropy.
-    """
-    first, second = (*shares, 0.0, 0.0)[:2]
-    clear = bool(shares) and first >= positive_share and (len(shares) == 1 or first - second > margin)
-    positive = 0 if clear else None
-    negatives = [
-        place
-        for place, (share, entropy) in enumerate(zip(shares, entropies, strict=True))
-        if place != positive and share < negative_share and entropy >= mean_entropy
-    ]
-    return SCRLLabels(positive, frozenset(negatives))
-
-
-def scrl_reward(
-    place: int,
-    labels: SCRLLabels,
-    shares: Sequence[float],
-    entropies: Sequence[float],
-    mean_entropy: float,
-    *,
-    continuous: bool = False,
-    negative_share: float = 0.15,
-    entropy_weight: float = 0.1,
-    no_answer: float = -1.0,
-) -> float:
-    """Reward a sample by its class.
-
-    Args:
-        place: Its class, -1 without an answer.
-        labels: Those of the prompt.
-        shares: See `scrl_labels`.
-        entropies: See `scrl_labels`.
-        mean_entropy: See `scrl_labels`.
-        continuous: Rewards p, -(tau - p) and 0 in place of 1, -1 and 0, less lambda (H - mean H) of the class.
-        negative_share: tau.
-        entropy_weight: lambda.
-        no_answer: Reward of a sample without an answer.
-    """
-    if place < 0:
-        return no_answer
-    positive, negative = place == labels.positive, place in labels.negatives
-    if not continuous:
-        return float(positive) - float(negative)
-    earned = shares[place] if positive else -(negative_share - shares[place]) if negative else 0.0
-    return earned - entropy_weight * (entropies[place] - mean_entropy)
-
-
-# SCRL: GRPO on rewards of 1, 0 and -1, where a weak vote gives no positive label but may give negative ones (arXiv 2603.19880).
-#
-# A difference: an answer's entropy is the mean of -log p of its sampled tokens, an unbiased
-# estimate that costs no forward pass; the authors take the entropy of the whole distribution at each token.
 
 
 POSITIVE, NEGATIVES = "scrl/pseudo_positive_ratio", "scrl/avg_num_negatives"
@@ -401,18 +252,79 @@ class SCRLOptions(Section):
     """Added to the group's standard deviation."""
 
 
+@dataclass(frozen=True, slots=True)
+class SCRLLabels:
+    """Classes of answers that are labels."""
+
+    positive: int | None
+    """The class that is taken for true; None where none is clear enough."""
+    negatives: Collection[int]
+    """Classes that are taken for wrong; all others earn 0."""
+
+
+def scrl_labels(
+    shares: Sequence[float], entropies: Sequence[float], mean_entropy: float, options: SCRLOptions
+) -> SCRLLabels:
+    """Choose the labels of a prompt.
+
+    Args:
+        shares: Share of each class of answers among all samples (C), largest first; samples without an answer count below the line.
+        entropies: Mean entropy of the samples of each class (C), nats a token.
+        mean_entropy: That of all samples of the prompt.
+        options: Bounds of shares.
+    """
+    first, second = (*shares, 0.0, 0.0)[:2]
+    clear = bool(shares) and first >= options.positive_share and (len(shares) == 1 or first - second > options.margin)
+    positive = 0 if clear else None
+    negatives = [
+        place
+        for place, (share, entropy) in enumerate(zip(shares, entropies, strict=True))
+        if place != positive and share < options.negative_share and entropy >= mean_entropy
+    ]
+    return SCRLLabels(positive, frozenset(negatives))
+
+
+def scrl_reward(
+    place: int,
+    labels: SCRLLabels,
+    shares: Sequence[float],
+    entropies: Sequence[float],
+    mean_entropy: float,
+    options: SCRLOptions,
+) -> float:
+    """Reward a sample by its class; the other arguments are those of `scrl_labels`.
+
+    Args:
+        place: Its class, -1 without an answer.
+        labels: Those of the prompt.
+        shares: Of each class.
+        entropies: Of each class.
+        mean_entropy: Of the prompt.
+        options: `continuous` rewards are p, -(tau - p) and 0 in place of 1, -1 and 0, less lambda (H - mean H) of the class.
+    """
+    if place < 0:
+        return options.no_answer_reward
+    positive, negative = place == labels.positive, place in labels.negatives
+    if options.rewards == "binary":
+        return float(positive) - float(negative)
+    earned = shares[place] if positive else -(options.negative_share - shares[place]) if negative else 0.0
+    return earned - options.entropy_weight * (entropies[place] - mean_entropy)
+
+
+# SCRL: GRPO on rewards of 1, 0 and -1, where a weak vote gives no positive label but may give negative ones (arXiv 2603.19880).
+#
+# A difference: an answer's entropy is the mean of -log p of its sampled tokens, an unbiased
+# estimate that costs no forward pass; the authors take the entropy of the whole distribution at each token.
+
+
 @ALGORITHMS.register("scrl")
-class SCRL:
+class SCRL(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = SCRLOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
-    own_rewards: ClassVar[bool] = True
-    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated"})
-
-    def __init__(self, options: SCRLOptions) -> None:
-        self.options = options
+    options_type = SCRLOptions
+    requires = frozenset({"votes"})
+    own_rewards = True
+    vote_strategies = COUNTING
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each trajectory; for each step where steps of an episode differ."""
@@ -435,31 +347,13 @@ class SCRL:
             raise ConfigError(
                 "rl.algorithm=scrl needs the log-probability of every sampled token; these rollouts have none."
             )
-        options = self.options
         by_class: list[list[float]] = [[] for _ in pool.class_sizes]
         for value, place in zip(pool.surprise, pool.class_ids, strict=True):
             if place >= 0:
                 by_class[place].append(value)
         seen = (pool.shares, [fmean(values) for values in by_class], fmean(pool.surprise or [0.0]))
-        labels = scrl_labels(
-            *seen,
-            positive_share=options.positive_share,
-            margin=options.margin,
-            negative_share=options.negative_share,
-        )
-        rewards = [
-            scrl_reward(
-                place,
-                labels,
-                *seen,
-                continuous=options.rewards == "continuous",
-                negative_share=options.negative_share,
-                entropy_weight=options.entropy_weight,
-                no_answer=options.no_answer_reward,
-            )
-            for place in pool.trained
-        ]
-        return labels, rewards
+        labels = scrl_labels(*seen, self.options)
+        return labels, [scrl_reward(place, labels, *seen, self.options) for place in pool.trained]
 
 
 # TTPO: imitate the samples that agree with the vote, and learn from the others by a tenth of GRPO (arXiv 2608.27448).
@@ -487,32 +381,24 @@ class TTPOOptions(Section):
 
 
 @ALGORITHMS.register("ttpo")
-class TTPO:
+class TTPO(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = TTPOOptions
-    defaults: ClassVar[Mapping[str, Any]] = {}
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
-    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated", "confidence", "harmonic"})
-
-    def __init__(self, options: TTPOOptions) -> None:
-        self.options = options
+    options_type = TTPOOptions
+    requires = frozenset({"votes"})
+    vote_strategies = REWARDING
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """One for each step."""
         assert samples.votes is not None  # required
         agrees = [match for vote in samples.votes for match in vote.matches]
         base = relative_advantages(samples, partial(group_advantages, epsilon=self.options.epsilon))
+        weight, imitated = self.options.grpo_weight, self.options.distill_weight
         rows = [
-            self._row(match, by_step(value, len(each.steps)))
-            for match, value, each in zip(agrees, base, samples.trajectories, strict=True)
+            [imitated if match else weight * each for each in by_step(value, len(rollout.steps))]
+            for match, value, rollout in zip(agrees, base, samples.trajectories, strict=True)
         ]
         return AdvantageEstimate(rows, metrics={AGREEING: sum(agrees) / len(agrees)} if agrees else {})
-
-    def _row(self, agrees: bool, values: Sequence[float]) -> list[float]:
-        if agrees:
-            return [self.options.distill_weight] * len(values)
-        return [self.options.grpo_weight * value for value in values]
 
 
 # Rewards that favour what is unlike the other samples (EVOL-RL, arXiv 2509.15194, section 4; github.com/YujunZhou/EVOL-RL).
@@ -626,20 +512,20 @@ class EvolRLOptions(Section):
 
 
 @ALGORITHMS.register("evol_rl")
-class EvolRL:
+class EvolRL(BuiltIn):
     """See the module."""
 
-    options_type: ClassVar[type[Section]] = EvolRLOptions
+    options_type = EvolRLOptions
     defaults: ClassVar[Mapping[str, Any]] = {
         "loss": {"type": "ppo_clip", "clip_ratio_high": 0.28},
         "entropy_coef": 0.003,
     }
-    own_rewards: ClassVar[bool] = True
-    requires: ClassVar[frozenset[Requirement]] = frozenset({"votes"})
-    vote_strategies: ClassVar[frozenset[str]] = frozenset({"majority", "gated", "confidence", "harmonic"})
+    own_rewards = True
+    requires = frozenset({"votes"})
+    vote_strategies = REWARDING
 
     def __init__(self, options: EvolRLOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.embed: Embedder | None = import_attribute(options.embedder, "embedder") if options.embedder else None
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:

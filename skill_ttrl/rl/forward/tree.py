@@ -13,8 +13,12 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import torch
-from jaxtyping import Bool, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 MAX_BLOCKS = 4
 """Most blocks of rows of one kind: a block pads its rows to its longest, and each block costs a few kernels a layer."""
@@ -161,3 +165,180 @@ def _split_by_length(rows: Int[Tensor, " B"], lengths_N: Int[Tensor, " N"]) -> l
         parts.append(rows[:similar])
         rows = rows[similar:]
     return parts
+
+
+# Attention over a prefix tree, as an attention implementation of transformers.
+#
+# `install` gives a model the implementation `NAME`. Where a forward pass is given `prefix_tree`, its single row of packed nodes
+# is gathered into rows of queries and keys, torch's scaled dot-product attention runs on these, and the results go back to the
+# nodes. Every other forward pass is that of `sdpa`.
+
+
+NAME = "skillttrl_prefix_tree"
+UNKNOWN = ("sliding_window", "softcap", "s_aux", "position_bias", "cache")
+"""Arguments of an attention that this one does not compute."""
+
+
+class UnsupportedAttention(ValueError):
+    """The model's attention is not plain causal attention."""
+
+
+def install(model: Any) -> None:
+    """Let a transformers model compute prefix trees; without one its forward pass stays that of `sdpa`."""
+    AttentionInterface.register(NAME, tree_attention)
+    AttentionMaskInterface.register(NAME, sdpa_mask)
+    model.set_attn_implementation(NAME)
+
+
+def tree_attention(
+    module: nn.Module,
+    query: Float[Tensor, "1 H F D"],
+    key: Float[Tensor, "1 G F D"],
+    value: Float[Tensor, "1 G F D"],
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    prefix_tree: PrefixTree | None = None,
+    **options: Any,
+) -> tuple[Float[Tensor, "1 F H D"], None]:
+    """Attention of each node to the nodes on its way from the root, in transformers' form.
+
+    Args:
+        module: The attention layer.
+        query: H heads of F nodes.
+        key: G heads, where G divides H.
+        value: As the keys.
+        attention_mask: Ignored where there is a tree.
+        dropout: Share of the attention weights that are dropped.
+        scaling: Of the scores; None: 1 over the root of D.
+        prefix_tree: The tree; None: all goes to transformers' `sdpa`.
+        options: Other arguments of the layer.
+
+    Raises:
+        UnsupportedAttention: the layer asks for a sliding window, a softcap, sinks or a bias.
+    """
+    if prefix_tree is None:
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **options
+        )
+    if found := [name for name in UNKNOWN if options.get(name) is not None]:
+        raise UnsupportedAttention(f"its attention has {' and '.join(found)}")
+    heads, width = query.shape[1], value.shape[-1]
+    query, key, value = (part[0].transpose(0, 1) for part in (query, key, value))
+    outputs = [
+        _attend(query, key, value, block, dropout=dropout, scaling=scaling).reshape(-1, heads * width)
+        for block in prefix_tree.blocks
+    ]
+    together = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    return together.index_select(0, prefix_tree.order_F).view(1, -1, heads, width), None
+
+
+def _attend(
+    query_F_H_D: Tensor,
+    key_F_G_D: Tensor,
+    value_F_G_D: Tensor,
+    block: AttentionBlock,
+    *,
+    dropout: float,
+    scaling: float | None,
+) -> Float[Tensor, "B Q H D"]:
+    query = _gather(query_F_H_D, block.queries_B_Q)
+    key, value = _gather(key_F_G_D, block.keys_B_S), _gather(value_F_G_D, block.keys_B_S)
+    mask = None if block.mask_B_Q_S is None else block.mask_B_Q_S[:, None]
+    grouped = query.shape[1] != key.shape[1]
+    if grouped and mask is not None and query.device.type != "cpu":
+        # With a mask, kernels of a GPU want a key head for each query head.
+        repeats = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(repeats, dim=1), value.repeat_interleave(repeats, dim=1)
+        grouped = False
+    out = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling, is_causal=mask is None, enable_gqa=grouped
+    )
+    return out.transpose(1, 2)
+
+
+def _gather(nodes_F_H_D: Tensor, index_B_S: Tensor) -> Float[Tensor, "B H S D"]:
+    rows, columns = index_B_S.shape
+    _, heads, width = nodes_F_H_D.shape
+    picked = nodes_F_H_D.reshape(-1, heads * width).index_select(0, index_B_S.flatten())
+    return picked.view(rows, columns, heads, width).transpose(1, 2)
+
+
+# Check on a few tokens that a model computes prefix trees as it computes the sequences one by one.
+
+
+TOLERANCE = {torch.float32: 5e-3}
+"""Largest relative difference of hidden states; TF32 kernels of a GPU come near it."""
+LOW_PRECISION_TOLERANCE = 5e-2
+SEQUENCES = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 3, 7, 8), (0, 1, 2, 3, 7, 9, 10, 11), (5, 4, 3), (5,))
+"""Two prompts, branches in branches, and sequences of one token."""
+
+
+def run_tree(decoder: nn.Module, tree: PrefixTree, **inputs: Tensor) -> Tensor:
+    """Hidden states of a tree's nodes (1, F, D), from `input_ids` or `inputs_embeds`."""
+    # A mask of four dimensions passes through transformers as it is; without one it would make a (F, F) mask of the packed row.
+    unused = torch.ones(1, 1, 1, 1, dtype=torch.bool, device=tree.tokens_F.device)
+    out = decoder(
+        **inputs,
+        position_ids=tree.positions_F[None],
+        attention_mask=unused,
+        prefix_tree=tree,
+        use_cache=False,
+    )
+    hidden: Tensor = out.last_hidden_state
+    return hidden
+
+
+def refuse_config(config: Any, implementation: str) -> str | None:
+    """Say why the attention of a transformers text config cannot go over trees; None where only a test can tell."""
+    if implementation not in ("sdpa", NAME):
+        return f"its attention is {implementation!r}, and packing needs 'sdpa' (model.attn_implementation)"
+    others = sorted(set(getattr(config, "layer_types", None) or ()) - {"full_attention"})
+    if others:
+        return f"it has layers of {', '.join(others)}"
+    window = getattr(config, "sliding_window", None)
+    return None if window is None else f"it has a sliding window of {window} tokens"
+
+
+@torch.no_grad()
+def refuse_trees(model: Any, decoder: nn.Module, vocabulary: int) -> str | None:
+    """Install the attention over trees in a transformers model, or say why it cannot serve.
+
+    Args:
+        model: A causal language model without adapters around it, in evaluation mode; left as it was where it is refused.
+        decoder: What gives its hidden states.
+        vocabulary: Number of token ids.
+
+    Returns:
+        None: the model computes trees from now on. Else the reason, as the end of a sentence.
+    """
+    config = model.config.get_text_config()
+    before = config._attn_implementation
+    if (reason := refuse_config(config, before)) is not None:
+        return reason
+    try:
+        install(model)
+        error = _relative_error(decoder, vocabulary)
+    except Exception as problem:  # a model of any code may refuse in any way; the reason is handed on
+        model.set_attn_implementation(before)
+        return " ".join(f"{type(problem).__name__}: {problem}".split())[:300]
+    dtype = next(decoder.parameters()).dtype
+    allowed = TOLERANCE.get(dtype, LOW_PRECISION_TOLERANCE)
+    if not error <= allowed:
+        model.set_attn_implementation(before)
+        return f"its hidden states differ by {error:.1e} (relative; at most {allowed:.0e} is allowed)"
+    return None
+
+
+def _relative_error(decoder: nn.Module, vocabulary: int) -> float:
+    device = next(decoder.parameters()).device
+    rows = [torch.tensor(row) % vocabulary for row in SEQUENCES]
+    lengths = torch.tensor([len(row) for row in rows])
+    tree, nodes_N_T = build_tree(torch.cat(rows), lengths.cumsum(0) - lengths, lengths)
+    packed = run_tree(decoder, tree.to(device), input_ids=tree.tokens_F[None].to(device))[0]
+    found, expected = [], []
+    for row, nodes_T in zip(rows, nodes_N_T.to(device), strict=True):
+        expected.append(decoder(input_ids=row[None].to(device), use_cache=False).last_hidden_state[0])
+        found.append(packed[nodes_T[: len(row)]])
+    difference = (torch.cat(found) - torch.cat(expected)).float().norm()
+    return float(difference / torch.cat(expected).float().norm().clamp(min=1e-12))

@@ -10,90 +10,35 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from skill_ttrl.rl.losses.aggregate import (
+from skill_ttrl.rl.losses import masked, ppo  # noqa: F401  # they register themselves
+from skill_ttrl.rl.losses.contract import (
+    LOSSES,
     AggregationMode,
     Denominators,
+    LossInputs,
+    PolicyLoss,
+    PolicyLossType,
+    SelectingLoss,
     aggregate,
     compute_entropy_bonus,
     masked_mean,
 )
-from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, PolicyLossType, SelectingLoss
-from skill_ttrl.rl.losses.masked import (
-    DPPO,
-    ClipCov,
-    ClipCovOptions,
-    DPPOOptions,
-    KLCov,
-    KLCovOptions,
-    token_covariance,
-)
-from skill_ttrl.rl.losses.ppo import (
-    CISPO,
-    GSPO,
-    REINFORCE,
-    SAPO,
-    VESPO,
-    CISPOOptions,
-    GeoMean,
-    GeoMeanOptions,
-    GSPOOptions,
-    PPOClip,
-    PPOClipOptions,
-    REINFORCEOptions,
-    SAPOOptions,
-    VESPOOptions,
-    bounded_log_ratio,
-    clip_metrics,
-    clipped_surrogate,
-    compute_policy_loss,
-    ratio_metrics,
-    sequence_mean,
-    sequence_ratio,
-    with_selection,
-)
+from skill_ttrl.rl.losses.ppo import compute_policy_loss
 from skill_ttrl.rl.options import build_from
 
 __all__ = [
-    "AggregationMode",
-    "CISPO",
-    "CISPOOptions",
-    "ClipCov",
-    "ClipCovOptions",
-    "DPPO",
-    "DPPOOptions",
-    "Denominators",
-    "GSPO",
-    "GSPOOptions",
-    "GeoMean",
-    "GeoMeanOptions",
-    "KLCov",
-    "KLCovOptions",
     "LOSSES",
+    "AggregationMode",
+    "Denominators",
     "LossInputs",
-    "PPOClip",
-    "PPOClipOptions",
     "PolicyLoss",
     "PolicyLossType",
-    "REINFORCE",
-    "REINFORCEOptions",
-    "SAPO",
-    "SAPOOptions",
     "SelectingLoss",
-    "VESPO",
-    "VESPOOptions",
     "aggregate",
-    "bounded_log_ratio",
     "build_loss",
-    "clip_metrics",
-    "clipped_surrogate",
     "compute_entropy_bonus",
     "compute_policy_loss",
     "masked_mean",
-    "ratio_metrics",
-    "sequence_mean",
-    "sequence_ratio",
-    "token_covariance",
-    "with_selection",
 ]
 
 

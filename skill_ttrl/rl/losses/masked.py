@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -10,8 +10,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from skill_ttrl.config import Section
-from skill_ttrl.rl.losses.aggregate import masked_mean
-from skill_ttrl.rl.losses.contract import LOSSES, LossInputs
+from skill_ttrl.rl.losses.contract import LOSSES, BuiltIn, LossInputs, masked_mean
 from skill_ttrl.rl.losses.ppo import bounded_log_ratio, clip_metrics, clipped_surrogate
 
 Divergence = Literal["tv", "kl"]
@@ -37,13 +36,13 @@ class DPPOOptions(Section):
 
 
 @LOSSES.register("dppo")
-class DPPO:
+class DPPO(BuiltIn):
     """-sg[min(rho, ratio_max)] A log pi at tokens within the bound, 0 elsewhere."""
 
-    options_type: ClassVar[type[Section]] = DPPOOptions
+    options_type = DPPOOptions
 
     def __init__(self, options: DPPOOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.zero_without_advantage = options.log_ratio_coef == 0
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
@@ -129,14 +128,10 @@ class ClipCovOptions(Section):
 
 
 @LOSSES.register("clip_cov")
-class ClipCov:
+class ClipCov(BuiltIn):
     """The clipped surrogate, and 0 at the selected tokens (equation 11)."""
 
-    options_type: ClassVar[type[Section]] = ClipCovOptions
-    zero_without_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: ClipCovOptions) -> None:
-        self.options = options
+    options_type = ClipCovOptions
 
     def select(
         self, log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"], generator: torch.Generator
@@ -171,14 +166,11 @@ class KLCovOptions(Section):
 
 
 @LOSSES.register("kl_cov")
-class KLCov:
+class KLCov(BuiltIn):
     """`-rho A`, and `+ kl_coef |log rho|` at the selected tokens (equation 13). There is no clip."""
 
-    options_type: ClassVar[type[Section]] = KLCovOptions
-    zero_without_advantage: ClassVar[bool] = False
-
-    def __init__(self, options: KLCovOptions) -> None:
-        self.options = options
+    options_type = KLCovOptions
+    zero_without_advantage = False
 
     def select(
         self, log_probs_K: Float[Tensor, " K"], advantages_K: Float[Tensor, " K"], generator: torch.Generator

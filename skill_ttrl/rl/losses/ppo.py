@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,8 +12,17 @@ from torch import Tensor
 
 from skill_ttrl.config import Section
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.losses.aggregate import AggregationMode, Denominators, aggregate, masked_mean
-from skill_ttrl.rl.losses.contract import LOSSES, LossInputs, PolicyLoss, SelectingLoss
+from skill_ttrl.rl.losses.contract import (
+    LOSSES,
+    AggregationMode,
+    BuiltIn,
+    Denominators,
+    LossInputs,
+    PolicyLoss,
+    SelectingLoss,
+    aggregate,
+    masked_mean,
+)
 
 LOG_RATIO_BOUND = 20.0
 """Log-ratios are clamped to this, so that exp never overflows (as verl does)."""
@@ -98,14 +106,13 @@ class PPOClipOptions(Section):
 
 
 @LOSSES.register("ppo_clip")
-class PPOClip:
+class PPOClip(BuiltIn):
     """-min(rho A, clip(rho, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347, equation 7)."""
 
-    options_type: ClassVar[type[Section]] = PPOClipOptions
-    zero_without_advantage: ClassVar[bool] = True
+    options_type = PPOClipOptions
 
     def __init__(self, options: PPOClipOptions) -> None:
-        self.options = options
+        super().__init__(options)
         # Above the upper clip, min(min(rho, delta) A, clip(rho) A) is the dual clip at delta.
         self._dual_clip = min((b for b in (options.dual_clip, options.delta) if b is not None), default=None)
 
@@ -194,18 +201,14 @@ class GSPOOptions(Section):
 
 
 @LOSSES.register("gspo")
-class GSPO:
+class GSPO(BuiltIn):
     """`-min(s A, clip(s, 1 - low, 1 + high) A)` at each token, with the sequence's ratio `s = (pi(y) / pi_old(y))^(1/|y|)`.
 
     The paper's objective is this with `rl.loss_aggregation: seq-mean-token-mean`. With `seq-mean-token-sum` it is LUSPO (arXiv
     2602.05261).
     """
 
-    options_type: ClassVar[type[Section]] = GSPOOptions
-    zero_without_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: GSPOOptions) -> None:
-        self.options = options
+    options_type = GSPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`."""
@@ -235,14 +238,10 @@ class CISPOOptions(Section):
 
 
 @LOSSES.register("cispo")
-class CISPO:
+class CISPO(BuiltIn):
     """-sg[clip(rho)] A log pi (equations 4 and 5)."""
 
-    options_type: ClassVar[type[Section]] = CISPOOptions
-    zero_without_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: CISPOOptions) -> None:
-        self.options = options
+    options_type = CISPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`."""
@@ -263,14 +262,10 @@ class SAPOOptions(Section):
 
 
 @LOSSES.register("sapo")
-class SAPO:
+class SAPO(BuiltIn):
     """-A sigmoid(tau (rho - 1)) 4 / tau. The gradient's weight is 1 at rho = 1 and falls off on both sides."""
 
-    options_type: ClassVar[type[Section]] = SAPOOptions
-    zero_without_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: SAPOOptions) -> None:
-        self.options = options
+    options_type = SAPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`. `gate` is the mean of the gradient's weight, in [0, 1] but for the ratio."""
@@ -291,13 +286,13 @@ class REINFORCEOptions(Section):
 
 
 @LOSSES.register("reinforce")
-class REINFORCE:
+class REINFORCE(BuiltIn):
     """-A log pi (Williams 1992; verl: `gpg`). Nothing bounds how far several updates on one batch go."""
 
-    options_type: ClassVar[type[Section]] = REINFORCEOptions
+    options_type = REINFORCEOptions
 
     def __init__(self, options: REINFORCEOptions) -> None:
-        self.options = options
+        super().__init__(options)
         self.zero_without_advantage = options.log_ratio_coef == 0
         self.has_ratio = options.ratio
 
@@ -320,18 +315,14 @@ class GeoMeanOptions(Section):
 
 
 @LOSSES.register("geo_mean")
-class GeoMean:
+class GeoMean(BuiltIn):
     """`-A_y prod_t rho_t^(1/|y|)`, the same at each token of the sequence y; A_y is the mean of its advantages.
 
     The paper's objective is this with `rl.loss_aggregation: seq-mean-token-mean`.
     """
 
-    options_type: ClassVar[type[Section]] = GeoMeanOptions
-    zero_without_advantage: ClassVar[bool] = True
-    one_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: GeoMeanOptions) -> None:
-        self.options = options
+    options_type = GeoMeanOptions
+    one_advantage = True
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`."""
@@ -364,14 +355,10 @@ class VESPOOptions(Section):
 
 
 @LOSSES.register("vespo")
-class VESPO:
+class VESPO(BuiltIn):
     """-sg[phi(w)] A log pi, with phi(w) = w^k e^(lambda (1 - w)) and w the ratio of the whole sequence, a product over its tokens."""
 
-    options_type: ClassVar[type[Section]] = VESPOOptions
-    zero_without_advantage: ClassVar[bool] = True
-
-    def __init__(self, options: VESPOOptions) -> None:
-        self.options = options
+    options_type = VESPOOptions
 
     def __call__(self, inputs: LossInputs) -> tuple[Float[Tensor, "N R"], dict[str, Tensor]]:
         """See `PolicyLoss`. `sequence_weight` is the mean of phi over the tokens."""

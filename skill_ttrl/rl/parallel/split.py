@@ -9,7 +9,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.plan import cut_micro_batches, split_over_ranks
+from skill_ttrl.rl.forward.micro_batch import cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.parallel.ranks import Ranks
 from skill_ttrl.rl.policy import Policy
 

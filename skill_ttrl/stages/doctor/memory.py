@@ -19,7 +19,7 @@ from skill_ttrl.errors import ConfigError, ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
-from skill_ttrl.rl.forward.probe import refuse_config
+from skill_ttrl.rl.forward.tree import refuse_config
 from skill_ttrl.rl.memory import (
     FP32,
     ComputeSettings,
@@ -30,7 +30,7 @@ from skill_ttrl.rl.memory import (
     weight_bytes,
 )
 from skill_ttrl.rl.out_of_memory import out_of_memory
-from skill_ttrl.rl.parallel.strategy import Strategy, strategy
+from skill_ttrl.rl.parallel.environment import Strategy, strategy
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, planned_ranks
 

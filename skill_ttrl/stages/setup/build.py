@@ -109,8 +109,7 @@ def build_learner_policy(
 ) -> PolicyBundle:
     """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
     from skill_ttrl.llm.hf import HFBackend
-    from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
-    from skill_ttrl.rl.parallel.engines import RanksEngines
+    from skill_ttrl.rl.parallel.backend import RanksBackend, RanksEngines, on_model
     from skill_ttrl.stages.setup.replica import make_replica  # torch, which what asks a remote model does not load
 
     def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

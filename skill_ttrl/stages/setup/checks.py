@@ -329,8 +329,6 @@ def check_ahead(config: SkillTTRLConfig) -> None:
         is not None,
         "skills.gate needs the sampler, which is busy with later steps. Set it to null": skills is not None
         and skills.gate is not None,
-        "skills.versions_per_group reads bank versions when rollouts start. Set it to 1": skills is not None
-        and skills.versions_per_group > 1,
     }
     found = [problem for problem, applies in problems.items() if applies]
     if found:

@@ -97,21 +97,15 @@ def encode_advised(
     trajectories: Sequence[Trajectory],
     *,
     tagged: bool,
-    max_repeats: int | None = None,
 ) -> list[EncodedDemonstration]:
     """Episodes that a policy played while an expert watched (`Adviser`), as tokens; what is learnt is what the expert would have said.
 
     Where an episode is one growing conversation it is one example, else each of its steps is. Its tokens are those that were sampled.
-    Failed episodes, and advice that was not possible, are left out, and so is advice that comes again after `max_repeats` times in a row.
+    Failed episodes, and advice that was not possible, are left out.
     """
     known = {} if agent.bank is None else {skill.id: skill for skill in agent.bank.snapshot}
     rows = [
-        (
-            each,
-            _unrepeated(
-                each, [_advised(agent, each, place, known, tagged) for place in range(len(each.steps))], max_repeats
-            ),
-        )
+        (each, [_advised(agent, each, place, known, tagged) for place in range(len(each.steps))])
         for each in trajectories
         if each.error is None
     ]
@@ -127,18 +121,6 @@ def encode_advised(
     ended = encode_answers(tokenizer, texts, turn_end(tokenizer))
     encoded = [_grow(tokenizer, each.steps, [ended.get(text or "") for text in row]) for each, row in rows]
     return [each for each in encoded if each is not None]
-
-
-def _unrepeated(trajectory: Trajectory, advice: Sequence[str | None], most: int | None) -> list[str | None]:
-    """The advice of each step, without that which was given so often in a row already while nothing changed."""
-    found: list[str | None] = []
-    repeats, before = 0, None
-    for step, said in zip(trajectory.steps, advice, strict=True):
-        repeats = repeats + 1 if said is not None and said == before else 1
-        found.append(said if most is None or repeats <= most else None)
-        changed = not step.admissible_actions or possible(step.action, step.admissible_actions)
-        before = None if changed else said
-    return found
 
 
 def _advised(agent: Agent, trajectory: Trajectory, place: int, known: Mapping[str, Skill], tagged: bool) -> str | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.cores import cores, free_memory
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.rl.parallel.environment import launched, local_world_size, world_size
-from skill_ttrl.rl.parallel.strategy import strategy
+from skill_ttrl.rl.parallel.environment import launched, local_world_size, strategy, world_size
 
 PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""

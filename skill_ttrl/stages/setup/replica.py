@@ -11,8 +11,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.rl.parallel.commands import Objects
-from skill_ttrl.rl.parallel.environment import variables
-from skill_ttrl.rl.parallel.strategy import strategy
+from skill_ttrl.rl.parallel.environment import strategy, variables
 from skill_ttrl.stages.setup.policy import load_policy
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def worker_config(config: SkillTTRLConfig) -> SkillTTRLConfig:
 
 
 class RayWorkers:
-    """Workers that generate the rollouts of a run: `stages.training.components.OtherWorkers`.
+    """Workers that generate the rollouts of a run, with the weights that they were last given.
 
     Args:
         pool: the workers (`RolloutSetup`).
@@ -112,7 +112,7 @@ class RayWorkers:
         self._bank: tuple[Snapshot, Shared[Snapshot]] | None = None
 
     def update_weights(self, policy_version: int) -> None:
-        """See `OtherWorkers`. A batch that a worker has been given is sampled with the weights that were present then."""
+        """Give them the learner's present weights. A batch that a worker has is sampled with those that were present when it came."""
         from skill_ttrl.llm.models.weights import each_trained_weight, pack_weights
         from skill_ttrl.rl.parallel.backend import on_model
 
@@ -121,7 +121,9 @@ class RayWorkers:
     def generate_rollouts(
         self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
     ) -> list[Group]:
-        """See `OtherWorkers`; rollouts are reported batch by batch, as soon as any worker has finished one.
+        """Roll out batches at the same time; one group a task, in order. All see the same frozen `bank`, or none.
+
+        Rollouts are reported batch by batch, as soon as any worker has finished one.
 
         Raises:
             ScaleError: a batch's workers die, more often than is retried.

@@ -16,6 +16,8 @@ from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.types import derive_seed
 
 Batch = list[EncodedDemonstration]
+SORT_CHUNK = 1024
+"""Shuffled demonstrations that are sorted by length together."""
 
 
 def batch_selector(data: Sequence[EncodedDemonstration], config: SFTConfig, seed: int) -> Callable[[int], Batch]:
@@ -60,7 +62,7 @@ def batches_of_epoch(lengths: Sequence[int], config: SFTConfig, seed: int, epoch
     if not config.shuffle:
         return _cut(range(len(lengths)), lengths, config.batch_tokens)
     order = _shuffle(len(lengths), seed, epoch).tolist()
-    chunks = [order[first : first + config.sort_chunk] for first in range(0, len(order), config.sort_chunk)]
+    chunks = [order[first : first + SORT_CHUNK] for first in range(0, len(order), SORT_CHUNK)]
     batches = [
         batch
         for chunk in chunks

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from skill_ttrl.rl.parallel.commands import Driver
     from skill_ttrl.rl.policy import Policy
+    from skill_ttrl.stages.setup.rollout_workers import RayWorkers
 
 OnRolloutEnd = Callable[[Trajectory], None]
 
@@ -37,14 +38,9 @@ def ignore(trajectory: Trajectory) -> None:
     """The `OnRolloutEnd` that does nothing."""
 
 
-class RolloutFn(Protocol):
-    """Rolls out each task several times with the policy as it is now; one group a task, in order."""
-
-    def __call__(
-        self, tasks: Sequence[Task], bank: BankView | None, seed: int, on_rollout_end: OnRolloutEnd = ignore
-    ) -> list[Group]:
-        """Every rollout sees the same frozen `bank`, or none; `on_rollout_end` is called with each as it ends."""
-        ...
+RolloutFn = Callable[..., list[Group]]
+"""`f(tasks, bank, seed, on_rollout_end)` rolls out each task several times with the policy as it is now; one group a task, in order. Every
+rollout sees the same frozen `bank`, or none; `on_rollout_end` is called with each as it ends."""
 
 
 @dataclass(frozen=True)
@@ -57,20 +53,6 @@ class Batch:
     settings: RolloutSettings
 
 
-class OtherWorkers(Protocol):
-    """Generate rollouts elsewhere, with the weights that they were last given."""
-
-    def update_weights(self, policy_version: int) -> None:
-        """Give them the learner's present weights under this version number."""
-        ...
-
-    def generate_rollouts(
-        self, batches: Sequence[Batch], bank: BankView | None, on_rollout_end: OnRolloutEnd
-    ) -> list[Group]:
-        """Roll out batches at the same time; one group a task, in order. All see the same frozen `bank`, or none."""
-        ...
-
-
 @dataclass(frozen=True)
 class RolloutWorker:
     """Generates rollouts: the policy's sampler, its agent and the environments."""
@@ -79,7 +61,7 @@ class RolloutWorker:
     backend: Backend
     agent: Agent
     envs: EnvPool
-    others: OtherWorkers | None = None
+    others: RayWorkers | None = None
     """Sample in its place, where there are any."""
 
     @property

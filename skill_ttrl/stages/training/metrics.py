@@ -47,14 +47,9 @@ def group_metrics(groups: Sequence[Group]) -> dict[str, float]:
         **{f"rewards/{name}/mean": mean([part[name] for part in parts if name in part]) for name in names},
         "reward": float(np.mean([value for group in rewards for value in group])),
         "frac_reward_zero_std": float(np.mean([equal_rewards(group) for group in rewards])),
-        "completions/mean_length": float(np.mean([done.num_sampled_tokens for done in completions]))
-        if completions
-        else 0.0,
-        "completions/clipped_ratio": float(np.mean([done.finish_reason == "length" for done in completions]))
-        if completions
-        else 0.0,
+        "completions/mean_length": mean([float(done.num_sampled_tokens) for done in completions]),
+        "completions/clipped_ratio": mean([float(done.finish_reason == "length") for done in completions]),
         "failed_rollouts": float(np.mean([each.error is not None for each in trajectories_of(groups)])),
-        **_version_metrics(groups),
     }
 
 
@@ -62,17 +57,6 @@ def staleness_metrics(groups: Sequence[Group], step: int) -> dict[str, float]:
     """Steps between the weights that sampled a completion and those of `step`, which learn from it."""
     ages = [float(step - done.policy_version) for done in completions_of(groups)]
     return {"staleness/mean": mean(ages), "staleness/max": max(ages)} if ages else {}
-
-
-def _version_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Mean reward under the present version of the bank and under older ones, where groups see several."""
-    earned = [(each.bank_version or 0, each.reward or 0.0) for each in trajectories_of(groups)]
-    newest = max((version for version, _ in earned), default=0)
-    older = [reward for version, reward in earned if version < newest]
-    if not older:
-        return {}
-    present = [reward for version, reward in earned if version == newest]
-    return {"bank_versions/present_reward": mean(present), "bank_versions/older_reward": mean(older)}
 
 
 def overlong_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -89,7 +73,7 @@ def step_rates(
     ranks: int,
 ) -> dict[str, float]:
     """Rollouts and sampled tokens a second of sampling, those that a bank inserted not counted; for the rest see `update_rates`."""
-    from skill_ttrl.rl.speed import update_rates
+    from skill_ttrl.rl.update_metrics import update_rates
 
     tokens = sum(completion.num_sampled_tokens for completion in completions_of(groups))
     seconds = max(times["sample_seconds"], 1e-9)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
@@ -21,10 +21,12 @@ from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.training.ahead import RolloutsAhead
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
-from skill_ttrl.stages.training.greedy import GreedyBaseline
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.votes import VoteManager
+from skill_ttrl.stages.training.votes import GreedyBaseline, VoteManager
 from skill_ttrl.types import Group, Trajectory, VoteResult
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.optimizing.bank_text import BankText
 
 RL = "rl"
 
@@ -43,14 +45,6 @@ class PhaseState:
         return {}
 
 
-class Stateful(Protocol):
-    """A part of a run whose state a checkpoint holds."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """JSON-able state."""
-        ...
-
-
 @dataclass(kw_only=True)
 class RLState(PhaseState):
     """Learner, votes, evolution, gate and step."""
@@ -61,7 +55,7 @@ class RLState(PhaseState):
     greedy: GreedyBaseline
     evolution: Evolver | None
     gate: BankGate | None = None
-    text: Stateful | None = None
+    text: BankText | None = None
     """Editor of the texts in the bank (`optimize.every`)."""
     task_batches: int = 0
     """Batches of tasks that were drawn: the steps, or more where a step draws several (`rl.dynamic_sampling`)."""
@@ -69,7 +63,7 @@ class RLState(PhaseState):
     """Rollouts of later steps that are in flight (`rl.max_staleness`)."""
 
     @classmethod
-    def restore(cls, run: Run, evolution: Evolver | None, text: Stateful | None = None) -> RLState:
+    def restore(cls, run: Run, evolution: Evolver | None, text: BankText | None = None) -> RLState:
         """The state to start from: that of the checkpoint of a resumed run."""
         config, parts, resumed = run.config, run.components, run.resumed
         step = resumed.steps_done(RL)

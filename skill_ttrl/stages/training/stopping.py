@@ -7,7 +7,7 @@ from typing import Any
 
 from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import TrainingError
-from skill_ttrl.rl.nonfinite import SkippedUpdate, dump_skipped
+from skill_ttrl.rl.update_metrics import SkippedUpdate, dump_skipped
 from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import PhaseState

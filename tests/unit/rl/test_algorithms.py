@@ -12,12 +12,13 @@ from torch import Tensor
 
 from skill_ttrl.config import RLConfig, Section
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rl.algorithms import GRPO, AdvantageEstimate, TrainingSamples, build_algorithm, relative_advantages
+from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm, relative_advantages
+from skill_ttrl.rl.algorithms.grpo import GRPO
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import LossInputs, build_loss
+from skill_ttrl.rl.losses import LossInputs
 from skill_ttrl.rl.pack import Advantages, pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, Task, Trajectory, VoteResult
@@ -216,25 +217,6 @@ def test_an_algorithm_and_a_loss_of_ones_own_train_a_step_with_advantages_for_ea
 def test_an_algorithm_with_wrong_options_is_refused(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         build_algorithm(options)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"type": "ppo_clp"}, "Did you mean 'ppo_clip'"),
-        ({"type": "ppo_clip", "clip_ratoi": 0.1}, "Did you mean 'clip_ratio'"),
-        ({"type": "ppo_clip", "clip_ratio": -1}, "greater than 0"),
-    ],
-)
-def test_a_loss_with_wrong_options_is_refused(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        build_loss(options)
-
-
-def test_a_bare_name_and_options_without_a_type_are_read() -> None:
-    assert RLConfig.model_validate({"algorithm": "grpo", "loss": {"dual_clip": None}}).model_dump(
-        include={"algorithm", "loss"}
-    ) == {"algorithm": {"type": "grpo"}, "loss": {"type": "ppo_clip", "dual_clip": None}}
 
 
 def test_the_kl_penalty_makes_token_level_rewards_and_moves_the_advantages(

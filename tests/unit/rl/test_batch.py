@@ -55,15 +55,6 @@ def test_micro_batches_hold_every_token_and_log_prob_in_its_place(make_groups: C
     assert lengths == sorted(lengths)
 
 
-def test_steps_without_a_completion_are_left_out(make_groups: Callable[..., list[Group]]) -> None:
-    (group,) = make_groups(prompts=1, tries=2)
-    empty = replace(group.trajectories[0].steps[0], completion=Completion("", (), (), "error"))
-    failed = replace(group.trajectories[0], steps=(empty, replace(empty, completion=None)))
-    groups = [replace(group, trajectories=(failed, group.trajectories[1]))]
-    batch = with_advantages(pack(groups), groups, [1.0, 2.0])
-    assert per_item(batch) == [2.0]
-
-
 def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]]) -> None:
     (group,) = make_groups(prompts=1, tries=1)
     with pytest.raises(ValueError, match="one advantage for each of 1 trajectories, found 2"):
@@ -76,15 +67,6 @@ def test_what_cannot_be_packed_is_refused(make_groups: Callable[..., list[Group]
         pack_demonstrations([EncodedDemonstration([], [1])])
     with pytest.raises(ValueError, match="empty response"):
         pack_demonstrations([EncodedDemonstration([1], [])])
-
-
-def test_a_partly_masked_response_counts_its_trained_tokens_only() -> None:
-    batch = pack_demonstrations([EncodedDemonstration([1, 2], [3, 4, 5]), EncodedDemonstration([6], [7])])
-    batch = replace(batch, trained_F=torch.tensor([False, False, True, False, True, False, True]))
-    assert batch.trained_tokens_N.tolist() == [2, 1]
-    (micro_batch,) = batch.micro_batches(torch.arange(2), size=9, pad_id=0)
-    assert micro_batch.targets_K.tolist() == [7, 3, 5]
-    assert isinstance(batch, RolloutBatch)
 
 
 @given(
@@ -114,12 +96,6 @@ def test_inserted_tokens_are_part_of_the_item_and_are_not_trained() -> None:
     assert batch.trained_F.tolist() == [False, False, True, False, True]
     (micro,) = batch.micro_batches(torch.tensor([0]), 1, 0)
     assert micro.targets_K.tolist() == [5, 7]
-
-
-def test_what_a_mask_leaves_out_of_a_demonstration_is_seen_but_not_learnt() -> None:
-    batch = pack_demonstrations([EncodedDemonstration([1], [3, 4, 5], [True, False, True])])
-    (micro_batch,) = batch.micro_batches(torch.tensor([0]), 1, 0)
-    assert micro_batch.tokens_N_T.tolist() == [[1, 3, 4, 5]] and micro_batch.targets_K.tolist() == [3, 5]
 
 
 def test_labels_are_learnt_in_the_place_of_what_was_executed() -> None:

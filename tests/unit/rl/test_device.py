@@ -25,15 +25,6 @@ def test_precision_can_change_between_runs_of_one_process() -> None:
     assert "ACCELERATE_TORCH_DEVICE" not in os.environ
 
 
-def test_threads_are_set() -> None:
-    before = torch.get_num_threads()
-    try:
-        make_accelerator(RuntimeConfig(device="cpu", threads=1))
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_what_is_not_there_is_refused_with_advice() -> None:
     with pytest.raises(ModelError, match=r"finds \d+ CUDA devices"):
         resolve_device("cuda:99")
@@ -41,25 +32,6 @@ def test_what_is_not_there_is_refused_with_advice() -> None:
         resolve_device("gpu")
     with pytest.raises(ModelError, match="needs a GPU"):
         resolve_precision("fp16", torch.device("cpu"))
-
-
-def test_without_a_gpu_there_are_no_figures() -> None:
-    monitor = GpuMemoryMonitor(torch.device("cpu"))
-    monitor.sample()
-    assert monitor.metrics() == {}
-
-
-def test_the_most_that_was_used_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver's answers are made up here; `test_on_a_gpu` takes real ones."""
-    free = iter([(70, 100), (20, 100), (60, 100)])
-    monkeypatch.setattr("torch.cuda.init", lambda: None)
-    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", lambda device: None)
-    monkeypatch.setattr("torch.cuda.mem_get_info", lambda device: next(free))
-    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda device: 30)
-    monitor = GpuMemoryMonitor(torch.device("cuda", 0))
-    for _ in range(3):
-        monitor.sample()
-    assert monitor.metrics() == {"gpu_peak_bytes": 30.0, "gpu_used_bytes": 80.0}
 
 
 @pytest.mark.gpu

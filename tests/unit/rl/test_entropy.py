@@ -11,11 +11,10 @@ import torch
 from accelerate import Accelerator
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.config.rl import AdaptiveEntropyConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, high_entropy_mask, sampled_entropy
+from skill_ttrl.rl.entropy import at_high_entropy
 from skill_ttrl.rl.kl import KLEstimator, compute_kl_penalty, kl_estimate
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
@@ -38,12 +37,6 @@ def settings(**changes: Any) -> RLConfig:
     return RLConfig.model_validate(plain | changes)
 
 
-def test_the_coefficient_grows_below_the_target_and_is_off_above_it() -> None:
-    controller = EntropyController(AdaptiveEntropyConfig(target=1.0, delta=0.25, max=0.5), 0.0)
-    applied = [controller.apply(entropy) for entropy in (0.5, 1.0, 0.9, 1.5, 1.5, 0.5)]
-    assert applied == [0.0, 0.25, 0.5, 0.0, 0.0, 0.0] and controller.coef == 0.25
-
-
 def test_the_rule_applies_it_where_the_sampled_entropy_is_low_and_resumes_it(
     make_policy: MakePolicy, make_groups: MakeGroups, accelerator: Accelerator
 ) -> None:
@@ -61,14 +54,6 @@ def test_the_rule_applies_it_where_the_sampled_entropy_is_low_and_resumes_it(
         again.load_state_dict(rule.state_dict())
         assert again.entropy is not None and again.entropy.coef == pytest.approx(0.505 if target == 4.0 else 0.495)
     assert norms[0.0] == 0 < norms[0.5]
-
-
-def test_the_tokens_of_the_highest_entropy() -> None:
-    mask, threshold = high_entropy_mask(torch.tensor([0.1, 0.9, 0.5, 0.2, 0.3]), 0.4)
-    # The quantile lies between .3 and .5, which is numpy's and TRL's torch.quantile: .3 + .4 (.5 - .3).
-    assert mask.tolist() == [False, True, True, False, False] and threshold == pytest.approx(0.38)
-    assert high_entropy_mask(torch.tensor([1.0, 2.0]), 1.0)[0].all()
-    assert not len(high_entropy_mask(torch.zeros(0), 0.2)[0])
 
 
 def test_all_but_these_lose_their_weight_and_still_count_in_the_mean(
@@ -103,26 +88,6 @@ def test_the_rule_scores_entropies_where_they_are_asked_for(
     assert found["entropy_threshold"] > 0 and found["updates"] == 1
 
 
-def test_whitened_advantages_have_mean_0_and_variance_1_over_tokens(
-    make_policy: MakePolicy, make_groups: MakeGroups, accelerator: Accelerator
-) -> None:
-    groups = [group.with_rewards([1.0, 0.0, 1.0, 1.0]) for group in make_groups()]
-    config = settings(whiten_advantages=True)
-    seen: list[RolloutBatch] = []
-
-    class Watching(LocalLearner):
-        def update(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
-            seen.append(batch)
-            return super().update(batch, **options)
-
-    learner = Watching(make_policy(), config, accelerator, total_steps=1)
-    UpdateRule(config, sampler_is_learner=True)(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
-    advantages = seen[0].advantages_F[seen[0].trained_F]
-    assert float(advantages.mean()) == pytest.approx(0, abs=1e-5)
-    assert float(advantages.var()) == pytest.approx(1, abs=1e-3)
-    assert sampled_entropy(seen[0]) == pytest.approx(3.55, abs=0.1)
-
-
 @pytest.mark.parametrize("estimator", ["k1+", "k3+"])
 def test_the_plus_forms_have_the_value_of_one_and_the_gradient_of_k2(estimator: Any) -> None:
     reference = torch.tensor([-1.0, -2.0, 3.0], dtype=torch.float64)
@@ -151,31 +116,12 @@ def test_weighted_by_the_ratio_the_terms_gradient_is_that_of_the_kl() -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_a_refreshed_reference_can_be_a_mixture(make_policy: MakePolicy) -> None:
-    policy = make_policy()
-    policy.keep_reference()
-    before = {name: weight.clone() for name, weight in (policy.reference_state() or {}).items()}
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.mul_(3.0)
-    policy.refresh_reference(0.25)
-    for name, weight in (policy.reference_state() or {}).items():
-        assert torch.allclose(weight, 1.5 * before[name])
-
-
-def test_a_mixture_with_adapters_is_refused(make_lora_policy: MakePolicy, accelerator: Accelerator) -> None:
-    config = settings(kl_coef=0.1, ref_model_sync_steps=1, ref_model_mixup_alpha=0.6)
-    with pytest.raises(ConfigError, match="base model without them"):
-        LocalLearner(make_lora_policy(), config, accelerator, total_steps=1)
-
-
 @pytest.mark.parametrize(
     ("rl", "words"),
     [
         ({"kl_bias_correction": True, "kl_coef": 0.0}, "rl.kl_coef is 0"),
         ({"kl_bias_correction": True, "kl_estimator": "k3+"}, "rl.kl_estimator is k3+"),
         ({"ref_model_sync_steps": 5, "kl_coef": 0.0}, "there is none"),
-        ({"ref_model_mixup_alpha": 0.6}, "never refreshed"),
         ({"algorithm": "gspo"}, "with the loss gspo, but rl.loss is ppo_clip"),
     ],
 )

@@ -65,30 +65,6 @@ def at_completions(batch: RolloutBatch, values_F: torch.Tensor) -> list[float]:
     return found
 
 
-def test_steps_that_go_on_from_one_another_are_one_item() -> None:
-    apart, joined = (
-        pack(GROUPS, invalid_action_penalty_coef=0.5),
-        pack(GROUPS, invalid_action_penalty_coef=0.5, join=True),
-    )
-    steps = [len(each.steps) for each in trajectories(GROUPS)]
-    assert len(apart) == sum(steps) and len(joined) == 7 and joined.turn_places == apart.turn_places
-    assert joined.trajectory_index_N.tolist() == [0, 0, 1, 2, 3, 4, 5]
-    assert len(joined.tokens_F) < 0.7 * len(apart.tokens_F)
-    for name in ("tokens", "scores", "old_log_probs", "trained", "step"):
-        assert at_completions(joined, getattr(joined, f"{name}_F")) == at_completions(
-            apart, getattr(apart, f"{name}_F")
-        )
-    assert not joined.trained_F[joined.step_F < 0].any() and not joined.scores_F[joined.step_F < 0].any()
-    last = GROUPS[1].trajectories[2].steps[-1]
-    assert last.completion is not None
-    assert joined.tokens_F[joined.item_F == 6].tolist() == [
-        *last.prompt_ids,
-        *last.completion.token_ids,
-    ]
-    once = with_advantages(joined, GROUPS, [[float(at) for at in range(count)] for count in steps])
-    assert torch.equal(once.advantages_F, joined.step_F.clamp(min=0) * joined.trained_F)
-
-
 @settings(max_examples=10, deadline=None)
 @given(st.integers(0, 10_000))
 def test_joining_loses_and_invents_nothing(seed: int) -> None:

@@ -24,14 +24,6 @@ from tests.golden.field_values import cases
 VOTES = [VoteResult(None, 0.0, (False,) * 4)] * 3
 
 
-@pytest.mark.parametrize(
-    ("length", "expected"), [(0, 0.0), (16384, 0.0), (17408, -0.25), (18432, -0.5), (20480, -1.0), (99999, -1.0)]
-)
-def test_dapos_own_numbers(length: int, expected: float) -> None:
-    assert length_penalty(length, 20480, 4096, 1.0) == pytest.approx(expected)
-    assert length_penalty(length, 20480, 4096, 0.5) == pytest.approx(0.5 * expected)
-
-
 def test_the_penalty_is_trls() -> None:
     (case,) = cases("trl", "overlong").values()
     asked = case["settings"]

@@ -17,10 +17,10 @@ from skill_ttrl.config import BuiltinConfig, RLConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, row_membership
 from skill_ttrl.rl.learner import LocalLearner
+from skill_ttrl.rl.optim import SharedRows, shared_rows
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.sft_learner import SFTLearner
-from skill_ttrl.rl.shared_rows import SharedRows, shared_rows
 
 WORDS = ["<pad>", "<act>", "go to", "mug", "shelf", "mug 1", "mug 2", "shelf 1", "shelf 2", "shelf 3", "hot"]
 SHAPE = BuiltinConfig(
@@ -73,14 +73,6 @@ def test_tokens_of_a_kind_or_a_number_share_a_row(tokenizer: Any) -> None:
 
     assert [between("mug", other) for other in ("mug 1", "shelf", "shelf 1", "go to")] == [1, 1, 0, 1]
     assert between("mug 1", "shelf 1") == 1 and between("mug 1", "shelf 2") == 0
-
-
-def test_a_new_matrix_is_a_sum_of_rows_of_the_usual_width(tokenizer: Any) -> None:
-    shape = SHAPE.model_copy(update={"hidden_size": 1024})
-    model: Any = build_model(shape, tokenizer, seed=0)
-    deviations = model.get_input_embeddings().weight.std(dim=1)
-    assert deviations.tolist() == pytest.approx([0.05] * len(WORDS), rel=0.1)
-    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -14,7 +14,8 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.algorithms import GroupLevel, group_advantages, is_stepwise, step_advantages
+from skill_ttrl.rl.algorithms import group_advantages
+from skill_ttrl.rl.algorithms.grpo import GroupLevel, is_stepwise, step_advantages
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.pack import pack, with_advantages
 from skill_ttrl.types import Group
@@ -62,20 +63,6 @@ def test_statistics_over_steps_are_verl_agents() -> None:
     assert expected == pytest.approx([1.09543, 1.09543, -0.72422, -0.74241, -0.72422], abs=1e-4)
     won, lost = advantages(found, 0.1, "step")
     assert [*won, *lost] == pytest.approx(expected, abs=1e-6)
-
-
-def test_over_steps_a_long_loss_weighs_more_and_over_episodes_it_does_not() -> None:
-    # One win in 5 steps, one loss in 45. Over steps: mean 1/10, variance 50/49 x 9/100, so z = 0.9 / 0.30305 and
-    # -0.1 / 0.30305. Over episodes: mean 1/2, deviation sqrt(1/2).
-    found = [(1.0, [False] * 5, 0), (0.0, [False] * 45, 0)]
-    deviation = math.sqrt(Fraction(50, 49) * Fraction(9, 100))
-    won, lost = advantages(found, 0.0, "step")
-    assert won == pytest.approx([0.9 / deviation] * 5, abs=1e-5)
-    assert lost == pytest.approx([-0.1 / deviation] * 45, abs=1e-5)
-    won, lost = advantages(found, 0.0, "episode")
-    assert won == pytest.approx([math.sqrt(0.5)] * 5, abs=1e-5) and lost == pytest.approx(
-        [-math.sqrt(0.5)] * 45, abs=1e-5
-    )
 
 
 def test_a_penalty_with_each_episode_weighing_the_same_by_hand() -> None:
@@ -142,31 +129,6 @@ def test_each_episode_weighs_the_same_in_a_group_whose_mean_is_nothing_and_whose
         assert variance == pytest.approx(0 if all(not any(row) for row in members) else 1, abs=1e-2)
 
 
-@pytest.mark.parametrize("penalty", [1e-9, 1e-3, 0.1, 10.0])
-def test_equal_outcomes_with_equal_shares_of_invalid_steps_do_not_explode(penalty: float) -> None:
-    # Means of the episodes are all equal: a deviation between them alone would be 0.
-    rows = advantages([(1.0, [True, False, False, False], 0)] * 8, penalty)
-    assert all(abs(value) <= math.sqrt(4 * 7) for row in rows for value in row)
-    if penalty > 1e-6:
-        assert rows[0][0] < 0 < rows[0][1]
-    assert advantages([(1.0, [True, True], 0)] * 8, penalty) == [[0.0, 0.0]] * 8  # nothing to prefer
-
-
-def test_the_only_episode_of_a_group_keeps_its_scores() -> None:
-    (row,) = advantages([(1.0, [False, True], 0)], 0.25)
-    assert row == pytest.approx([1.0, 0.75], abs=1e-5)
-
-
-def test_an_episode_without_steps_counts_in_the_mean_over_episodes_alone() -> None:
-    found = [(0.0, [], 0), (1.0, [False, True], 0)]
-    empty, row = advantages(found, 0.5)
-    # Scores 0 | 1 0.5: mean 3/8, variance (9 + (25 + 1) / 2) / 64 = 22/64.
-    assert empty == [] and row == pytest.approx([5 / math.sqrt(22), 1 / math.sqrt(22)], abs=1e-5)
-    empty, row = advantages(found, 0.5, "step")
-    assert empty == [] and row == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)], abs=1e-5)
-    assert advantages([(0.0, [], 0)], 0.5, "step") == [[]] and advantages([], 0.5) == []
-
-
 def centred(rewards: Sequence[float] | torch.Tensor, groups: Sequence[Hashable] | torch.Tensor) -> torch.Tensor:
     """An estimator of a user's own, which knows of no steps."""
     return torch.as_tensor(rewards) - torch.as_tensor(rewards).mean()
@@ -191,11 +153,6 @@ def test_the_order_of_the_episodes_does_not_matter(
     rows = advantages(found, penalty, statistics)
     for place, row in zip(order, advantages([found[i] for i in order], penalty, statistics), strict=True):
         assert row == pytest.approx(rows[place], abs=1e-4)
-
-
-def test_what_does_not_fit_together_is_refused() -> None:
-    with pytest.raises(ValueError, match="one episode for each of 2 rewards, found 1"):
-        group_advantages([1.0, 0.0], [0, 0], EPSILON, ["a"])
 
 
 def test_each_step_is_packed_with_its_own_advantage(make_groups: Callable[..., list[Group]]) -> None:

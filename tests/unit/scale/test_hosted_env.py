@@ -83,10 +83,6 @@ def test_an_episode_is_the_same_wherever_its_host_dies(at: int) -> None:
     assert episode(env, "left") == episode(Doors(), "left")
 
 
-def test_an_action_without_text_is_an_action() -> None:
-    assert episode(hosted(Frail(Doors, [3, 99])), "", "left") == episode(Doors(), "", "left")
-
-
 def test_an_episode_that_always_loses_its_host_is_given_up_and_the_next_one_begins_anew() -> None:
     frail = Frail(Doors, [2, 2, 2, 99])
     env = hosted(frail, retries=1)
@@ -144,15 +140,6 @@ def test_only_its_own_calls_count_against_an_environment_and_after_one_it_goes_o
     env = hosted(frail := Frail(Doors, [2, 99]))
     episode(env, "left")
     assert len(frail.suspects) == 1
-
-
-def test_it_is_made_before_its_time_counts_and_again_where_its_host_has_died() -> None:
-    frail = Frail(Doors, [1, 99])
-    env = hosted(frail)
-    env.place()
-    assert len(frail.hosts) == 2 and frail.done == [""]
-    env.place()
-    assert frail.done == [""] and episode(env, "left") == episode(Doors(), "left")
 
 
 def test_of_an_info_that_cannot_be_pickled_what_can_be_stored_is_handed_on() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import EnvError, ScaleError
-from skill_ttrl.scale.pool import WINDOW, Done, Event, Lost, Pool, Ready, Refused
+from skill_ttrl.scale.pool import Done, Event, Lost, Pool, Ready, Refused
 
 
 class Scripted:
@@ -91,28 +91,6 @@ def test_an_item_that_kills_its_workers_is_given_up_after_so_many() -> None:
     assert crew.begun[3] == 3 and len(notices) == 2 and "Part 4 of 6 is done again" in notices[0]
 
 
-def test_not_too_many_results_wait_for_a_slow_one() -> None:
-    class Slow(Scripted):
-        def wait(self) -> Sequence[Event]:
-            """The first item is never done while there is anything else to do."""
-            others = [worker for worker, item in self.at.items() if item]
-            if self.starting or not others:
-                return super().wait()
-            self.idle.add(others[0])
-            return [Done(others[0], 2 * self.at.pop(others[0]))]
-
-    crew = Slow(3)
-    results = Pool(crew, 0, lambda text: None).map(range(100))
-    assert next(results) == 0 and crew.most == 3 * WINDOW - 1
-
-
-def test_who_is_done_is_reported_at_once_and_failures_are_not() -> None:
-    done: dict[int, int] = {}
-    crew = Scripted(3, seed=5, deaths=4)
-    found = list(Pool(crew, 9, lambda text: None).map(range(10), done.__setitem__))
-    assert found == [done[number] for number in range(10)] and list(done) != sorted(done)
-
-
 def test_facts_are_those_of_the_first_worker_that_is_ready_and_a_pool_maps_again() -> None:
     pool = Pool(crew := Scripted(2), 1, lambda text: None)
     assert pool.facts() == "facts" and not crew.begun
@@ -134,19 +112,6 @@ def test_a_setup_that_raises_is_raised_and_one_that_dies_is_tried_again() -> Non
     crew.events = [Lost("w1", "memory ran out")]
     with pytest.raises(ScaleError, match=r"No worker starts: 4 in a row .* because memory ran out"):
         next(Pool(crew, 3, lambda text: None).map([1]))
-
-
-def test_a_worker_that_cannot_start_is_left_out_where_others_can() -> None:
-    class Late(Scripted):
-        late: Sequence[Event] = [Refused("w9", EnvError("no games there"))]
-
-        def wait(self) -> Sequence[Event]:
-            late, self.late = (self.late, []) if self.begun else ([], self.late)
-            return [*super().wait(), *late]
-
-    notices: list[str] = []
-    assert list(Pool(Late(2), 0, notices.append).map(range(5))) == [0, 2, 4, 6, 8]
-    assert notices == ["w9 cannot start, and is left out: no games there"]
 
 
 def test_maps_of_several_threads_share_the_workers_and_each_has_its_own_results() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import InvalidConfigError, ScaleConfig, load_config, settings_digest
+from skill_ttrl.config import ScaleConfig, load_config, settings_digest
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ScaleError
 from skill_ttrl.scale.cluster import connected
-from skill_ttrl.scale.crew import cause_of, places
+from skill_ttrl.scale.crew import places
 from skill_ttrl.scale.preflight import NodeFacts, problems
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
 from skill_ttrl.stages.setup.checks import check_scale, check_shared_policy
@@ -70,12 +70,6 @@ def test_as_many_workers_as_the_living_nodes_have_room_for() -> None:
     assert places([{"Alive": True, "Resources": {"CPU": 0.3}}], ScaleConfig(cpus_per_worker=0.1)) == 3
 
 
-def test_why_a_worker_is_gone_is_said_in_a_few_words() -> None:
-    said = "The actor died.\n\tpid: 7\nThe actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
-    assert cause_of(RuntimeError(said)) == "its worker process has died"
-    assert cause_of(ValueError("gone\nfor good")) == "ValueError: gone"
-
-
 HERE = NodeFacts("this process", "3.11.7", "2.60.0", "0.1.0")
 
 
@@ -101,25 +95,6 @@ def test_all_that_is_wrong_with_the_nodes_is_said_together() -> None:
         "every node.",
         "d, e: Set ALFWORLD_DATA.",
     ]
-
-
-@pytest.mark.parametrize("address", ["auto", "local", "10.0.0.7:6379", "ray://head.lab:10001", "[::1]:6379"])
-def test_addresses_that_are_some(address: str) -> None:
-    assert ScaleConfig(engine="ray", address=address).address == address
-
-
-def test_an_address_needs_an_engine() -> None:
-    for stated in ({"address": "local"}, {"training": "environments"}):
-        with pytest.raises(ValueError, match=r"engine is local; set scale\.engine=ray"):
-            ScaleConfig.model_validate(stated)
-
-
-@pytest.mark.parametrize(
-    "wrong", ["scale.address=head", "scale.address=http://head:80", "scale.workers=0", "scale.engine=dask"]
-)
-def test_wrong_settings_are_refused(wrong: str) -> None:
-    with pytest.raises(InvalidConfigError, match=wrong.partition("=")[0].replace(".", r"\.")):
-        load_config({}, [wrong])
 
 
 def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is_a_power() -> None:

@@ -21,7 +21,7 @@ from skill_ttrl.errors import ConfigError, DataError, EnvError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.training.step import select_training_samples, step_tasks
+from skill_ttrl.stages.training.sampling import select_training_samples, step_tasks
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import majority_vote
 

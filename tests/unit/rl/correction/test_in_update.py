@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from skill_ttrl.config import RLConfig
-from skill_ttrl.config.rl import RejectionConfig, RolloutCorrectionConfig
+from skill_ttrl.config.rl import RolloutCorrectionConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.batch import RolloutBatch
@@ -22,15 +22,11 @@ from skill_ttrl.rl.correction import (
     FlatSequences,
     PaddedSequences,
     UpdateCorrection,
-    effective_sample_size,
     importance_weights,
-    kept_tokens,
-    normalized,
     weight_rule,
 )
 from skill_ttrl.rl.learn import UpdateRule
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.losses import LossInputs, aggregate, build_loss
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, VoteResult
 
@@ -50,35 +46,6 @@ def settings(**changes: Any) -> RLConfig:
     return RLConfig.model_validate(plain | changes)
 
 
-def test_the_published_truncated_weights() -> None:
-    # NeMo-RL: weights 0.1, 1, 3 between 0.5 and 2; a maximum of 0.8 on the PPO row, and on the sequence's GSPO row.
-    ratios = torch.tensor([[0.1, 1.0, 3.0]], dtype=torch.float64).log()
-    rule = weight_rule("token_truncate", RolloutCorrectionConfig(threshold=2.0, threshold_low=0.5))
-    weights, raw = importance_weights(ratios, PaddedSequences(torch.ones(1, 3)), rule)
-    assert weights.tolist()[0] == pytest.approx([0.5, 1.0, 2.0])
-    assert float(((raw > rule.high) | (raw < rule.low)).double().mean()) == pytest.approx(2 / 3)
-
-    ones, before = torch.ones(1, 3, dtype=torch.float64), torch.full((1, 3), -1.0, dtype=torch.float64)
-    after = before + torch.tensor([[0.5, 1.0, 1.5]], dtype=torch.float64).log()
-    advantages = torch.tensor([[1.0, -1.0, 2.0]], dtype=torch.float64)
-    gap = before - torch.tensor([[-0.5, -1.5, -0.8]], dtype=torch.float64)
-    for kind, loss, expected in (("token", "ppo_clip", -0.4744), ("sequence", "gspo", -0.4846)):
-        rule = weight_rule(f"{kind}_truncate", RolloutCorrectionConfig(threshold=0.8))
-        weights, _ = importance_weights(gap, PaddedSequences(ones), rule)
-        token_loss, _ = build_loss({"type": loss, "clip_ratio": 0.2})(
-            LossInputs(after, before, advantages, ones, before)
-        )
-        assert float(aggregate(token_loss * weights, ones)) == pytest.approx(expected, abs=5e-5)
-
-
-def test_the_published_icepop_bounds() -> None:
-    rule = weight_rule("icepop", RolloutCorrectionConfig(type="icepop"))
-    assert (rule.low, rule.high, rule.level, rule.mask) == (0.5, 5.0, "token", True)
-    ratios = torch.tensor([[0.6065, 12.182, 0.8187]], dtype=torch.float64)
-    weights, _ = importance_weights(ratios.log(), PaddedSequences(torch.ones(1, 3)), rule)
-    assert weights.tolist()[0] == pytest.approx([0.6065, 0.0, 0.8187])
-
-
 @pytest.mark.parametrize("ratio", ["product", "geometric"])
 def test_a_sequence_has_one_weight_flat_or_padded(ratio: Any) -> None:
     rule = weight_rule("sequence_mask", RolloutCorrectionConfig(threshold=4.0, sequence_ratio=ratio))
@@ -88,34 +55,6 @@ def test_a_sequence_has_one_weight_flat_or_padded(ratio: Any) -> None:
     # Sums 1.5 and 0.3, means 0.5 and 0.15; e^1.5 = 4.48 is above 4.
     expected = [0.0, math.exp(0.3)] if ratio == "product" else [math.exp(0.5), math.exp(0.15)]
     assert padded[:, 0].tolist() == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("rejection", "kept"),
-    [
-        ({"statistic": "token_k1", "high": 2.0}, [[1, 1, 0], [1, 1]]),
-        ({"statistic": "token_k2", "high": 0.2}, [[1, 1, 0], [1, 1]]),
-        ({"statistic": "seq_sum_k1", "high": 2.0}, [[0, 0, 0], [1, 1]]),
-        ({"statistic": "seq_mean_k1", "low": 0.9, "high": 1.2}, [[0, 0, 0], [0, 0]]),
-        ({"statistic": "seq_mean_k1", "low": 0.8, "high": 1.2}, [[0, 0, 0], [1, 1]]),
-        ({"statistic": "seq_max_k3", "high": 1.5}, [[0, 0, 0], [1, 1]]),
-        ({"statistic": "seq_max_k3", "high": 2.0}, [[1, 1, 1], [1, 1]]),
-    ],
-)
-def test_rejections(rejection: dict[str, Any], kept: list[list[int]]) -> None:
-    found = kept_tokens(LOG_RATIO, PaddedSequences(MASK), RejectionConfig(**rejection))
-    assert found[MASK.bool()].int().tolist() == [each for row in kept for each in row]
-
-
-def test_sample_size_and_normalisation() -> None:
-    assert effective_sample_size(torch.tensor([1.0, 1.0, 1.0])) == 1.0
-    assert effective_sample_size(torch.tensor([1.0, 0.0, 0.0, 0.0])) == 0.25
-    assert effective_sample_size(torch.zeros(2)) == 0.0
-    # Weights 2 2 2 | 1: their mean is 7/4 over tokens and 3/2 over sequences.
-    weights, owners = torch.tensor([2.0, 2.0, 2.0, 1.0]), FlatSequences(torch.tensor([0, 0, 0, 1]))
-    for kind, mean in (("token_truncate", 1.75), ("sequence_truncate", 1.5)):
-        found, factor = normalized(weights, owners, weight_rule(kind, RolloutCorrectionConfig()))
-        assert factor == mean and torch.equal(found, weights / mean)
 
 
 def in_update(
@@ -135,18 +74,6 @@ def test_a_loss_with_a_ratio_is_masked_and_one_without_is_weighted() -> None:
     torch.testing.assert_close(weighted, expected)
     assert metrics["rollout_corr/kl"] == pytest.approx(-1.8 / 5)
     assert metrics["rollout_corr/chi2_token"] == pytest.approx(float(((2 * LOG_RATIO).exp() * MASK).sum()) / 5 - 1)
-
-
-def test_only_bad_tokens_of_far_sequences_are_left_out() -> None:
-    advantages = torch.tensor([[1.0, -1.0, -1.0], [-1.0, -1.0, -1.0]], dtype=torch.float64)
-    # Mean log p_backend - log p_learner: -0.5 and -0.15. Turned round, the first is far.
-    correction = UpdateCorrection(RolloutCorrectionConfig(off_policy_kl=0.3), loss_has_ratio=True)
-    assert correction.needed and not UpdateCorrection(RolloutCorrectionConfig(), loss_has_ratio=True).needed
-    weights, metrics = correction(-LOG_RATIO, torch.zeros_like(LOG_RATIO), advantages, MASK)
-    assert weights.tolist() == [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]
-    assert {name: float(value) for name, value in metrics.items()} == {
-        "rollout_corr/off_policy_masked_fraction": pytest.approx(0.4)
-    }
 
 
 def test_without_rescoring_no_forward_pass_is_added_and_the_gradient_is_that_of_the_ratio(
@@ -213,20 +140,6 @@ def test_corrections_without_sense_are_refused(rl: Any, facts: Any, words: str) 
     config = RLConfig.model_validate({"rollout_correction": rl})
     with pytest.raises(ConfigError, match=words):
         check_correction(config, **PLAIN | facts)
-
-
-@pytest.mark.parametrize(
-    ("rl", "facts"),
-    [
-        ({}, {}),
-        ({}, {"truncates_sampling": True, "sampler_is_learner": True}),
-        ({"rollout_correction": {"type": "none"}}, {"truncates_sampling": True}),
-        ({"rollout_correction": {"type": "token_truncate", "rescore": False}, "loss": "reinforce"}, {}),
-        ({"rollout_correction": {"rescore": False}}, {}),
-    ],
-)
-def test_those_with_sense_are_not(rl: Any, facts: Any) -> None:
-    check_correction(RLConfig.model_validate(rl), **PLAIN | facts)
 
 
 @pytest.mark.parametrize(

@@ -71,28 +71,6 @@ def test_every_metric_is_documented(make_batch: Callable[..., RolloutBatch]) -> 
         assert not unregistered(corrected(make_batch(), kind, settings)[1])
 
 
-def test_each_token_has_the_weight_of_its_own_gap(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
-) -> None:
-    policy = make_policy()
-    own = sampled_by(policy, make_batch())
-    gap = torch.zeros_like(own.old_log_probs_F)
-    places = own.trained_F.nonzero().squeeze(1)
-    gap[places[:4]] = torch.tensor([0.5, -0.5, 1.5, -1.5])  # learner minus sampler, nats
-    batch = as_sampled(own, own.old_log_probs_F - gap)
-    truncated, figures = corrected(scored(policy, batch, 4), "token_truncate", RolloutCorrectionConfig())
-    masked, _ = corrected(scored(policy, batch, 4), "token_mask", RolloutCorrectionConfig())
-    assert truncated.weights_F is not None and masked.weights_F is not None
-    grows = torch.tensor([0.5, -0.5, 1.5, -1.5]).exp()
-    assert torch.allclose(truncated.weights_F[places[:4]], grows.clamp(max=2.0), rtol=1e-4)
-    assert torch.allclose(masked.weights_F[places[:4]], torch.tensor([grows[0], grows[1], 0.0, 0.0]), rtol=1e-4)
-    assert figures["sampling/logp_difference/mean"] == pytest.approx(4.0 / len(places), rel=1e-3)
-    assert figures["sampling/logp_difference/max"] == pytest.approx(1.5, rel=1e-3)
-    assert figures["rollout_corr/rollout_is_ratio_fraction_high"] == pytest.approx(1 / len(places))
-    assert figures["rollout_corr/k3_kl"] > 0
-    assert torch.allclose(truncated.old_log_probs_F, own.old_log_probs_F, atol=1e-5)
-
-
 def step(
     make_policy: Callable[..., Policy], accelerator: Accelerator, batch: RolloutBatch, correction: str | None = None
 ) -> Policy:
@@ -101,16 +79,6 @@ def step(
     learner = LocalLearner(policy, settings, accelerator, total_steps=1)
     learner.update(weighted(learner, batch, correction), step=0, seed=0, temperature=1.0)
     return policy
-
-
-def test_without_a_gap_the_correction_changes_nothing_that_is_learnt(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
-) -> None:
-    batch = sampled_by(make_policy(), make_batch())
-    plain = step(make_policy, accelerator, batch)
-    weighed = step(make_policy, accelerator, batch, correction="token_truncate")
-    for one, other in zip(plain.model.parameters(), weighed.model.parameters(), strict=True):
-        assert torch.allclose(one, other, atol=1e-5)
 
 
 def test_the_gradient_is_that_of_weighted_advantages(

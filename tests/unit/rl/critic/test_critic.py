@@ -153,14 +153,6 @@ def test_while_the_critic_warms_up_the_policy_rests(
     assert not same(before, weights(policy))
 
 
-def test_the_critic_has_epochs_of_its_own(
-    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    settings = config(critic={"ppo_epochs": 3}, mini_batch_size=1)
-    (found,) = steps(learner_of(make_policy(), accelerator, settings), make_batch(), [0])
-    assert (found["updates"], found["critic/updates"]) == (3, 9)
-
-
 @pytest.mark.parametrize("apart", [False, True])
 def test_resume_gives_the_same_critic_bit_for_bit(
     apart: bool, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator, tmp_path: Any

@@ -77,8 +77,8 @@ def test_scores_under_limits_are_those_of_a_masked_softmax(
             head.weight = policy.model.lm_head.weight
             policy.model.lm_head = policy._head._module = head
     if kind == "several blocks":
-        monkeypatch.setattr("skill_ttrl.rl.forward.log_probs.CPU_BLOCK", 1)
-        monkeypatch.setattr("skill_ttrl.rl.forward.log_probs.MIN_BLOCK_WIDTH", 7)
+        monkeypatch.setattr("skill_ttrl.rl.forward.head.CPU_BLOCK", 1)
+        monkeypatch.setattr("skill_ttrl.rl.forward.head.MIN_BLOCK_WIDTH", 7)
     batch = limited_batch()
     weights_K = torch.linspace(-1, 2, int(batch.trained_F.sum()))
     wanted, entropies = expected(policies[0], batch, 0.6)

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.gradients import is_plain_embedding, may_gather
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
 from skill_ttrl.rl.policy import Policy
 
@@ -58,34 +57,3 @@ def test_they_are_autograds(tied: bool, packed: bool, twice: bool, budget: int, 
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-2 if bf16 else 1e-5, msg=name)
     embedding = found["model.embed_tokens.weight"]
     assert bool(embedding[PAD].any()) == tied  # its row learns as the head's alone
-
-
-def test_autograd_makes_no_gradient_of_the_whole_matrix() -> None:
-    policy = Policy(build(tied=True), None, "cpu")
-    weight = policy.model.model.embed_tokens.weight
-    seen: list[Tensor] = []
-    with policy.training(0):
-        loss = policy.token_logprobs(batch().micro_batch(torch.arange(3), 0, packed=True))[0].sum()
-        node = loss.grad_fn
-        stack, names = [node], set()
-        while stack:
-            node = stack.pop()
-            if node is not None and node not in seen:
-                seen.append(node)  # type: ignore[arg-type]
-                names.add(node.name())
-                stack += [parent for parent, _ in node.next_functions]
-    assert "EmbeddingBackward0" not in names and "_EmbedBackward" in names
-    assert may_gather(weight)
-
-
-def test_what_something_else_watches_is_left_to_autograd() -> None:
-    watched = nn.Embedding(4, 2)
-    assert is_plain_embedding(watched)
-    watched.weight.register_hook(lambda gradient: gradient)  # type: ignore[no-untyped-call]
-    assert not is_plain_embedding(watched)
-    hooked = nn.Embedding(4, 2)
-    hooked.register_forward_hook(lambda module, args, output: None)
-    frozen = nn.Embedding(4, 2).requires_grad_(False)
-    listened = nn.Embedding(4, 2)
-    listened.weight.register_post_accumulate_grad_hook(lambda parameter: None)  # type: ignore[no-untyped-call]
-    assert not any(is_plain_embedding(table) for table in (hooked, frozen, listened, nn.Embedding(4, 2, max_norm=1.0)))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.forward.plan import cut_micro_batches, split_over_ranks
+from skill_ttrl.rl.forward.micro_batch import cut_micro_batches, split_over_ranks
 from skill_ttrl.rl.pack import EncodedDemonstration, pack_demonstrations
 
 items = st.lists(
@@ -65,15 +62,3 @@ def test_ranks_share_the_items(shape: list[tuple[int, int]], ranks: int, packed:
     largest = max(int(length) for length in batch.lengths_N)
     # A piece is at most a share and one item more, and goes to the rank with the least.
     assert max(loads) <= 2 * (sum(loads) / ranks + largest)
-
-
-@pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_one_prompt_is_split_evenly_over_many_ranks(ranks: int) -> None:
-    batch = batch_of([(1, 1 + index % 7) for index in range(32)])
-    loads = [computed(batch, rows, True) for rows in split_over_ranks(batch, torch.arange(32), ranks, packed=True)]
-    assert max(loads) <= 1.25 * min(loads)
-
-
-def test_prompts_are_told_apart_by_their_tokens(make_batch: Callable[..., RolloutBatch]) -> None:
-    batch = make_batch(prompts=3, tries=4)
-    assert batch.prompt_keys == batch.prompt_index_N.tolist()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.rl.forward.log_probs import GPU_BLOCK
+from skill_ttrl.rl.forward.head import GPU_BLOCK
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 from skill_ttrl.stages.doctor.memory import (
     ASLEEP_BYTES,

@@ -115,18 +115,6 @@ def test_fewer_examples_are_whole_episodes_spread_over_all() -> None:
     assert [each.task.id for each in episodes] == [each.task_id for each in grown]
 
 
-def test_advice_that_nobody_heeds_is_learnt_so_often_and_no_more(tiny_model: Any) -> None:
-    _, tokenizer = tiny_model
-    turns = [("jump", "left")] * 4 + [("wait", "left")] + [("jump", "left")] * 2 + [("left", "left")]
-    said = Completion("jump", (5,), (-1.0,), "stop")
-    steps = tuple(replace(step, prompt_ids=(1, 2), completion=said) for step in episode(*turns).steps)
-    played = replace(episode(("left", None)), steps=steps)
-    agent = Agent(PromptFormatter("plain"))
-    for most, learnt in ((None, 8), (1, 2), (2, 4), (9, 8)):
-        found = encode_advised(tokenizer, agent, [played], tagged=False, max_repeats=most)
-        assert len(found) == learnt, "a move that was possible begins the count anew"
-
-
 def test_what_a_policy_played_keeps_its_tokens_and_learns_the_advice(tiny_model: Any) -> None:
     """One answer was cut off: its end token was not sampled, and stands in the sequence all the same."""
     _, tokenizer = tiny_model

@@ -6,7 +6,7 @@ import pytest
 
 from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.rl.parallel.strategy import strategy
+from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, check_gpus, check_ranks, check_started, planned_ranks
 
 

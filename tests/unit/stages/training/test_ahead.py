@@ -13,7 +13,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.llm.hand_over import HandOver
-from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead, next_barrier
+from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -80,11 +80,6 @@ def test_rollouts_run_as_far_ahead_as_they_may_and_no_further(
         last = max((each for each in barriers if each <= step), default=0)
         assert version == max(last, step - staleness, 0)
     assert scene.most <= (staleness + 1 if in_flight else 1)
-
-
-def test_the_next_barrier_is_the_first_of_checkpoint_evaluation_and_end() -> None:
-    rl = RLConfig(steps=20, save_steps=6, eval_steps=4)
-    assert [next_barrier(rl, step) for step in (0, 4, 5, 6, 18, 19)] == [4, 6, 6, 8, 20, 20]
 
 
 def lead(scene: Scene, steps: int) -> None:

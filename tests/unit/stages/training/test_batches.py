@@ -22,11 +22,11 @@ def demonstrations(lengths: list[int]) -> list[EncodedDemonstration]:
     return [EncodedDemonstration([number], [0] * (length - 1)) for number, length in enumerate(lengths)]
 
 
-@given(Lengths, st.integers(1, 90), st.integers(1, 30), st.integers(0, 5), st.booleans())
+@given(Lengths, st.integers(1, 90), st.integers(0, 5), st.booleans())
 def test_an_epoch_has_each_demonstration_once_and_no_batch_passes_its_budget(
-    lengths: list[int], budget: int, chunk: int, seed: int, shuffle: bool
+    lengths: list[int], budget: int, seed: int, shuffle: bool
 ) -> None:
-    config = SFTConfig.model_validate({"batch_tokens": budget, "sort_chunk": chunk, "shuffle": shuffle})
+    config = SFTConfig.model_validate({"batch_tokens": budget, "shuffle": shuffle})
     per_epoch = [len(batches_of_epoch(lengths, config, seed, epoch)) for epoch in range(3)]
     batch_of = batch_selector(demonstrations(lengths), config, seed)
     batches = [[int(each.prompt_ids[0]) for each in batch_of(step)] for step in range(sum(per_epoch))]
@@ -52,7 +52,7 @@ def test_batches_of_a_fixed_size_cover_each_epoch_too(lengths: list[int], size: 
 
 def test_lengths_are_sorted_within_a_chunk_and_batches_come_in_no_order_of_length() -> None:
     lengths = [10 * (1 + number % 10) for number in range(100)]
-    config = SFTConfig(batch_tokens=200, sort_chunk=100)
+    config = SFTConfig(batch_tokens=200)
     batches = batches_of_epoch(lengths, config, 0, 0)
     assert all(
         max(lengths[place] for place in batch) - min(lengths[place] for place in batch) <= 10 for batch in batches

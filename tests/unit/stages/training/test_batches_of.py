@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rollout.turns import RolloutSettings
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.training.components import batches_of
-from skill_ttrl.types import Skill, Task
+from skill_ttrl.types import Task
 
 SETTINGS = RolloutSettings(Sampling(), seed=7)
 
@@ -32,12 +28,3 @@ def test_without_a_size_all_are_one_batch_with_the_steps_own_seed() -> None:
     tasks = [Task(str(number), "Guess-v0") for number in range(3)]
     (batch,) = batches_of(tasks, 2, SETTINGS, None)
     assert batch.tasks == tasks and batch.settings == SETTINGS
-
-
-@pytest.mark.parametrize("skills", [[], [Skill("b", "two", "Do."), Skill("a", "one", "Do not.")]])
-def test_a_version_of_a_bank_travels_as_it_is(skills: list[Skill]) -> None:
-    snapshot = Snapshot.of(3, skills, '{"order": []}')
-    found = pickle.loads(pickle.dumps(snapshot))
-    assert found == snapshot and list(found) == list(snapshot)
-    with pytest.raises(TypeError):
-        found.skills["c"] = skills

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.stages.training.metrics import episode_metrics, several_types
-from skill_ttrl.stages.training.step import select_training_samples
+from skill_ttrl.stages.training.sampling import select_training_samples
 from skill_ttrl.types import ActionStatus, Completion, Group, Step, StopReason, Task, Trajectory, VoteResult
 
 PLAIN_VOTE = VoteResult(None, 0.0, (False,) * 2)
@@ -62,13 +61,6 @@ def test_partial_scores_are_told_where_the_environment_gives_them() -> None:
     assert figures["score"] == pytest.approx(0.25) and figures["success"] == 0
 
 
-def test_of_what_is_not_judged_no_success_is_told() -> None:
-    ungraded = step(None, info={"graded": False})
-    assert not episode_metrics([group(tried(ungraded))], SkillTTRLConfig(), by_type=True), (
-        "nothing is new for mathematics"
-    )
-
-
 def test_actions_prompts_and_timeouts_are_shares() -> None:
     steps = [
         step("invalid"),
@@ -98,23 +90,3 @@ def test_a_try_that_failures_leave_alone_has_nothing_to_be_compared_with() -> No
     alone = config(rollout={"n_votes_per_prompt": 1, "n_samples_per_prompt": 1})
     (one,) = select_training_samples([group(tried(step(), reward=10.0))], [PLAIN_VOTE], alone, 0)
     assert len(one[0].trajectories) == 1, "asked for one by one they are learned from"
-
-
-def test_success_by_type_is_drawn_live_each_as_it_last_came() -> None:
-    from io import StringIO
-
-    from rich.console import Console
-
-    out = StringIO()
-    with RunView(Console(file=out, force_terminal=True, width=120), "run") as view:
-        view.start("GRPO", 3, "step")
-        view.advance("GRPO", 1, {"success": 0.5, "success/heat": 0.25, "success/cool": 0.75})
-        view.advance("GRPO", 2, {"success": 0.4, "success/heat": 0.125, "invalid_actions": 0.1})
-        view._console.print(view)
-    assert "success 0.400  invalid_actions 0.100" in out.getvalue()
-    assert "success by type: cool 0.75  heat 0.12" in out.getvalue()
-    plain = StringIO()
-    with RunView(Console(file=plain, width=120), "run") as view:
-        view.start("GRPO", 1, "step")
-        view.advance("GRPO", 1, {"success": 0.5, "success/heat": 0.25})
-    assert "success 0.500" in plain.getvalue() and "heat" not in plain.getvalue()

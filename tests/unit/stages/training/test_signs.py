@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from skill_ttrl.cli.display.views import live_number
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.reports.summary_text import closing_lines, summary_markdown, summary_table, vote_line
 from skill_ttrl.stages.training.signs import early_signs, late_signs
@@ -36,13 +35,6 @@ def test_where_nearly_all_abstain_that_is_the_one_warning() -> None:
     cut = course(abstained=[1.0], **{"completions/clipped_ratio": [0.9]})
     assert "raise rollout.max_new_tokens" in next(iter(early_signs(cut).values()))
     assert early_signs(course(abstained=[0.8])) == {} == early_signs(course(abstained=[1.0]), answers=False)
-
-
-def test_completions_that_were_cut_off_are_not_blamed_on_the_cold_start() -> None:
-    (text,) = early_signs(
-        course(frac_reward_zero_std=[1.0], reward=[0.0], **{"completions/clipped_ratio": [0.9]})
-    ).values()
-    assert "in 1 step (" in text and "90% of the completions were truncated" in text and "max_new_tokens" in text
 
 
 def test_updates_that_change_nothing_are_warned_of() -> None:
@@ -122,13 +114,3 @@ def test_the_votes_are_shown_over_all_steps_beside_the_last() -> None:
     assert vote_line(replace(SUMMARY, majority_ratio=None, mean_majority_ratio=None)) is None
     labelled = str(vote_line(replace(SUMMARY, reward="label", vote_steps=1)))
     assert "mean over 1 step (last" in labelled and labelled.endswith("(this is the reward).")
-
-
-def test_a_summary_names_its_algorithm_and_loss() -> None:
-    assert "Algorithm" not in summary_markdown(SUMMARY)
-    found = summary_markdown(replace(SUMMARY, algorithm="rloo", loss="ppo_clip", entropy_before=-1e-12))
-    assert "- Algorithm rloo, loss ppo_clip.\n" in found and "-0.000" not in found
-
-
-def test_small_figures_are_not_shown_as_0() -> None:
-    assert [live_number(value) for value in (0.5, 3.24e-5, -0.0, -1e-12)] == ["0.500", "3.2e-05", "0.000", "0.000"]

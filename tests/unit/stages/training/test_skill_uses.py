@@ -68,15 +68,6 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
         assert RunBank(SkillsConfig(), bank).unshown([*tasks, Task("any", "shop")]) == ""
 
 
-def test_what_is_in_use_does_not_go_stale() -> None:
-    with SkillBank(index="memory", stale_after_steps=2) as bank:
-        bank.import_skills([Skill("shown", "t", "advice shown"), Skill("unseen", "t", "advice unseen")])
-        run = RunBank(SkillsConfig(update="none", stale_after_steps=2), bank)
-        for step in range(4):
-            run.learn([GROUP], step, evolves=True)
-        assert [skill.id for skill in bank] == ["shown"]
-
-
 def test_new_skills_of_winners_go_by_the_bank_s_name_for_their_type() -> None:
     from skill_ttrl.types import SkillOps
 

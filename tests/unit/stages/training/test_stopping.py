@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.stopping import look_back
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line, metric_rows
 from skill_ttrl.runs.stop_rules import RULES, stop_step
@@ -114,16 +114,6 @@ def test_looking_back_at_a_run(tmp_path: Path) -> None:
     found = look_back(path)
     assert found.stops == {"majority_ratio": None, "entropy": None, "flip_rate": 5} and found.steps == 8
     assert found.accuracy == {0: 0.4, 2: 0.5, 5: 0.3, 8: 0.1} and found.best == 2
-
-
-def test_looking_back_without_labels_or_between_evaluations(tmp_path: Path) -> None:
-    path = made_run(tmp_path / "unlabelled", SkillTTRLConfig(), [("before", None), ("after", None)])
-    assert look_back(path).best is None
-    with (
-        RunFolder.create(tmp_path / "new", SkillTTRLConfig()),
-        pytest.raises(RunFolderError, match="no step of the rl"),
-    ):
-        look_back(tmp_path / "new")
 
 
 def test_a_run_is_stopped_by_its_own_rule_and_options_only(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.stages.training.paraphrase import reworded
-from skill_ttrl.stages.training.step import select_training_samples
+from skill_ttrl.stages.training.sampling import select_training_samples
 from skill_ttrl.types import Group, Task, Trajectory
 from skill_ttrl.voting import Ballot, vote
 

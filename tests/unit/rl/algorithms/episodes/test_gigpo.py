@@ -12,14 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import EnvError
-from skill_ttrl.rl.algorithms import (
-    TrainingSamples,
-    anchor_groups,
-    build_algorithm,
-    discounted_returns,
-    state_advantages,
-    state_metrics,
-)
+from skill_ttrl.rl.algorithms import TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms.episodes import anchor_groups
 from skill_ttrl.types import Group
 from tests.unit.rl.episodes import episode, random_groups
 
@@ -42,10 +36,6 @@ def test_two_episodes_by_hand() -> None:
     assert scaled == [pytest.approx([third + half, third], abs=1e-5), pytest.approx([-2 * third - half], abs=1e-5)]
 
 
-def test_returns_are_discounted_from_the_end() -> None:
-    assert discounted_returns([[1.0, 0.0, 2.0], []], 0.5) == [[1.5, 1.0, 2.0], []]
-
-
 def test_the_environments_own_rewards_count_only_where_they_are_learned_from() -> None:
     group = Group(episode("ab", 1.0).task, (episode("aab", 3.0, rewards=[1.0, 2.0]), episode("ab", 0.0)))
     # Values of the three steps from a: 1 + .95 * 2, 2, 0 with the environment's rewards, .95 * 3, 3, 0 without.
@@ -60,12 +50,6 @@ def test_the_environments_own_rewards_count_only_where_they_are_learned_from() -
 def test_an_invalid_step_loses_the_penalty_in_both_parts() -> None:
     group = Group(episode("ab", 1.0).task, (episode("ab", 1.0, invalid=[0]), episode("ab", 1.0)))
     assert advantages([group], 0.5) == [pytest.approx([-0.5]), pytest.approx([0.5])]
-
-
-def test_states_of_other_groups_and_single_steps_do_not_compare() -> None:
-    groups = [Group(each.task, (each,)) for each in (episode("ab", 1.0), episode("ab", 0.0))]
-    assert advantages(groups) == [pytest.approx([1.0]), pytest.approx([0.0])], "a group of one keeps its reward"
-    assert state_metrics(["a", "a", "b"]) == {"step_group_size": 1.5, "singleton_states": 0.5}
 
 
 def test_an_anchor_is_the_observation_and_on_request_the_exact_state() -> None:
@@ -121,7 +105,3 @@ def test_alike_observations_join_the_first_group_they_are_like(texts: list[str],
         if not like:
             firsts.append(text)
         assert group == ("g", (like or [text])[0])
-
-
-def test_equal_values_give_exactly_zero() -> None:
-    assert state_advantages([0.1, 0.1, 0.3], ["a", "a", "b"]).tolist() == [0.0, 0.0, 0.0]

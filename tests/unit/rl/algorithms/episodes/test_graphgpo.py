@@ -11,15 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.rl.algorithms import (
-    SUCCESS,
-    AdvantageEstimate,
-    Edge,
-    TrainingSamples,
-    build_algorithm,
-    distances_to_success,
-    edge_returns,
-)
+from skill_ttrl.rl.algorithms import AdvantageEstimate, TrainingSamples, build_algorithm
+from skill_ttrl.rl.algorithms.episodes import SUCCESS, Edge, distances_to_success, edge_returns
 from skill_ttrl.types import Group
 from tests.unit.rl.episodes import episode, random_groups
 
@@ -76,25 +69,6 @@ def test_a_step_towards_success_in_a_lost_episode_earns_more_than_one_away_from_
     assert rows[0] == pytest.approx([first, half], abs=1e-5)
     assert rows[1] == pytest.approx([first, -half, 0.0, 0.0], abs=1e-5)
     assert rows[2] == pytest.approx([-2 * first], abs=1e-5)
-
-
-def test_both_parts_are_weighted() -> None:
-    won, lost = episode("aw", 1.0), episode("ax", 0.0)
-    groups = [Group(won.task, (won, lost))]
-    half = math.sqrt(0.5)
-    for graph, whole in ((1.0, 1.0), (2.0, 0.5), (0.0, 1.0)):
-        rows = advantages(groups, graph_weight=graph, episode_weight=whole)
-        assert rows == [
-            pytest.approx([half * (graph + whole)], abs=1e-5),
-            pytest.approx([-half * (graph + whole)], abs=1e-5),
-        ]
-
-
-def test_without_success_only_the_episodes_count() -> None:
-    lost = [episode("ab", 0.0), episode("ac", 0.0)]
-    found = estimate([Group(lost[0].task, tuple(lost))])
-    assert found.advantages == [[0.0], [0.0]]
-    assert found.metrics == {"step_group_size": 2.0, "singleton_states": 0.0, "groups_with_success": 0.0}
 
 
 def test_what_counts_as_success_is_the_best_reward_or_a_set_one() -> None:

@@ -40,12 +40,6 @@ def estimate(options: dict[str, Any], values: list[float]) -> tuple[list[float],
 VALUES = [0.5, 0.25, 0.75, 0.5]
 
 
-def test_without_decay_the_advantage_is_the_outcome_minus_the_value() -> None:
-    for level in ("episode", "step"):
-        advantages, returns = estimate({"level": level}, VALUES)
-        assert advantages == pytest.approx([0.5, 0.75, 0.25, 0.5]) and returns == pytest.approx([1.0] * 4)
-
-
 def test_over_an_episode_the_value_of_the_next_step_stands_for_the_rest() -> None:
     advantages, returns = estimate({"lam": 0.0}, VALUES)
     assert advantages == pytest.approx([-0.25, 0.5, -0.25, 0.5])

@@ -95,11 +95,6 @@ def test_opo_counts_the_trained_tokens_of_all_steps() -> None:
     assert advantages("opo", [long, short]) == [[0.25, 0.25], [0.25, 0.0, 0.0], [-0.75]]
 
 
-def test_an_episode_whose_last_step_trains_nothing_still_earns_its_outcome() -> None:
-    found = advantages({"type": "remax"}, [tried(1.0, step(2), step(1, [False])), tried(0.0, step(1))], greedy=[0.0])
-    assert found == [[1.0, 1.0], [0.0], [0.0]]
-
-
 def test_votes_that_shape_advantages_are_refused_where_nothing_could_be_shaped() -> None:
     groups = [Group(TASK, (tried(1.0, step(2)), tried(0.0, step(2))))]
     votes = [VoteResult("a", 0.5, (True, False), weight=0.5)]
@@ -117,10 +112,6 @@ def test_votes_that_shape_advantages_are_refused_where_nothing_could_be_shaped()
 def test_maxrl_refuses_a_reward_below_0() -> None:
     with pytest.raises(ConfigError, match="need rewards of at least 0, and one is -1"):
         advantages("maxrl", [tried(1.0, step(1)), tried(-1.0, step(1))])
-
-
-def test_an_empty_step_has_no_advantages() -> None:
-    assert advantages({"type": "reinforce_plus_plus"}) == []
 
 
 @pytest.mark.parametrize("name", ["opo", "reinforce_plus_plus", "remax", "gae"])

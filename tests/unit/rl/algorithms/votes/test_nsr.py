@@ -58,13 +58,6 @@ def test_what_is_dropped_has_no_advantage_on_record(make_groups: Groups) -> None
     assert metrics["advantage/mean"] == metrics["advantage/min"] == 1.0, "of what is trained on"
 
 
-def test_grpo_nsr_weighs_each_step_by_its_own_score(make_groups: Groups) -> None:
-    groups = [group.with_rewards([1.0, 0.0]) for group in make_groups(prompts=1, tries=2, turns=2)]
-    batch, metrics, _ = estimate(groups, {"type": "grpo_nsr", "negative_weight": 3.0, "norm_by_std": False})
-    assert first_tokens(batch) == pytest.approx([0.5, 0.5, -1.5, -1.5])
-    assert metrics[POSITIVE] == 0.5
-
-
 @pytest.mark.parametrize(
     ("algorithm", "expected", "learning"),
     [
@@ -109,12 +102,6 @@ def test_a_wrong_answer_with_a_bonus_stays_wrong(
     assert metrics.get(POSITIVE, 0.5) == 0.5
     rows: Any = build_algorithm(algorithm).advantages(TrainingSamples(groups)).advantages  # type: ignore[union-attr]
     assert [row[0] for row in rows] == pytest.approx(expected, abs=1e-6), "texts without tokens learn the same"
-
-
-def test_where_all_are_wrong_grpo_learns_nothing_and_nsr_does(make_groups: Groups) -> None:
-    groups = rewarded(make_groups, 0.0, 0.0, 0.0)
-    assert first_tokens(estimate(groups, {"type": "nsr"})[0]) == [-1, -1, -1]
-    assert first_tokens(estimate(groups, {"type": "grpo_nsr", "negative_weight": 5.0})[0]) == [0, 0, 0]
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -39,31 +38,18 @@ def test_a_pool_counts_all_that_voted_and_knows_which_are_trained_on(voted: Samp
     pool = pool_of(samples.groups[0], samples.voters[0])
     assert list(pool.class_sizes) == [3, 1, 1] and pool.silent == 1
     assert pool.class_ids == (1, 0, 0, -1, 2, 0) and pool.trained == (1, 0, 0, -1)
-    assert pool.surprise == pytest.approx((1, 2, 3, 4, 5, 6))
-
-
-def test_a_failed_rollout_is_in_no_pool(voted: Samples) -> None:
-    samples = voted(["a", "a", "b"])
-    (group,) = samples.groups
-    failed = replace(group.trajectories[2], answer=None, error="gone", stop_reason="error")
-    whole = replace(group, trajectories=(*group.trajectories[:2], failed))
-    pool = pool_of(whole.select([0, 1]), whole)
-    assert list(pool.class_sizes) == [2] and pool.silent == 0
+    assert pool.surprise == pytest.approx([1, 2, 3, 4, 5, 6])
 
 
 def test_gmae_over_two_of_three_votes(voted: Samples) -> None:
-    """See `test_gmae.test_by_hand`: p = 3/4 for an a and 1/2 for b."""
+    """An a meets the other a in 1 of 2 contexts and wins, or meets b and wins half the ties: p = 3/4; b always meets an a: p = 1/2.
+
+    Exactly one is rewarded: a with 3/8, b with 1/8.
+    """
     samples = voted(["a", "b", "a"], trained=2)
     found = estimate(samples, "gmae")
     assert values(found) == pytest.approx([0.25, -0.25]) and found.scores == pytest.approx([0.75, 0.5])
     assert found.metrics[REWARD] == pytest.approx(0.625)
-    assert values(estimate(samples, "gmae", rewards="joint")) == pytest.approx([0, 0], abs=1e-12)
-
-
-def test_gmae_where_all_that_voted_are_trained_on_is_grpo(voted: Samples) -> None:
-    samples = voted(["a", "a", "b", None])
-    for rewards in ("independent", "joint"):
-        assert values(estimate(samples, "gmae", rewards=rewards)) == pytest.approx([1, 1, -1, -1])
 
 
 def test_scrl_on_a_clear_vote(voted: Samples) -> None:
@@ -75,21 +61,6 @@ def test_scrl_on_a_clear_vote(voted: Samples) -> None:
     deviation = math.sqrt(2 / 3)
     assert values(found) == pytest.approx([1 / deviation, 0, -1 / deviation, 0], abs=1e-5)
     assert found.metrics == {POSITIVE: 1, NEGATIVES: 1}
-
-
-def test_scrl_on_a_weak_vote_has_negatives_alone(voted: Samples) -> None:
-    answers = ["a", "a", "a", "b", "b", "c", "d", None]
-    found = estimate(voted(answers, surprise=[1, 1, 1, 1, 1, 2, 0.1, 1]), "scrl")
-    assert found.scores == [0, 0, 0, 0, 0, -1, 0, -1]
-    assert found.metrics == {POSITIVE: 0, NEGATIVES: 1}
-    silent = estimate(voted(answers, surprise=[1, 1, 1, 1, 1, 2, 0.1, 1]), "scrl", no_answer_reward=0.0)
-    assert silent.scores == [0, 0, 0, 0, 0, -1, 0, 0]
-
-
-def test_scrl_rewards_shares_and_entropies(voted: Samples) -> None:
-    """One class of 3/4 with mean entropy 1, one of 1/4 with 2; the prompt's is 5/4: 3/4 + 0.1/4 and -0.1 * 3/4."""
-    samples = voted(["a", "a", "a", "b"], surprise=[0.5, 1, 1.5, 2])
-    assert estimate(samples, "scrl", rewards="continuous").scores == pytest.approx([0.775, 0.775, 0.775, -0.075])
 
 
 def test_ttpo_imitates_agreeing_samples_and_takes_a_tenth_of_grpo_of_the_others(voted: Samples) -> None:
@@ -109,15 +80,6 @@ def test_evol_rl_rewards_the_novel_among_those_that_agree(voted: Samples) -> Non
     expected = [each / deviation for each in (0.25, 0.25, 0.75, -1.25)]
     assert values(found) == pytest.approx(expected, abs=1e-5)
     assert found.metrics == {SIMILARITY: pytest.approx(1 / 6)}
-
-
-def test_evol_rl_compares_words_where_no_tokens_are_known() -> None:
-    trainer = SkillTTRLTrainer(load_config({"rl": {"algorithm": "evol_rl"}}))
-    found = trainer.train_offline(
-        ["6 times 7?"], [["It is \\boxed{42}", "It is \\boxed{42}", "So I say \\boxed{42}", "No"]]
-    )
-    same, again, other, silent = found["advantages"][0]
-    assert same == again < other and silent < 0
 
 
 @pytest.mark.parametrize("name", ["grpo_nsr", "psr", "nsr", "w_reinforce", "gmae", "ttpo"])

@@ -14,22 +14,21 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from skill_ttrl.config.rl import CriticConfig, RLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.critic.head import RATE, ValueHead
-from skill_ttrl.rl.critic.value_loss import compute_value_loss, explained_variance
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
-from skill_ttrl.rl.losses import Denominators
-from skill_ttrl.rl.nonfinite import SkippedUpdate
+from skill_ttrl.rl.losses import AggregationMode, Denominators, aggregate
+from skill_ttrl.rl.losses.contract import masked_mean
 from skill_ttrl.rl.optim import PolicyOptimizer
 from skill_ttrl.rl.parallel.ranks import ALONE, Ranks
 from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.parallel.tensors import like, local
 from skill_ttrl.rl.policy import Policy
+from skill_ttrl.rl.update_metrics import SkippedUpdate
 
 MODEL_RATE = 1e-5
 """Learning rate of a model apart where none is set (verl's)."""
@@ -153,7 +152,7 @@ class Critic:
         """Of the head."""
         if not self._learns:
             return self.learning_rate
-        return self.settings.head_learning_rate or RATE / len(self.head.weight)
+        return RATE / len(self.head.weight)
 
     def _step(
         self, batch: RolloutBatch, indices: Int[Tensor, " M"], denominators: Denominators
@@ -247,3 +246,113 @@ def _mean(values: list[float]) -> float:
     """Mean of those that are finite."""
     finite = [value for value in values if abs(value) < float("inf")]
     return sum(finite) / max(1, len(finite))
+
+
+# The linear head of a critic, on hidden states less their mean, with an intercept that follows the mean return.
+
+
+RATE = 0.1
+"""Learning rate times the width of the hidden states, where none is set: an optimizer step moves a value by about so much at most."""
+
+
+class ValueHead(nn.Module):
+    """V = w (h - centre) + intercept, in float32; w, and with it every value, begins at 0.
+
+    Hidden states have a large common part. Without the centre w would learn the mean return through it, and values would differ by how
+    far each state goes along that part, which says nothing of its return. So only w is left to gradient descent.
+
+    Args:
+        width: Of the hidden states.
+        device: Where it computes.
+    """
+
+    centre: Tensor
+    intercept: Tensor
+    has_centre: Tensor
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(width, device=device))
+        self.register_buffer("centre", torch.zeros(width, device=device))
+        self.register_buffer("intercept", torch.zeros((), device=device))
+        self.register_buffer("has_centre", torch.zeros((), dtype=torch.bool))
+
+    def forward(self, hidden_Q_D: Float[Tensor, "Q D"]) -> Float[Tensor, " Q"]:
+        """Value of each hidden state."""
+        return (hidden_Q_D.float() - self.centre) @ self.weight + self.intercept
+
+    @torch.no_grad()
+    def centre_on(self, total_D: Float[Tensor, " D"], count: int) -> None:
+        """Take the mean of these hidden states, given as sum and number, for the centre; once."""
+        if count and not self.has_centre:
+            self.centre.copy_(total_D / count)
+            self.has_centre.fill_(True)
+
+    @torch.no_grad()
+    def shift(self, difference: float) -> None:
+        """Add to every value; nothing where it is not finite."""
+        if math.isfinite(difference):
+            self.intercept += difference
+
+
+# The clipped loss of a value function, and how much of the returns it explains.
+
+
+def clipped_value_loss(
+    values: Float[Tensor, "N T"],
+    returns: Float[Tensor, "N T"],
+    old_values: Float[Tensor, "N T"],
+    value_clip: float | None = 0.5,
+) -> tuple[Float[Tensor, "N T"], Bool[Tensor, "N T"]]:
+    """max((V - R)^2, (clip(V, V_old +- c) - R)^2) / 2 of each token, and where the clip decides it (verl, TRL).
+
+    Args:
+        values: Of the critic that learns, with gradient.
+        returns: What it learns to predict.
+        old_values: Of the critic before this update.
+        value_clip: c; None: no clip.
+    """
+    plain = (values - returns).square()
+    if value_clip is None:
+        return 0.5 * plain, torch.zeros_like(plain, dtype=torch.bool)
+    near = old_values + (values - old_values).clamp(-value_clip, value_clip)
+    bounded = (near - returns).square()
+    return 0.5 * torch.maximum(plain, bounded), bounded > plain
+
+
+def compute_value_loss(
+    values: Float[Tensor, "N T"],
+    returns: Float[Tensor, "N T"],
+    old_values: Float[Tensor, "N T"],
+    response_mask: Float[Tensor, "N T"],
+    value_clip: float | None = 0.5,
+    loss_agg_mode: AggregationMode = "token-mean",
+    denominators: Denominators | None = None,
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+    """Aggregate `clipped_value_loss` over a batch.
+
+    Args:
+        values: Of the critic that learns, with gradient (N, T).
+        returns: What it learns to predict (N, T).
+        old_values: Of the critic before this update (N, T).
+        response_mask: 1 at trained tokens (N, T).
+        value_clip: Largest step of a value that the loss rewards; None: no bound.
+        loss_agg_mode: See `losses.aggregate`.
+        denominators: See `losses.aggregate`.
+
+    Returns:
+        (loss, share of the tokens where the clip decides); the second is detached.
+    """
+    loss, decided = clipped_value_loss(values, returns, old_values, value_clip)
+    share = masked_mean(decided.to(loss.dtype), response_mask)
+    return aggregate(loss, response_mask, loss_agg_mode, denominators), share
+
+
+def explained_variance(values: Float[Tensor, " K"], returns: Float[Tensor, " K"]) -> float:
+    """1 - Var(R - V) / Var(R): 1 for a perfect critic, 0 for a constant one, below 0 for one that misleads (verl: 1e-5 is added).
+
+    0 for fewer than two tokens.
+    """
+    if len(returns) < 2:
+        return 0.0
+    return float(1.0 - (returns - values).double().var() / (returns.double().var() + 1e-5))

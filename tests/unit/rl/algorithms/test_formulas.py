@@ -1,0 +1,261 @@
+"""Formulas of algorithms: laws, enumerations, and values by hand that no golden test holds."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import combinations, product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from skill_ttrl.rl.algorithms import (
+    build_algorithm,
+    compute_gae_advantage,
+    compute_grpo_nsr_outcome_advantage,
+    group_advantages,
+    whiten_advantages,
+)
+from skill_ttrl.rl.algorithms.grpo import shape_advantages
+from skill_ttrl.rl.algorithms.negative import reward_to_go
+from skill_ttrl.rl.algorithms.votes import (
+    SCRLOptions,
+    cosine_similarity,
+    evol_rl_rewards,
+    ngram_similarity,
+    novelty,
+    poisson_binomial_advantages,
+    reward_probabilities,
+    scrl_labels,
+    scrl_reward,
+)
+from skill_ttrl.types import VoteResult
+from skill_ttrl.voting import Ballot, vote
+
+SAMPLES = st.lists(
+    st.tuples(st.sampled_from([0.0, 0.25, 0.5, 1.0]), st.sampled_from([0.0, 1.0]), st.integers(0, 2)),
+    min_size=1,
+    max_size=12,
+)
+
+
+def test_the_deviation_of_the_batch_lets_each_episode_weigh_the_same() -> None:
+    # Episodes with means 1 | 0 | 2 | 0: the long one counts once. Deviation over all: mean 3/4, squares (1 + 9 + 25 + 9) / 16 = 11/4.
+    rewards, episodes = [1.0, 1.0, 1.0, 0.0, 2.0, 0.0], [0, 0, 0, 1, 2, 3]
+    found = group_advantages(rewards, [0, 0, 0, 0, 1, 1], 1e-9, episodes, "batch").tolist()
+    deviation = math.sqrt(11 / 4 / 3)
+    assert found == pytest.approx([0.5 / deviation] * 3 + [-0.5 / deviation, 1 / deviation, -1 / deviation], abs=1e-6)
+
+
+def test_rloo_over_steps_takes_the_mean_of_the_other_episodes() -> None:
+    # Episodes (1, 0), (2), (0): the means of the others are 1, 1/4 and 5/4.
+    rloo: Any = build_algorithm({"type": "rloo"})
+    assert rloo.estimate([1.0, 0.0, 2.0, 0.0], [0] * 4, [7, 7, 8, 9]).tolist() == pytest.approx([0, -1, 1.75, -1.25])
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: group_advantages([1.0, -0.5], [0, 0], scale="mean"), "at least 0"),
+        (lambda: group_advantages([1.0, 0.0], [0]), "one group id"),
+        (lambda: group_advantages([1.0, 0.0], [0, 0], 1e-6, ["a"]), "one episode"),
+        (lambda: reward_probabilities([2, 1], 0, 4), "cannot be drawn"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@given(SAMPLES)
+def test_grpo_nsr_with_both_weights_one_is_grpo_over_tokens(samples: list[tuple[float, float, int]]) -> None:
+    rewards, scores, groups = map(list, zip(*samples, strict=True))
+    mask = torch.tensor([[1.0, 1.0, 0.0]] * len(samples))
+    at_last = torch.tensor([[0.0, 1.0, 0.0]])
+    columns = (torch.tensor(rewards)[:, None] * at_last, torch.tensor(scores)[:, None] * at_last, mask, groups)
+    found, returns = compute_grpo_nsr_outcome_advantage(*columns)
+    assert torch.equal(found, group_advantages(rewards, groups)[:, None] * mask) and torch.equal(found, returns)
+    # Correctness is of the scores; one at the threshold is wrong.
+    halves, _ = compute_grpo_nsr_outcome_advantage(*columns, positive_weight=0.5, negative_weight=3.0)
+    weights = torch.tensor([0.5 if score > 0.5 else 3.0 for score in scores])
+    assert torch.allclose(halves, found * weights[:, None])
+
+
+def test_reward_to_go_stays_within_its_item() -> None:
+    rewards = torch.tensor([0.0, -0.5, 1.0, 0.25, 2.0])
+    assert reward_to_go(rewards, torch.tensor([0, 0, 0, 1, 1])).tolist() == [0.5, 0.5, 1.0, 2.25, 2.0]
+    assert reward_to_go(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
+
+
+def test_a_discount_of_each_token_acts_between_it_and_the_next() -> None:
+    rewards, values, gamma = (
+        torch.tensor([[1.0, 2.0, 3.0]]),
+        torch.tensor([[0.5, 1.0, 1.5]]),
+        torch.tensor([[1, 0.5, 1]]),
+    )
+    advantages, returns = compute_gae_advantage(rewards, values, torch.ones(1, 3), gamma, 1.0)
+    assert returns.tolist() == [[4.5, 3.5, 3.0]]  # 1 + (2 + .5 * 3), 2 + .5 * 3, 3
+    assert torch.allclose(advantages, returns - values)
+    nothing = torch.zeros(0, 0)
+    assert (
+        compute_gae_advantage(nothing, nothing, nothing)[0].shape == whiten_advantages(nothing, nothing).shape == (0, 0)
+    )
+
+
+@given(st.integers(0, 2**31), st.floats(0.1, 1), st.floats(0, 1))
+def test_gae_of_masked_tokens_is_gae_of_the_others(seed: int, gamma: float, lam: float) -> None:
+    draw = torch.Generator().manual_seed(seed)
+    rewards, values = torch.rand(3, 7, generator=draw).double(), torch.rand(3, 7, generator=draw).double()
+    mask = (torch.rand(3, 7, generator=draw) < 0.6).double()
+    advantages, returns = compute_gae_advantage(rewards, values, mask, gamma, lam)
+    for row in range(3):
+        inside = mask[row] > 0
+        ones = torch.ones(1, int(inside.sum()))
+        alone = compute_gae_advantage(rewards[row, inside][None], values[row, inside][None], ones, gamma, lam)
+        assert torch.allclose(advantages[row, inside], alone[0][0]) and torch.allclose(
+            returns[row, inside], alone[1][0]
+        )
+    assert float((advantages * (1 - mask)).abs().max()) == 0.0
+
+
+# GMAE against enumeration: every context of a pool, every outcome of independent rewards.
+
+
+@given(st.lists(st.integers(-1, 3), min_size=1, max_size=9), st.data())
+def test_probabilities_are_those_of_all_contexts(pool: list[int], data: st.DataObject) -> None:
+    """-1 is a sample without an answer; of tied answers each is equally likely to win."""
+    size = data.draw(st.integers(1, len(pool)), label="group size")
+    classes = sorted(set(pool) - {-1})
+    found = reward_probabilities([pool.count(answer) for answer in classes], pool.count(-1), size)
+    for place, answer in enumerate(classes):
+        sample = pool.index(answer)
+        rewards = []
+        for chosen in combinations([other for other in range(len(pool)) if other != sample], size - 1):
+            counts = Counter(pool[other] for other in (sample, *chosen) if pool[other] != -1)
+            tied = [each for each, votes in counts.items() if votes == max(counts.values())]
+            rewards.append((answer in tied) / len(tied))
+        assert found[place] == pytest.approx(sum(rewards) / len(rewards), abs=1e-9)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.75, 1.0]), min_size=1, max_size=7))
+def test_independent_rewards_are_those_of_all_outcomes(probabilities: list[float]) -> None:
+    size = len(probabilities)
+    expected = [0.0] * size
+    for outcome in product([0, 1], repeat=size):
+        weight = math.prod(p if reward else 1 - p for p, reward in zip(probabilities, outcome, strict=True))
+        mean = sum(outcome) / size
+        for place, reward in enumerate(outcome):
+            expected[place] += weight * (reward - mean) / math.sqrt(mean * (1 - mean)) if 0 < mean < 1 else 0.0
+    assert poisson_binomial_advantages(probabilities).tolist() == pytest.approx(expected, abs=1e-9)
+
+
+# SCRL's labels and rewards, worked out by hand from its rules.
+
+SHARES, ENTROPIES, MEAN = [0.5, 0.25, 0.125, 0.0625], [0.2, 0.4, 0.6, 0.1], 0.3
+
+
+@pytest.mark.parametrize(
+    ("shares", "margin", "positive"),
+    [
+        ([0.5], 0.15, 0),
+        ([0.49, 0.1], 0.15, None),
+        ([0.55, 0.4000001], 0.15, None),
+        ([0.56, 0.4], 0.15, 0),
+        ([0.625, 0.375], 0.25, None),
+        ([], 0.15, None),
+    ],
+)
+def test_share_and_margin_decide_on_the_positive_label(
+    shares: list[float], margin: float, positive: int | None
+) -> None:
+    assert scrl_labels(shares, [1.0] * len(shares), 1.0, SCRLOptions(margin=margin)).positive == positive
+
+
+def test_scrl_rewards_of_both_kinds() -> None:
+    labels = scrl_labels(SHARES, ENTROPIES, MEAN, SCRLOptions())
+    assert labels.positive == 0 and labels.negatives == {2}, "the fourth answer is rare, but surer than the prompt"
+    for options, expected in (
+        (SCRLOptions(), [1, 0, -1, 0, -1]),
+        # p - 0.1 (H - mean H), -0.1 (H - mean H), -(0.15 - p) - 0.1 (H - mean H), and so on.
+        (SCRLOptions(rewards="continuous", no_answer_reward=0.0), [0.51, -0.01, -0.055, 0.02, 0]),
+    ):
+        found = [scrl_reward(place, labels, SHARES, ENTROPIES, MEAN, options) for place in (0, 1, 2, 3, -1)]
+        assert found == pytest.approx(expected)
+
+
+# Novelty and EVOL-RL's rewards.
+
+SEQUENCES = st.lists(st.lists(st.integers(0, 3), max_size=8), min_size=1, max_size=7)
+SIMILARITY = np.array([[1.0, 0.8, 0.4, 0.2], [0.8, 1.0, 0.6, 0.0], [0.4, 0.6, 1.0, 0.9], [0.2, 0.0, 0.9, 1.0]])
+
+
+def test_similarities_by_hand() -> None:
+    """Bigrams 12 23 | 12 24 | 12 12 21: cosines 1/2, and 2/(sqrt 2 sqrt 5) for both of the others with the third."""
+    found = ngram_similarity([[1, 2, 3], [1, 2, 4], [1, 2, 1, 2]], order=2)
+    third = 2 / math.sqrt(10)
+    assert found.ravel().tolist() == pytest.approx([1, 0.5, third, 0.5, 1, third, third, third, 1])
+    short = ngram_similarity([[1], [1], [1, 2, 3, 4], []], order=3)
+    assert short[0].tolist() == pytest.approx([1, 1, 0, 0]) and short[3, 3] == 1
+    opposite = cosine_similarity(np.array([[1.0, 0.0], [-2.0, 0.0], [1.0, 1.0]]))
+    assert opposite.ravel().tolist() == pytest.approx([1, 0, 0.5**0.5, 0, 1, 0, 0.5**0.5, 0, 1])
+
+
+def test_evol_rl_rewards_by_hand() -> None:
+    """Novelties 0.3 0.25 0.3 of those that agree fill the upper band; the one that does not is alone: the top of the lower one."""
+    agrees, answered = np.array([True, True, True, False]), np.array([True] * 4)
+    assert novelty(SIMILARITY, agrees).tolist() == pytest.approx([1 - 0.7, 1 - 0.75, 1 - 0.7, 1 - (1.1 / 3 + 0.9) / 2])
+    assert evol_rl_rewards(SIMILARITY, agrees, answered).tolist() == pytest.approx([1, 0.5, 1, -0.5])
+    # Without an answer sample 3 is compared with none: novelties 0.3 0.25 1 - (0.5 + 0.6) / 2 = 0.45.
+    without = evol_rl_rewards(SIMILARITY, agrees, agrees)
+    assert without.tolist() == pytest.approx([0.5 + 0.5 * 0.05 / 0.2, 0.5, 1, -1])
+    halves = evol_rl_rewards(np.ones((4, 4)), np.array([True, True, False, False]), answered)
+    assert halves.tolist() == pytest.approx([0.75, 0.75, -0.75, -0.75]), "equal novelty has the middle of its band"
+    one = np.array([True, False])
+    assert evol_rl_rewards(np.eye(2), one, one).tolist() == [1, -1]
+
+
+@given(SEQUENCES, st.data(), st.integers(1, 4))
+def test_no_novelty_is_worth_more_than_agreement(sequences: list[list[int]], data: st.DataObject, order: int) -> None:
+    similarity = ngram_similarity(sequences, order)
+    assert np.allclose(similarity, similarity.T) and similarity.min() >= 0 and similarity.max() <= 1
+    assert np.allclose(np.diag(similarity), 1)
+    size = len(sequences)
+    flags = st.lists(st.booleans(), min_size=size, max_size=size)
+    answered = np.array(data.draw(flags, label="answered"))
+    agrees = np.array(data.draw(flags, label="agrees")) & answered
+    found = evol_rl_rewards(similarity, agrees, answered)
+    assert all(found[agrees] >= 0.5) and all(found[~agrees] <= -0.5) and all(found[~answered] == -1)
+
+
+# Advantages shaped by votes.
+
+
+def test_weight_penalty_and_bonus_in_their_order() -> None:
+    """0.5 (1 - 0.2) = 0.4 and 0.5 (-1 - 0.2) = -0.6; mean |A| = 0.5, so a bonus of 0.3 adds 0.15."""
+    found = VoteResult("1", 0.5, (True, False), weight=0.5, penalty=0.2, bonus=(0.0, 0.3))
+    assert shape_advantages(found, [1.0, -1.0], group_advantages) == pytest.approx([0.4, -0.45])
+    plain = vote("majority", Ballot(("1", "2")))
+    assert shape_advantages(plain, [0.1, -0.3], group_advantages) == [0.1, -0.3]
+
+
+def test_restrain_adds_up_the_advantages_of_every_label() -> None:
+    """Three samples a, one b: for label a the rewards 1 1 1 0 have mean 3/4 and deviation 1/2, so A = 1/2 and -3/2; for b the
+    other way round. With w = (w_a, w_b): (w_a - w_b) / 2 for an a, -3 (w_a - w_b) / 2 for the b; all times u_x.
+    """
+    found = vote("restrain", Ballot(("a", "a", "b", "a"), base_majority_ratio=0.5))
+    g = (math.exp(-0.125), math.exp(-1.125))  # shares 3/4 and 1/4
+    gap = (g[0] - g[1]) / sum(g)
+    u = math.exp(-0.5)
+    shaped = shape_advantages(found, [0.0] * 4, group_advantages)
+    assert shaped == pytest.approx([u * gap / 2, u * gap / 2, -3 * u * gap / 2, u * gap / 2], abs=1e-5)
+    # Labels of which no sample is trained on say nothing.
+    part = vote("restrain", Ballot(("a", "a", "b", "c"), base_majority_ratio=1.0)).select([0, 2])
+    gap = (part.label_weights[0] - part.label_weights[1]) / math.sqrt(2)
+    assert shape_advantages(part, [0.0] * 2, group_advantages) == pytest.approx([gap, -gap], abs=1e-5)
+    # A weak prompt has its penalty alone.
+    weak = vote("restrain", Ballot(("a", "b", "c", None), base_majority_ratio=0.5), {"kappa": 0.5, "delta": 2})
+    assert shape_advantages(weak, [0.0] * 4, group_advantages) == pytest.approx([-2 * math.exp(-0.5)] * 4)
