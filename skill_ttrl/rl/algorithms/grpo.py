@@ -385,7 +385,7 @@ class GRPO(GroupRelative):
     @property
     def takes_shaped_votes(self) -> bool:
         """False where the deviation is the batch's."""
-        return self.options.scale_rewards != "batch"
+        return bool(self.options.scale_rewards != "batch")
 
     def advantages(self, samples: TrainingSamples) -> AdvantageEstimate:
         """See `GroupRelative`.
