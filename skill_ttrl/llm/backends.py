@@ -99,7 +99,7 @@ def make_backend(context: BackendContext) -> Backend:
     if context.model.trains and not getattr(backend, "trainable", True):
         backend.close()
         raise ConfigError(_untrainable(name))
-    return cast(Backend, HandOver(backend)) if context.model.trains and context.settings.ahead else backend
+    return cast(Backend, HandOver(backend)) if context.model.trains and runs_ahead(context.settings) else backend
 
 
 @BACKENDS.register("hf")
@@ -108,7 +108,7 @@ def _hf(context: BackendContext) -> Backend:
 
     loaded, rollout = context.loaded, context.settings.rollout
     options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
-    if not (context.model.trains and context.settings.ahead):
+    if not (context.model.trains and runs_ahead(context.settings)):
         return HFBackend(loaded.model, loaded.tokenizer, **options)
     keeps = rollout.kv_cache_on_update == "keep"
     return HFCopyBackend(loaded.model, loaded.tokenizer, keeps_cache=keeps, **options)

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from skill_ttrl.config import CommandConfig, EndpointsConfig, ModelConfig, RolloutConfig, SkillTTRLConfig, VLLMConfig
+from skill_ttrl.config import ModelConfig, SkillTTRLConfig
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.models.load import LoadedModel
@@ -41,31 +41,12 @@ class ModelSource:
 
 
 @dataclass(frozen=True)
-class BackendSettings:
-    """The sections of a config that backends read."""
-
-    rollout: RolloutConfig = field(default_factory=RolloutConfig)
-    vllm: VLLMConfig = field(default_factory=VLLMConfig)
-    endpoints: EndpointsConfig = field(default_factory=EndpointsConfig)
-    command: CommandConfig | None = None
-    ahead: bool = False
-    """Rollouts run ahead of the learner (`rl.max_staleness`): a sampler that trains has weights of its own."""
-    sequence_tokens: int = 0
-    """Longest prompt and completion together that the config's limits add up to; see `longest_sequence`."""
-
-    @classmethod
-    def of(cls, config: SkillTTRLConfig) -> BackendSettings:
-        """Take the settings from a config."""
-        ahead, longest = runs_ahead(config), longest_sequence(config)
-        return cls(config.rollout, config.vllm, config.endpoints, config.command, ahead, longest)
-
-
-@dataclass(frozen=True)
 class BackendContext:
     """The argument of a backend. One of the user's own reads what it needs of it."""
 
     model: ModelSource
-    settings: BackendSettings
+    settings: SkillTTRLConfig
+    """The whole config."""
     device: str = "cpu"
     """Where the learner computes."""
     autocast: Any = None
@@ -92,7 +73,7 @@ class BackendContext:
     ) -> BackendContext:
         """The context of a whole config; `others` are further fields."""
         source = ModelSource(config.model, load, weights, trains)
-        return cls(source, BackendSettings.of(config), device, **others)
+        return cls(source, config, device, **others)
 
     @property
     def loaded(self) -> LoadedModel:

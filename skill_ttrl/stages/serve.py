@@ -87,7 +87,6 @@ def of_recipe(config: SkillTTRLConfig, output: Path, model: str | None = None) -
     The built-in model, which is in no folder, is made as training makes it and written to `output`.
     """
     from skill_ttrl.config import BUILTIN
-    from skill_ttrl.llm.context import BackendSettings
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
 
@@ -103,7 +102,7 @@ def of_recipe(config: SkillTTRLConfig, output: Path, model: str | None = None) -
     return Serving(
         path,
         revision=None if model else own.revision,
-        max_model_len=engine_length(BackendSettings.of(config), positions),
+        max_model_len=engine_length(config, positions),
         lora=None if lora is None else lora.r,
         lora_modules=() if lora is None or isinstance(lora.target_modules, str) else tuple(lora.target_modules),
         sleep=vllm.enable_sleep_mode,

