@@ -104,34 +104,23 @@ def full_weights(model: Any) -> Iterator[tuple[str, Tensor]]:
     Adapters are folded into copies, one matrix at a time: the model itself is not touched, so nothing drifts however often
     this is done. Of a model that is spread over ranks all of them iterate: each tensor is gathered when its turn comes.
     """
-    for name, parameter, layer in _in_checkpoint(model):
-        value = parameter.detach()
-        for adapter in layer.active_adapters if layer is not None else ():
-            value = value + layer.get_delta_weight(adapter).to(value.dtype)
-        yield name, gathered(value)
-
-
-def weight_shapes(model: Any) -> list[tuple[str, torch.dtype, list[int]]]:
-    """(name, type, shape) of all that `full_weights` gives, in its order; nothing is gathered."""
-    return [(name, parameter.dtype, list(parameter.shape)) for name, parameter, _ in _in_checkpoint(model)]
-
-
-def _in_checkpoint(model: Any) -> Iterator[tuple[str, Tensor, Any]]:
-    """(name in a checkpoint, parameter, the layer whose adapters are to be folded into it or None)."""
     adapted = has_adapters(model)
     if adapts_tied_head(model):
         raise ConfigError(
-            "model.lora.target_modules adapts the embedding or the head of a model in which both are one matrix: a sampler with "
-            "weights of its own cannot follow. Leave embed_tokens and lm_head out, or set rollout.backend=hf."
+            "model.lora.target_modules adapts the embedding or the head of a model in which both are one matrix, which a separate "
+            "sampler cannot follow. Leave embed_tokens and lm_head out, or set rollout.backend=hf."
         )
     base = model.get_base_model() if adapted else model
     layers = {name: layer for name, layer in base.named_modules() if adapted and hasattr(layer, "get_delta_weight")}
     for name, parameter in base.named_parameters():
+        value = parameter.detach()
         owner, _, kind = name.rpartition(".base_layer.")
         if owner in layers:
-            yield f"{owner}.{kind}", parameter, layers[owner] if kind == "weight" else None
+            for adapter in layers[owner].active_adapters if kind == "weight" else ():
+                value = value + layers[owner].get_delta_weight(adapter).to(value.dtype)
+            yield f"{owner}.{kind}", gathered(value)
         elif not any(name.startswith(f"{layer}.") for layer in layers):
-            yield name, parameter, None
+            yield name, gathered(value)
 
 
 def adapts_tied_head(model: Any) -> bool:
