@@ -77,6 +77,6 @@ def _write(file: Path, key: str) -> None:
             stream.write(key)
     except OSError as error:
         raise ConfigError(
-            f"Cannot keep the servers' key in {file}: {error.strerror or error}. Set the environment variable {KEY_VARIABLE}, here "
+            f"Cannot write the server key to {file}: {error.strerror or error}. Set the environment variable {KEY_VARIABLE}, here "
             "and where training runs."
         ) from None

@@ -125,7 +125,9 @@ def plan(serving: Serving) -> tuple[str, ...]:
             f"variable {KEY_VARIABLE} here and where training runs, or use 127.0.0.1."
         )
     if shutil.which(serving.python) is None:
-        raise ConfigError(f"{serving.python!r} is no executable Python interpreter. Give --python the path of one.")
+        raise ConfigError(
+            f"{serving.python!r} is not an executable Python interpreter. Set --python to the path of one."
+        )
     model = find_model(serving.model)
     _check_free(serving.host, serving.port)
     options = {name: value for name, value in asdict(serving).items() if name not in ("python", "transfer")}

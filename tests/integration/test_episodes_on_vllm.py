@@ -27,8 +27,6 @@ from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory
-from tests.faulty_server import requests_in
-from tests.integration.test_cli_commands import skillttrl
 from tests.vllm_server import VLLMServer
 
 pytest.importorskip("vllm")
@@ -303,25 +301,3 @@ def _look_at(run: Path) -> None:
         found = {step["completion"]["policy_version"] for step in line["steps"]}
         versions.setdefault(line["step"], set()).update(found)
     assert versions == {0: {0}, 1: {1}, 2: {2}}
-
-
-def test_a_server_s_policy_collects_through_openais_protocol(policy: Policy, served: Served, tmp_path: Path) -> None:
-    (model,) = httpx.get(
-        f"{served.address}/v1/models", headers=key_headers(served.address), trust_env=False, timeout=60
-    ).json()["data"]
-    path, out = tmp_path / "shop.yaml", tmp_path / "collected.jsonl"
-    endpoint = {"model": model["id"], "base_url": f"{served.address}/v1"}
-    config = policy.config("rollout.backend=openai", endpoints={"policy": endpoint | {"server_type": "vllm"}})
-    path.write_text(config.to_yaml(sparse=True))
-    words = ["collect", "--env", "webshop", "--env-data", "generated", "--policy", f"openai:{model['id']}", "-o", out]
-    words += ["--limit", 24, "--rollouts-per-task", 2, "--config", path, "--json"]
-    found = skillttrl(*words)
-    assert found.code == 0, found
-    lines = read_jsonl(out)
-    assert len(lines) == 24 and found.json["overall"]["episodes"] == 24
-    assert all(line["error"] is None and line["steps"] for line in lines)
-    steps = [step for line in lines for step in line["steps"]]
-    assert sum(step["action_status"] == "valid" for step in steps) > len(steps) / 2
-    usage = requests_in(Path(f"{out}.usage.jsonl"))
-    assert {line["outcome"] for line in usage} <= {"ok", "length"}
-    assert sum(line["tokens_in"] for line in usage) > 100 * len(usage) > 0

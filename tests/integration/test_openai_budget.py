@@ -16,27 +16,6 @@ from tests.faulty_server import FaultyServer
 from tests.integration.test_openai_client import ASK, ask, client
 
 
-def test_repeated_attempts_count_and_what_they_were_billed_is_there_before_the_next() -> None:
-    """A paid answer that cannot be used leaves too little for another attempt."""
-    useless: tuple[int, Mapping[str, str], Any] = (
-        200,
-        {},
-        {"choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 150}},
-    )
-    for bound, sent, said in (
-        ("max_requests", 2, "max_requests=2"),
-        ("max_total_tokens", 3, "max_total_tokens=900.*max_new_tokens"),
-    ):
-        ledger = Ledger(**{bound: 2 if bound == "max_requests" else 900})  # type: ignore[arg-type]  # either of the two
-        with FaultyServer([], first=[useless] * 9) as server:
-            with pytest.raises(BudgetError):
-                ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
-            assert len(server.asked) == sent, bound
-        assert ledger.totals().tokens == 170 * sent and ledger.totals().attempts == sent
-        with pytest.raises(BudgetError, match=rf"{said}"):
-            ledger.check()
-
-
 def test_a_server_that_bills_more_than_it_was_asked_for_is_counted() -> None:
     usage = {"prompt_tokens": 9, "completion_tokens": 900}
     greedy: tuple[int, Mapping[str, str], Any] = 200, {}, {"choices": [{"message": {"content": "x"}}], "usage": usage}

@@ -319,8 +319,8 @@ BOMB = gzip.compress(bytes(200 << 20))
     ("headers", "body", "said"),
     [
         ({"content-encoding": "gzip"}, BOMB, "more than 64 MiB"),
-        ({"content-encoding": "gzip, gzip"}, gzip.compress(BOMB), "packed as gzip, gzip"),
-        ({"content-encoding": "br"}, b"x", "packed as br"),
+        ({"content-encoding": "gzip, gzip"}, gzip.compress(BOMB), "gzip, gzip"),
+        ({"content-encoding": "br"}, b"x", "as br"),
     ],
 )
 @pytest.mark.parametrize("status", [200, 400])

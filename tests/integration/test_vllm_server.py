@@ -175,23 +175,6 @@ def test_greedy_answers_are_those_of_the_hf_backend(served: Served) -> None:
     assert largest_difference(loaded, here) < CLOSE
 
 
-def test_completions_end_as_those_of_the_hf_backend_do(served: Served) -> None:
-    loaded = learner(served, 0.05)
-    backend = backend_for(served, loaded)
-    backend.update_weights(1)
-    found = [done for each in sampled(backend, Sampling(max_new_tokens=200), n=4) for done in each.completions]
-    ended = [done for done in found if done.finish_reason == "stop"]
-    assert ended and all(done.token_ids[-1] in backend.eos_ids for done in ended)
-    assert all(not set(done.token_ids[:-1]) & backend.eos_ids for done in found)
-    cut = sampled(backend, Sampling(max_new_tokens=200, stop=("7",)), n=4)
-    stopped = [done for each in cut for done in each.completions if "7" in done.text]
-    assert stopped and all(
-        done.finish_reason == "stop" and done.text.index("7") >= len(done.text) - 8 for done in stopped
-    )
-    short = sampled(backend, Sampling(max_new_tokens=200), n=1, max_new_tokens=5)
-    assert {len(done.token_ids) <= 5 for each in short for done in each.completions} == {True}
-
-
 def test_many_long_prompts_are_read_at_once(served: Served) -> None:
     """More tokens than a step takes, each request with a seed: no prompt may be cut in two."""
     loaded = learner(served, 0.05)
@@ -202,12 +185,6 @@ def test_many_long_prompts_are_read_at_once(served: Served) -> None:
     requests = [Request(token_ids=(*long[number:], *long[:number]), n=2) for number in range(24)]
     found = wait_for(backend.generate(requests, Sampling(max_new_tokens=8), seed=0))
     assert largest_difference(loaded, found) < CLOSE
-
-
-def test_actions_are_kept_to(served: Served) -> None:
-    backend = backend_for(served, learner(served))
-    found = sampled(backend, Sampling(max_new_tokens=40), n=3, choice=("go to desk 1", "open drawer 2"))
-    assert {done.text for each in found for done in each.completions} == {"go to desk 1", "open drawer 2"}
 
 
 def test_each_update_changes_what_is_sampled(served: Served) -> None:
@@ -256,13 +233,6 @@ def test_adapters_are_swapped(served: Served) -> None:
     assert len(list(served.folder.iterdir())) == 1
     backend.close()
     assert list(served.folder.iterdir()) == []
-
-
-def test_folded_adapters_reach_a_server_as_weights(served: Served) -> None:
-    loaded = learner(served, 0.1, lora=True)
-    backend = backend_for(served, loaded)
-    backend.update_weights(1)
-    assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
 
 
 def test_what_another_run_left_is_not_sampled_from(served: Served) -> None:

@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.compat.rollout_engine import RolloutEngine
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError, ModelError, WeightSyncError
+from skill_ttrl.errors import ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
@@ -24,9 +24,7 @@ from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, load_checkpoint, load_model, save_model
 from skill_ttrl.llm.vllm.engine import DUMP, score
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
-from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import evaluate, train
-from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.targets.trained import ask, find_trained
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message
@@ -253,18 +251,3 @@ def test_a_start_that_fails_is_told_and_the_next_one_is_free(trained: Path) -> N
         wait_for(backend.generate([Request(token_ids=(5,))], Sampling(), seed=0))
     backend.close()
     assert len(ask(find_trained(trained), "1+2").texts) == 1
-
-
-def test_what_cannot_be_trained_with_is_said_before_anything_starts(trained: Path) -> None:
-    for wrong, says in (
-        (["rollout.top_p=0.9"], r"rollout\.top_p=0\.9"),
-        (["model.builtin.hidden_size=96", "model.path=builtin"], r"model\.builtin\.hidden_size"),
-        (["vllm.max_model_len=4000"], "128 positions"),
-        (["vllm.weight_sync=lora"], r"model\.lora"),
-        (["vllm.max_model_len=16"], r"vllm\.max_model_len"),
-    ):
-        config = load_config(trained / "config.yaml", wrong)
-        with pytest.raises(ConfigError, match=says):
-            build(config, SilentProgress())
-    with pytest.raises(ModelError, match="no folder"):
-        build(load_config(trained / "config.yaml", ["model.path=./nowhere"]), SilentProgress())

@@ -154,11 +154,11 @@ class OpenAIBackend(TextBackend):
     def _completion(self, choice: Choice, request: Request, sampling: Sampling) -> Completion:
         error = None
         if choice.outcome == "filtered":
-            error = "A filter of the server's cut the answer."
+            error = "The server's content filter cut the answer."
         elif choice.outcome == "tool_call":
-            error = "The model called a tool, though there are none."
+            error = "The model called a tool, but none is offered."
         elif request.choice and choice.outcome != "length" and choice.text not in request.choice:
-            error = f"The server did not keep to the actions it was given: it does not know structured_outputs ({choice.text[:60]!r})."
+            error = f"The server ignored structured_outputs: it wrote {choice.text[:60]!r}."
         text = choice.refusal or choice.text  # a refusal is what the model said
         if error is not None:
             who = f"endpoints.policy: {self.config.model!r} at {self.client.host}"

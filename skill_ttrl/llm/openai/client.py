@@ -163,7 +163,7 @@ class Client:
             if found is not None:
                 return found
             if reply.outcome in ("refusal", "filtered"):
-                said = reply.choices[0].refusal or "a filter of the server's cut the answer"
+                said = reply.choices[0].refusal or "the server's content filter cut the answer"
                 raise EndpointError(self._message(f"declined to answer: {short(said)}"), reply.outcome)
             asked += [Message("assistant", reply.text), Message("user", repair(problem))]
         begins = f" Its last answer starts with: {reply.text[:120]!r}." if reply.text else ""
@@ -393,7 +393,7 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
             try:
                 packing = response.headers.get("content-encoding", "").strip().lower()
                 if packing not in PACKINGS:
-                    raise MalformedResponse(f"its answer is packed as {packing}, which was not asked for")
+                    raise MalformedResponse(f"its answer is compressed as {packing}, which was not requested")
                 body = bytearray()
                 async for piece in response.aiter_bytes():  # unpacked piece by piece: a small answer may be a large one
                     body += piece

@@ -83,7 +83,7 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
         key = NO_KEY
     if not (key.isascii() and key.isprintable()) or " " in key:
         raise ConfigError(
-            f"What the environment variable {key_variable} holds is no key: it has spaces or signs in it."
+            f"The environment variable {key_variable} does not hold a key: it contains spaces or characters that are not printable ASCII."
         )
     return Address(base_url, host, key, version, key_variable)
 
@@ -93,7 +93,7 @@ def _address_in(variable: str) -> str:
     try:
         return found and plain_address(found)
     except (ValueError, ValidationError) as error:
-        raise ConfigError(f"The environment variable {variable} is no usable address: {error}.") from None
+        raise ConfigError(f"The environment variable {variable} is not a usable address: {error}.") from None
 
 
 LONGEST = 400
@@ -115,12 +115,12 @@ _LATER = "Try later, or raise {here}.max_retries ({config.max_retries})."
 _KEY = "Check the key in the environment variable {address.key_variable}, and that it may use this model."
 _MESSAGES = {
     "unauthorized": ("does not accept the key", _KEY),
-    "forbidden": ("does not let this key in", _KEY),
+    "forbidden": ("denies access to this key", _KEY),
     "not_found": ("was not found", "Check {what} and {here}.base_url ({address.base_url})."),
     "refused": ("refused the request", _CHECK),
     "too_long": ("refused the request", _CHECK),
-    "quota": ("is not paid for any more", "Add credit, or name another model; the same command then continues."),
-    "rate_limited": ("got too many requests", _LATER),
+    "quota": ("has no credit left", "Add credit, or name another model; the same command then continues."),
+    "rate_limited": ("is limiting the rate of requests", _LATER),
     "server_error": ("failed", _LATER),
     "conflict": ("failed", _LATER),
     "timeout": ("did not answer", "Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."),
@@ -130,7 +130,7 @@ _MESSAGES = {
         "Check that the server runs and that {here}.base_url ({address.base_url}) is right.",
     ),
     "unreadable": ("returned an answer that cannot be read", _LATER),
-    "redirected": ("sends to another address, which the key is not sent to", "Give that address as {here}.base_url."),
+    "redirected": ("redirects to another address, where keys are not sent", "Set {here}.base_url to that address."),
 }
 """What is said of a kind of failure, and what to do."""
 
@@ -163,7 +163,7 @@ def failure_of(
         kind = "unreachable" if type(cause).__name__ == "ConnectError" else "dropped"
         said = f"{type(cause).__name__}: {cause}".rstrip(": ")
     elif isinstance(error, UnicodeDecodeError):
-        kind, said = "unreadable", "its answer is no text"
+        kind, said = "unreadable", "its answer is not text"
     else:
         return None
     said, parameter = short(address.scrubbed(said)), short(address.scrubbed(parameter)) if parameter else ""
@@ -256,9 +256,9 @@ def read_body(text: str, scrubbed: Callable[[str], str] = str) -> dict[str, Any]
     try:
         body = sound(parse_json(text), scrubbed)
     except ValueError as error:
-        raise MalformedResponse(f"its answer is no JSON ({error})") from None
+        raise MalformedResponse(f"its answer is not JSON ({error})") from None
     if not isinstance(body, dict):
-        raise MalformedResponse(f"its answer is no JSON object, but {type(body).__name__}")
+        raise MalformedResponse(f"its answer is not a JSON object, but {type(body).__name__}")
     return body
 
 
@@ -305,7 +305,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
     vectors = [found[place] for place in range(count)]
     for vector in vectors:
         if not isinstance(vector, list) or not vector or not all(_finite(value) for value in vector):
-            raise MalformedResponse("a vector is no list of finite numbers")
+            raise MalformedResponse("a vector is not a list of finite numbers")
     if len({len(vector) for vector in vectors}) > 1:
         raise MalformedResponse("its vectors differ in length")
     return [[float(value) for value in vector] for vector in vectors], tokens_said(body)

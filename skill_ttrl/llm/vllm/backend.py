@@ -92,7 +92,7 @@ class VLLMBackend(TokenizerMixin):
             ModelError: a prompt is empty or too long, or the engine failed.
         """
         if self._resting:
-            raise RuntimeError("The engine rests: sync it before sampling.")
+            raise RuntimeError("The engine is asleep: update its weights before sampling.")
         engine, version = self.engine(), self.policy_version
         work = self.work(requests, sampling, seed)
         waiting = [asyncio.wrap_future(future) for future in engine.submit(work)]

@@ -166,24 +166,3 @@ def test_a_real_model_goes_on_from_exactly_what_was_inserted(backend: HFBackend)
     rest = plain(backend, (*prompt, *first.token_ids[: stop + len(told)]), 12 - stop, temperature=0.0)
     assert first.token_ids[stop + len(told) :] == rest.token_ids
     torch.testing.assert_close(list(first.logprobs[stop + len(told) :]), list(rest.logprobs), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("length", [1, 2, 5])
-def test_a_stop_text_is_found_at_its_first_place_however_it_is_cut_into_tokens(backend: HFBackend, length: int) -> None:
-    prompt = tuple(backend.encode_text("Compute 12+34."))
-    for seed in range(8):
-        sampling = Sampling(max_new_tokens=30)
-        request = Request(token_ids=prompt)
-        (free,) = wait_for(backend.generate([request], sampling, seed=seed))
-        text = free.completions[0].text
-        mark = text[4 : 4 + length]
-        if len(mark) < length or "�" in text:
-            continue
-        (stopped,) = wait_for(backend.generate([request], Sampling(max_new_tokens=30, stop=(mark,)), seed=seed))
-        ids = free.completions[0].token_ids
-        ends = [
-            end
-            for end in range(1, len(ids) + 1)
-            if mark in backend.tokenizer.decode(ids[:end], skip_special_tokens=True)
-        ]
-        assert stopped.completions[0].token_ids == ids[: ends[0]] and stopped.completions[0].finish_reason == "stop"

@@ -24,7 +24,7 @@ from skill_ttrl.config import EndpointConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.openai.replies import find_address
 from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
-from skill_ttrl.llm.vllm.plugin.launch import set_environment, vllm_arguments
+from skill_ttrl.llm.vllm.plugin.launch import vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
 from skill_ttrl.stages.serve import LAUNCHER, Serving, find_model, of_recipe, plan
 
@@ -230,16 +230,6 @@ def test_the_command_serves_as_the_backend_counts_on() -> None:
     assert "--enforce-eager" in words and "--enable-sleep-mode" not in words
     on_gpu = vllm_arguments(options, on_cpu=False)
     assert "--enable-sleep-mode" in on_gpu and "--enforce-eager" not in on_gpu
-
-
-def test_the_key_reaches_the_server_by_its_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "environ", {"SKILLTTRL_SERVER_KEY": "a-secret", "PYTHONPATH": "/mine"})
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    options = options_of(Serving("m", max_model_len=64))
-    set_environment(options)
-    assert os.environ["VLLM_API_KEY"] == "a-secret" and "SKILLTTRL_SERVER_KEY" not in os.environ
-    assert os.environ["PYTHONPATH"].split(os.pathsep) == [str(LAUNCHER.parent), "/mine"]
-    assert "a-secret" not in " ".join(vllm_arguments(options, on_cpu=True))
 
 
 def test_only_files_below_the_folder_are_inside(tmp_path: Path) -> None:

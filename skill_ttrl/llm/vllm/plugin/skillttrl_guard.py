@@ -82,7 +82,7 @@ class Guard:
         if scope["type"] == "websocket" or path not in ROUTES:
             await _refuse(send, scope, 403, f"Skill-TTRL's server does not offer {path}.")
         elif path not in OPEN and not self._knows(scope):
-            await _refuse(send, scope, 401, "This server wants its key, as 'Authorization: Bearer KEY'.")
+            await _refuse(send, scope, 401, "This server requires its key: 'Authorization: Bearer KEY'.")
         elif path in READING:
             body = await _body(receive)
             if body is None or not inside(_named(body, READING[path]), self._folder):

@@ -147,7 +147,7 @@ def refuse_error(response: httpx.Response, address: str, path: str) -> None:
         raise ServerLost(f"{address}{path} answers {response.status_code}: {said}")
     if response.status_code == 401:
         raise EndpointError(
-            f"{address} wants a key, and refuses the one it was given. Set the environment variable {KEY_VARIABLE} to the "
+            f"{address} requires a key and rejected this one. Set the environment variable {KEY_VARIABLE} to the "
             "same text for the server and for this command.",
             kind="refused",
         )

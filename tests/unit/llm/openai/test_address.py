@@ -32,44 +32,40 @@ def endpoint(**fields: object) -> EndpointConfig:
     return EndpointConfig.model_validate({"model": "m", **fields})
 
 
-def test_openai_needs_a_key_and_the_message_names_its_variable() -> None:
-    with pytest.raises(
-        ConfigError, match=r"api\.openai\.com.*OPENAI_API_KEY is not set.*endpoints\.teacher\.api_key_env"
-    ):
-        find_address(endpoint(), "teacher")
+AZURE = {"AZURE_OPENAI_ENDPOINT": "https://name.openai.azure.com/", "OPENAI_API_VERSION": "2024-10-21"}
+OWN = "http://127.0.0.1:8000/v1"
 
 
-def test_a_server_of_ones_own_needs_none() -> None:
-    found = find_address(endpoint(base_url="http://127.0.0.1:8000/v1"), "policy")
+@pytest.mark.parametrize(
+    ("fields", "variables", "missing"),
+    [
+        ({}, {}, "OPENAI_API_KEY"),
+        ({"base_url": OWN, "api_key_env": "MY_KEY"}, {}, "MY_KEY"),
+        ({"provider": "azure"}, {}, "AZURE_OPENAI_ENDPOINT"),
+        ({"provider": "azure"}, {"AZURE_OPENAI_ENDPOINT": AZURE["AZURE_OPENAI_ENDPOINT"]}, "OPENAI_API_VERSION"),
+        ({"provider": "azure"}, AZURE, "AZURE_OPENAI_API_KEY"),
+    ],
+)
+def test_what_is_missing_is_named_with_its_variable(
+    fields: dict[str, str], variables: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=missing):
+        find_address(endpoint(**fields), "teacher")
+
+
+def test_address_key_and_version_come_from_the_config_and_the_usual_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_address(endpoint(base_url=OWN), "policy")
     assert (found.key, found.host, found.is_open) == (NO_KEY, "127.0.0.1:8000", True)
-
-
-def test_a_key_that_the_config_names_must_be_there() -> None:
-    with pytest.raises(ConfigError, match="MY_KEY is not set"):
-        find_address(endpoint(base_url="http://127.0.0.1:8000/v1", api_key_env="MY_KEY"), "policy")
-
-
-def test_the_usual_variables_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f" {KEY}\n")
     monkeypatch.setenv("OPENAI_BASE_URL", "https://proxy.example/v1/")
     found = find_address(endpoint(), "policy")
     assert (found.base_url, found.key) == ("https://proxy.example/v1", KEY)
-    own = find_address(endpoint(base_url="https://other.example/v1"), "policy")
-    assert own.host == "other.example"
-
-
-def test_azure_needs_address_version_and_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    azure = endpoint(provider="azure")
-    with pytest.raises(ConfigError, match="AZURE_OPENAI_ENDPOINT"):
-        find_address(azure, "policy")
-    monkeypatch.setenv("AZURE_OPENAI_ENDPOINT", "https://name.openai.azure.com/")
-    with pytest.raises(ConfigError, match="OPENAI_API_VERSION"):
-        find_address(azure, "policy")
-    monkeypatch.setenv("OPENAI_API_VERSION", "2024-10-21")
-    with pytest.raises(ConfigError, match="AZURE_OPENAI_API_KEY"):
-        find_address(azure, "policy")
-    monkeypatch.setenv("AZURE_OPENAI_API_KEY", KEY)
-    found = find_address(azure, "policy")
+    assert find_address(endpoint(base_url="https://other.example/v1"), "policy").host == "other.example"
+    for name, value in {**AZURE, "AZURE_OPENAI_API_KEY": KEY}.items():
+        monkeypatch.setenv(name, value)
+    found = find_address(endpoint(provider="azure"), "policy")
     assert (found.host, found.api_version, found.key) == ("name.openai.azure.com", "2024-10-21", KEY)
 
 

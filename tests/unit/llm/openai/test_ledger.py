@@ -39,18 +39,6 @@ def test_a_spent_budget_says_so(bound: dict[str, float]) -> None:
         ledger.check()
 
 
-def test_accounting_goes_on_from_the_file_and_ends(tmp_path: Path) -> None:
-    before = current_ledger()
-    file = tmp_path / "usage.jsonl"
-    with track_usage(file, EndpointsConfig()) as ledger:
-        assert current_ledger() is ledger
-        assert not file.exists()  # begins with the first request
-        ledger.record(entry())
-    with track_usage(file, EndpointsConfig(max_cost=0.4)) as ledger:
-        assert ledger.exhausted
-    assert current_ledger() is before
-
-
 def test_the_ledger_belongs_to_the_context_that_opened_it() -> None:
     async def now() -> Ledger:
         return current_ledger()

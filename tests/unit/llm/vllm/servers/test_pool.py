@@ -236,20 +236,6 @@ def test_a_server_that_hangs_is_named(
     assert time.monotonic() - began < 10
 
 
-def test_a_server_that_is_slow_and_well_is_waited_for(
-    folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm_http, "LOOK_EVERY", 0.1)
-
-    def slow(upstream: Upstream, body: dict[str, Any]) -> Any:
-        time.sleep(0.5)
-        return echo(upstream, body)
-
-    upstream = upstreams(slow)
-    assert_each_once(ask(backend_for(folder, upstream), 3), 3)
-    assert len(upstream.answered) == 3
-
-
 @pytest.mark.parametrize(("stopping", "timeout"), [(False, 1.0), (True, 100.0)])
 def test_servers_that_stay_away_end_the_run_in_time_and_who_wants_to_leave_does_not_wait(
     folder: Path, upstreams: Callable[[Script], Upstream], stopping: bool, timeout: float
