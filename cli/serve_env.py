@@ -115,13 +115,13 @@ def _serve_api(
     **settings: Any,
 ) -> None:
     from skill_ttrl.cli.collect import environment_arguments
-    from skill_ttrl.envs import prepare_env, prepare_unit
+    from skill_ttrl.envs import prepare_env
     from skill_ttrl.envs.remote.server import EnvServer, Service
     from skill_ttrl.progress import OPENING, Counting
 
     kwargs = environment_arguments(overrides, env_data)
     with prints_aside(), RunView(Console(stderr=True), f"serve {env}", loop=False, waits=True) as view:
-        prepare_env(env, kwargs, Counting(view, OPENING, prepare_unit(env, kwargs)))
+        prepare_env(env, kwargs, Counting(view, OPENING, "item"))
         service = Service(env, kwargs, **settings)
     try:
         with EnvServer(service, *where, token) as server:

@@ -16,7 +16,6 @@ from skill_ttrl.envs.lookup import (
     make_env,
     make_vec_env,
     prepare_env,
-    prepare_unit,
     resolve_env,
 )
 from skill_ttrl.envs.tasks import env_tasks
@@ -34,7 +33,6 @@ __all__ = [
     "make_env",
     "make_vec_env",
     "prepare_env",
-    "prepare_unit",
     "resolve_env",
     "state_digest",
 ]

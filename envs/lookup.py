@@ -99,20 +99,6 @@ def prepare_env(name: str, kwargs: Mapping[str, Any], progress: Callable[[int, i
             prepare(progress, **kwargs)
 
 
-def prepare_unit(name: str, kwargs: Mapping[str, Any]) -> str:
-    """Return the unit that `prepare_env` counts, in the singular: from the class method `prepare_unit(**kwargs)`, else "task".
-
-    Raises:
-        EnvError: see `make_env`.
-    """
-    name, kwargs = _placed(resolve_env(name), kwargs)
-    find = getattr(_creator(name), "prepare_unit", None)
-    if not callable(find):
-        return "task"
-    with _making(name, kwargs):
-        return str(find(**kwargs))
-
-
 def make_vec_env(
     name: str, num_envs: int, *, asynchronous: bool = False, **kwargs: Any
 ) -> gymnasium.vector.VectorEnv[Any, Any, Any]:

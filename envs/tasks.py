@@ -147,20 +147,13 @@ def _called(name: str, tasks: Sequence[Task], split: str | None) -> Task:
 def _where(
     name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
 ) -> tuple[Sequence[Task], str | None]:
-    """The tasks among which `name` is looked for, and their split; None: the environment's own ones."""
-    named = [task.id for task in own]
-    if name in named or (not splits and any(name in task_id for task_id in named)):
-        return own, None
-    parts: list[tuple[str | None, Sequence[Task]]] = [(None, own)]
-    for there in splits or (name.partition("/")[0],):
-        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
-            parts.append((there, find(there)))
-    if not splits:
-        return next(((tasks, split) for split, tasks in parts[1:] if tasks), (own, None))
-    for has_it in (name.__eq__, lambda task_id: name in task_id):  # a whole id before a part of others
-        for split, tasks in parts:
-            if any(has_it(task.id) for task in tasks):
-                return tasks, split
+    """The first tasks of which one has `name` in its id, and their split; None: the environment's own ones."""
+    if not any(name in task.id for task in own):
+        for split in splits or (name.partition("/")[0],):
+            with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+                tasks = find(split)
+                if any(name in task.id for task in tasks):
+                    return tasks, split
     return own, None
 
 

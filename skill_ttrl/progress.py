@@ -40,7 +40,7 @@ class SilentProgress(Progress):
 
 
 OPENING = "open"
-"""Phase of `Counting` while an environment does what takes long the first time; its unit: `envs.prepare_unit`."""
+"""Phase of `Counting` while an environment does what takes long the first time."""
 
 
 class Counting:

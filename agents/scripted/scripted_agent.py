@@ -82,7 +82,10 @@ def make_scripted_agent(name: str, env_id: str, agent: AgentConfig | None = None
         )
     there = ENV_SCRIPTED_AGENTS.get(name)
     if there is not None and env_id not in there:
-        raise EnvError(f"{env_id} has no {name}; these environments have one: {', '.join(there)}.")
+        own = [each for each, envs in ENV_SCRIPTED_AGENTS.items() if env_id in envs]
+        raise EnvError(
+            f"{env_id} has no agent {name!r}; it has: {', '.join([*own, *SCRIPTED_AGENTS, FIRST, CONSTANT])}."
+        )
     made = SCRIPTED_AGENTS.get(name if there is None else there[env_id])
     try:
         scripted = made()

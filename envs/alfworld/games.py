@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -106,15 +105,13 @@ def find_data(data: str | Path | None) -> Data:
     asked, said = data, f"data={str(data)!r}"
     if asked == ONLY_OFFICIAL:
         asked, said = os.environ.get(VARIABLE), f"${VARIABLE}"
-        if asked in (None, "", GENERATE) or _set_by_the_package(str(asked)):
+        if asked in (None, "", GENERATE):
             raise EnvError(
                 f"data={ONLY_OFFICIAL!r} means the official games, but {VARIABLE} is not set. Set it to the folder that "
                 f'alfworld-download has filled, or use generated games: data="{GENERATE}".'
             )
     elif asked is None:
         asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"
-        if _set_by_the_package(asked):
-            asked = GENERATE
     if asked == GENERATE:
         return Data(None)
     if isinstance(asked, str) and asked.startswith(f"{GENERATE}:"):
@@ -306,15 +303,6 @@ def _report(skipped: Sequence[Skipped], others: int, folder: Path, strict: bool)
     why = "; ".join([*damaged[:3], *more, *(f"{count} because {reason}" for reason, count in excluded.most_common())])
     hint = " With strict=True a game that cannot be read is an error." if damaged else ""
     warnings.warn(f"{len(skipped)} {total} are left out: {why}.{hint}", stacklevel=4)
-
-
-def _set_by_the_package(value: str) -> bool:
-    """True if importing the package alfworld has set `$ALFWORLD_DATA` to `value`, rather than a user.
-
-    The package creates its default folder and sets the variable to it. A default folder with games is treated as any other folder.
-    """
-    default = os.path.expanduser("~/.cache/alfworld")
-    return "alfworld.info" in sys.modules and value == default and not os.path.isdir(os.path.join(default, JSON_FOLDER))
 
 
 def _short(value: object) -> str:

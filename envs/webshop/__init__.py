@@ -9,7 +9,7 @@ In the order in which the files are best read:
 5. Where it comes from, in `catalogue`: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is
    meant).
 6. The generated catalogue, in `maker`: `maker`, `sentences` and `words` with their tables in TOML, and `generate`, which writes it.
-7. As pages: `html` with its templates; `live` plays on a running server of princeton-nlp/WebShop.
+7. `live` plays on a running server of princeton-nlp/WebShop.
 8. `solve`: the oracle.
 
 Products, goals, the reward and the pages know no catalogue, and the shop keeps nothing of an episode: one serves every environment

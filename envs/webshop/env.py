@@ -18,7 +18,8 @@ from skill_ttrl.envs.arguments import (
     reset_options,
 )
 from skill_ttrl.envs.text_env import TextEnv
-from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue, progress_unit
+from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED, Progress, open_catalogue
+from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
@@ -56,14 +57,14 @@ class WebShopEnv(TextEnv):
         split: `train`, `dev`, `test`, or `train_both` (train by goal and by product), of which seeds draw.
         split_by: `goal`: upstream's ranges; `product`: no product on two sides. See `goals.GoalList.split`.
         goals: `synthetic`, `human`, or `auto`: human ones where there are enough for every split; see `Catalogue.goals`.
-        observation_mode: `text`, `text_rich`, `html` or `url`, as upstream's.
+        observation_mode: `text`, `text_rich` or `url`, as upstream's.
         max_steps: steps of an episode.
         reward: of a perfect purchase; others are its fractions.
         partial: share of its score that a purchase is paid that is not perfect: True, all of it; False, nothing (SkillRL: reward 10, partial
             False); 0.5 pays half for the score and half for success.
         query_codes: honour `<r>`, `<a>`, `<c>` and `<q>` in searches. Off they are words like others, and counted.
         show_attributes: products show the attributes that the reward looks at (upstream's `show_attrs`).
-        nouns: which words of titles are nouns: `auto`, `rule`, `spacy` or `module:attr`; see `nouns.find_nouns`.
+        nouns: which words of titles are nouns: `auto`, `rule` or `spacy`; see `nouns.find_nouns`.
         server_goals: how many goals a running server has; the split `train` needs it.
         render_mode: `ansi`: `render()` gives the last page as text.
 
@@ -172,11 +173,6 @@ class WebShopEnv(TextEnv):
                 visit.start(0)
         else:
             open_catalogue(data, progress)
-
-    @classmethod
-    def prepare_unit(cls, data: str | os.PathLike[str] | None = None, **others: Any) -> str:
-        """Return the unit that `prepare` counts; see `skill_ttrl.envs.prepare_unit`."""
-        return progress_unit(data)
 
     def tasks(self, split: str | None = None) -> list[Task]:
         """The goals of a split in their fixed order, or of the environment's own split; see `TextEnv.tasks`."""
@@ -294,5 +290,4 @@ def _check(observation_mode: object = "text", nouns: object = "auto", partial: o
     check_flags(**{name: others[name] for name in _FLAGS if name in others})
     if not isinstance(partial, bool | int | float) or not 0 <= partial <= 1:
         raise EnvError(f"partial must be True, False or a share from 0 to 1, found {partial!r:.60}.")
-    if not isinstance(nouns, str):
-        raise EnvError(f"nouns must be a name, found {nouns!r:.60}.")
+    check_choice("noun tagger", nouns, TAGGERS)

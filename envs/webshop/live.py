@@ -243,8 +243,6 @@ class LiveVisit(HttpConnections):
         return View(self._observation(page), shown, page.place == "search", at, page.score, {})
 
     def _observation(self, page: LivePage) -> str:
-        if self.mode == "html":
-            return page.html
         url = page_url(str(self._number), self._state)
         if self.mode == "url":
             return url
@@ -270,7 +268,6 @@ class LivePage:
     """(kind, small-letter text) → method and address that a click requests; the kinds are those of `pages.Text`."""
     score: float | None = None
     """After a purchase, in [0, 1]."""
-    html: str = ""
 
     def target(self, argument: str) -> tuple[str, str] | None:
         """Return the request of `click[argument]`; None: it leads nowhere. Buttons come first, as upstream."""
@@ -291,7 +288,7 @@ def read_page(html: str) -> LivePage:
         text = scores[0].get_text().strip()
         if len(soup.select("#reward")) + len(scores) != 2 or not _SCORE.fullmatch(text) or float(text) > 1.0:
             raise NotThePage(f"it states no single score from 0 to 1, found {text[:40]!r}")
-        return LivePage("done", (), "", score=float(text), html=html)
+        return LivePage("done", (), "", score=float(text))
     heading = soup.select_one("#instruction-text h4")
     strings = [] if heading is None else [str(string) for string in heading.find_all(string=True)]
     if not strings or not strings[0].startswith("Instruction:"):
@@ -312,7 +309,7 @@ def read_page(html: str) -> LivePage:
     for radio in soup.select('input[type="radio"][data-url]'):
         targets["option", str(radio.get("value"))] = ("GET", str(radio["data-url"]))
     instruction = "".join([first if first.strip() else "", *strings[1:]])
-    return LivePage(_place(soup, buttons), texts, instruction, targets, html=html)
+    return LivePage(_place(soup, buttons), texts, instruction, targets)
 
 
 def _place(soup: Any, buttons: set[str]) -> Place:

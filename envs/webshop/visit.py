@@ -11,7 +11,7 @@ from skill_ttrl.envs.webshop.pages import Page, as_rich_text, as_text, clickable
 from skill_ttrl.envs.webshop.shop import Shop, State, digest, page_url
 from skill_ttrl.errors import EnvError
 
-MODES = ("text", "text_rich", "html", "url")
+MODES = ("text", "text_rich", "url")
 """Observation modes, upstream's."""
 
 
@@ -90,11 +90,4 @@ class ShopVisit:
         if self.mode == "text":
             return as_text(self._page)
         url = page_url(self._session, self.state)
-        if self.mode == "url":
-            return url
-        if self.mode == "text_rich":
-            return as_rich_text(self._page, url, self.state.seen)
-        from skill_ttrl.envs.webshop.html import page_html
-
-        assert self._goal is not None
-        return page_html(self.shop, self._goal, self._session, self.state)
+        return url if self.mode == "url" else as_rich_text(self._page, url, self.state.seen)

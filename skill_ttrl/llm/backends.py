@@ -93,7 +93,7 @@ def make_backend(context: BackendContext) -> Backend:
     ]
     if missing:
         raise ConfigError(
-            f"{name!r} returned a {type(backend).__name__} without {', '.join(missing)}. A backend has the members of "
+            f"{name!r} returned an object of type {type(backend).__name__} without {', '.join(missing)}. A backend has the members of "
             "skill_ttrl.llm.backend.Backend."
         )
     if context.model.trains and not getattr(backend, "trainable", True):

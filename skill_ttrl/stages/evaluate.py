@@ -14,7 +14,7 @@ from typing import Any
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.envs import check_text_env, env_tasks, make_env, prepare_unit, resolve_env
+from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
@@ -171,7 +171,7 @@ def measure_policy(
     arguments = settings.env.kwargs
     progress = progress or SilentProgress()
     with telling_warnings(progress):
-        (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, prepare_unit(env, arguments)))
+        (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, "item"))
         said = _source(env, arguments, first)
     name = f"{env} {split}" + (f" ({said})" if said else "")
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.

@@ -40,22 +40,6 @@ def waiting_for(lock: Path) -> Iterator[None]:
 
 
 @contextmanager
-def if_free(lock: Path) -> Iterator[bool]:
-    """Hold a lock if nobody has it; see `waiting_for`. Gives whether it is held.
-
-    Raises:
-        OSError: it cannot be made, or the file system has no locks.
-    """
-    with lock.open("ab") as stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-
-
-@contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
     """An empty folder in `folder` for what is not whole yet; removed at the end, whatever happens."""
     beside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import subprocess
 import sys
 from itertools import islice
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.alfworld_walks import WALKS, walk
 from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.frame import Engine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, load_game
 from skill_ttrl.envs.alfworld.maker.generate import generate_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine
-from skill_ttrl.errors import EnvError
-from tests.alfworld_kitchen import odd_problem, write_game
 
 STEPS = 6
 """Frames of a walk in the ordinary suite; the official engine takes about 0.1 s for each."""
@@ -84,28 +79,6 @@ def test_both_engines_show_the_same_on_all_walks_to_their_ends(games: Path, task
     assert differences(game_of(games, task_type), [(name, 99) for name in WALKS]) == []
 
 
-def test_both_engines_say_the_same_help(games: Path) -> None:
-    path = game_of(games, "look_at_obj_in_light")
-    official, fast = OfficialEngine(path), FastEngine(load_game(path).world)
-    assert official.reset() == fast.reset()
-    assert official.step("help") == fast.step("help")
-
-
-def test_engines_that_follow_each_other_load_one_library(games: Path) -> None:
-    """A copy of it is 34 MB, which a process never gives back; a game that cannot be loaded costs none either."""
-
-    def libraries() -> int:
-        return len({each.path for each in psutil.Process().memory_maps() if "libdownward" in each.path})
-
-    paths = [game_of(games, task_type) for task_type in ("look_at_obj_in_light", "pick_and_place_simple")]
-    before = libraries()
-    for path in (*paths, *paths):
-        with pytest.raises(EnvError, match="cannot load"):
-            OfficialEngine(games / "nowhere")
-        assert OfficialEngine(path).reset() == FastEngine(load_game(path).world).reset()
-    assert libraries() - before <= 2  # one is in the hands of the last error
-
-
 def test_engines_side_by_side_do_not_meet(games: Path) -> None:
     paths = [game_of(games, task_type) for task_type in ("look_at_obj_in_light", "pick_and_place_simple")]
     official = [OfficialEngine(path) for path in paths]
@@ -115,31 +88,6 @@ def test_engines_side_by_side_do_not_meet(games: Path) -> None:
         assert [engine.step(command) for engine, command in zip(official, commands, strict=True)] == [
             engine.step(command) for engine, command in zip(fast, commands, strict=True)
         ]
-
-
-@pytest.mark.alfworld
-def test_odd_kitchens_are_the_same_to_both_engines(tmp_path: Path) -> None:
-    """Sixty commands in each, that change things more often than not."""
-
-    def played(engine: Engine, seed: int) -> list[Frame]:
-        rng = random.Random(seed)
-        frames = [engine.reset()]
-        for _ in range(60):
-            idle = ("go to", "help", "inventory", "look")
-            busy = [command for command in frames[-1].commands if not command.startswith(idle)]
-            frames.append(engine.step(rng.choice(busy if busy and rng.random() < 0.7 else frames[-1].commands)))
-        return frames
-
-    rng, compared = random.Random(6), 0
-    for number in range(40):
-        try:
-            path = write_game(tmp_path, "train", f"kitchen-{number}/trial", pddl_problem=odd_problem(rng))
-            fast, official = FastEngine(load_game(path).world), OfficialEngine(path)
-        except EnvError:  # one of both does not take it
-            continue
-        compared += 1
-        assert played(fast, number) == played(official, number), path.read_text()
-    assert compared > 15
 
 
 def test_the_official_engine_leaves_arguments_output_and_the_data_folder_as_they_are(

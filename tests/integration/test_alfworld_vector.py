@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import gymnasium
-import psutil
 import pytest
-from gymnasium.vector import AutoresetMode
 
 from skill_ttrl.envs import make_env, make_vec_env
 from skill_ttrl.envs.alfworld.index import forget
@@ -106,27 +99,6 @@ def test_two_vectors_with_one_seed_agree_whether_in_one_process_or_in_several(da
 
 
 @BOTH
-def test_what_happens_at_an_episodes_end_is_written_on_the_vector(data: str, asynchronous: bool) -> None:
-    vector = make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data)
-    assert vector.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
-    vector.reset(seed=0)
-    assert "final_obs" not in vector.step(["look", "look"])[4]
-    vector.close()
-
-
-def test_gymnasiums_own_functions_make_it(data: str) -> None:
-    env = gymnasium.make("SkillTTRL/ALFWorld-v0", data=data)
-    assert env.reset(seed=0)[1]["game"] in WINS
-    for mode, kwargs in (("sync", {}), ("async", {"shared_memory": False})):
-        vector = gymnasium.make_vec(
-            "SkillTTRL/ALFWorld-v0", num_envs=2, vectorization_mode=mode, vector_kwargs=kwargs, data=data
-        )
-        seen, _ = vector.reset(seed=0, options={"task": LAMP})
-        assert len(set(seen)) == 1 and len(seen) == 2
-        vector.close()
-
-
-@BOTH
 @pytest.mark.filterwarnings("ignore:.*ERROR")  # Gymnasium reports each worker that it shuts down
 def test_an_error_of_one_environment_is_the_callers(data: str, asynchronous: bool) -> None:
     with pytest.raises(EnvError, match="no split 'trian'"):
@@ -138,56 +110,4 @@ def test_an_error_of_one_environment_is_the_callers(data: str, asynchronous: boo
     vector = make_vec_env("alfworld", 2, asynchronous=asynchronous, data=data)
     with pytest.raises(EnvError, match="There is no game 'train/nowhere'"):
         vector.reset(options={"task": "train/nowhere"})
-    vector.close()
-
-
-SCRIPT = """
-import sys
-from skill_ttrl.envs import make_vec_env
-
-vector = make_vec_env("alfworld", 2, asynchronous=True, data=sys.argv[1])
-print(len(vector.reset(seed=0)[0]))
-vector.close()
-"""
-
-
-def test_a_script_without_a_main_guard_can_read_many_games_for_the_first_time(data: str, tmp_path: Path) -> None:
-    """Games are read by several processes; `multiprocessing` would run the script again in each of them."""
-    for number in range(600):
-        path = write_game(tmp_path, "train", f"pick_and_place_simple-Apple-None-Fridge-1/{number}", text="{}")
-        path.unlink()
-        os.link(Path(data) / "json_2.1.1" / APPLE / "game.tw-pddl", path)
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)],
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert (done.stdout, done.stderr) == ("2\n", "")
-
-
-def test_256_environments_in_one_process_take_less_than_half_a_gigabyte(
-    official_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each plays another official game, twenty steps of it."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    forget()
-    process = psutil.Process()
-    before = process.memory_info().rss
-    vector = make_vec_env("alfworld", 256, data=official_games, split="valid_seen")
-    games = [task.id for split in ("valid_seen", "valid_unseen") for task in vector.envs[0].unwrapped.tasks(split)]  # type: ignore[attr-defined]
-    assert len(games) == 274
-    rng = random.Random(0)
-    commands = []
-    for env, game in zip(vector.envs, games, strict=False):  # type: ignore[attr-defined]
-        commands.append(env.reset(options={"task": game})[1]["admissible_commands"])
-    for _ in range(20):
-        commands = [
-            env.step(rng.choice(own))[4]["admissible_commands"]
-            for env, own in zip(vector.envs, commands, strict=True)  # type: ignore[attr-defined]
-        ]
-    assert process.memory_info().rss - before < 450 * 2**20
     vector.close()

@@ -113,7 +113,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
         return skillttrl("collect", "--env", env, "-o", output, *words)
 
     refused(collect("--policy", "exprt"), 2, "There is no policy 'exprt'", "Did you mean 'expert'?")
-    refused(collect(), 3, "has no expert", "SkillTTRL/ALFWorld-v0")
+    refused(collect(), 3, "no agent 'expert'")
     refused(collect("--policy", "random", "--split", "valid"), 3, "has no tasks in the split 'valid'")
     refused(collect("--policy", "random", "--types", "up,left"), 3, "no tasks of type 'up'", "left, right")
     refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no effect")

@@ -102,7 +102,7 @@ def test_listed_actions_that_no_prompt_shows_are_said() -> None:
 def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> None:
     refused(skillttrl("train", "quickstart", "--env", "webshop", "--dry-run"), 2, "for math", "sft.data", "webshop")
     refused(skillttrl("train", "quickstart_skills", "--env", "webshop", "--dry-run"), 2, "skills.bank")
-    refused(skillttrl("train", "quickstart_webshop", "--env", "alfworld", "--dry-run"), 3, "has no careful")
+    refused(skillttrl("train", "quickstart_webshop", "--env", "alfworld", "--dry-run"), 3, "no agent 'careful'")
     replanned = load_config(
         "quickstart_skills_alfworld", [*in_another_env("quickstart_skills_alfworld", "webshop"), "env.id=webshop"]
     )

@@ -280,7 +280,7 @@ def test_names_that_nothing_has_are_refused(tmp_path: Path) -> None:
 
     refused(player("alfwrld"), 3, "Unknown environment 'alfwrld'", "Did you mean 'alfworld'?")
     refused(player(DOORS, "randon"), 2, "Did you mean 'random'?")
-    refused(player(DOORS), 3, "tests.doors:Doors-v0 has no expert")
+    refused(player(DOORS), 3, "no agent 'expert'")
     refused(player(DOORS, "random", "--split", "valid"), 3, "no tasks in the split 'valid'")
     refused(skillttrl("evaluate", tmp_path / "no", "--env", DOORS), 4, "there is nothing")
     refused(player(DOORS, "random", "--set", "env.kwargs.split=train"), 2, "--split names the split")

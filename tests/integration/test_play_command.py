@@ -194,7 +194,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--split", "test", "--set", "env.kwargs.split=train"], 2, "--split names the split"),
         (["--env-data", "x"], 3, "has no argument 'data'"),
         (["--policy", "exprt"], 2, "Did you mean 'expert'?"),
-        (["--policy", "expert"], 3, "House-v0 has no expert"),
+        (["--policy", "expert"], 3, "no agent 'expert'"),
         (["--policy", "play_house:None"], 2, "has no agent 'None'"),
         (["--policy", "./nowhere"], 5, "There is no folder nowhere"),
         (["--set", "rl.steps=3"], 2, "--set rl.steps=3 needs a model"),

@@ -162,11 +162,6 @@ def generated_count(data: object) -> int | None:
     return count
 
 
-def progress_unit(data: str | os.PathLike[str] | None = None) -> str:
-    """Return the unit that `open_catalogue` reports to its `progress`, in the singular."""
-    return "megabyte" if generated_count(_asked(data)) is None else "product"
-
-
 def forget() -> None:
     """The next `open_catalogue` opens anew."""
     with _lock:

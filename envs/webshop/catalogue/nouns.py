@@ -14,7 +14,7 @@ it is
   adjectives and adverbs (-able, -ful, -less, -ly, …). With a capital letter the model takes such words for part of a name.
 
 How often the rule and the model disagree, and for how many pairs of products that changes a reward, is what
-`benchmarks/webshop_nouns.py` counts. To add a tagger, write what `Nouns` describes and name it as `module:attribute`.
+`benchmarks/webshop_nouns.py` counts.
 """
 
 from __future__ import annotations
@@ -27,26 +27,30 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from skill_ttrl.errors import ConfigError, MissingDependencyError
-from skill_ttrl.registry import Registry
+from skill_ttrl.envs.arguments import check_choice
+from skill_ttrl.errors import MissingDependencyError
 
 MODEL = "en_core_web_sm"
 NOUN_TAGS = ("PNOUN", "NOUN", "PROPN")
 """The tags that upstream keeps; there is no tag PNOUN, it has it by mistake."""
 CACHED_TITLES = 4_096
+TAGGERS = ("auto", "rule", "spacy")
 
 
-class Nouns(Protocol):
+@dataclass(frozen=True, slots=True)
+class Nouns:
     """A tagger. Called with a title it gives the title's nouns in small letters, in order, a repeated one repeatedly."""
 
-    @property
-    def name(self) -> str:
-        """Name and version of the tagger, as results report them."""
+    name: str
+    """Name and version of the tagger, as results report them."""
+    find: Callable[[str], tuple[str, ...]]
+    """The same title has always the same nouns."""
 
     def __call__(self, title: str) -> tuple[str, ...]:
-        """The nouns of any text; none is an empty tuple. The same title has always the same nouns."""
+        """The nouns of any text; none is an empty tuple."""
+        return self.find(title)
 
 
 _WORDS: dict[str, str] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -54,77 +58,41 @@ FUNCTION_WORDS, NUMBER_WORDS, OFTEN_NO_NOUN, SMALL_NO_NOUN = (
     frozenset(_WORDS[name].split()) for name in ("function_words", "number_words", "often_no_noun", "small_no_noun")
 )
 
-NOUNS: Registry[Callable[[], Nouns]] = Registry("noun tagger")
-
 
 def find_nouns(name: str) -> Nouns:
     """The tagger that a setting names.
 
     Args:
-        name: "rule"; "spacy"; "auto", which is "spacy" where it and its model are installed and else "rule"; or
-            `module:attribute` for a tagger of one's own, which is called as it is if it has a `name`, and otherwise first called
-            without arguments to make one.
+        name: "rule"; "spacy"; or "auto", which is "spacy" where it and its model are installed and else "rule".
 
     Raises:
-        ConfigError: nothing has this name, or what it names is no tagger.
+        EnvError: nothing has this name.
         MissingDependencyError: "spacy" without spaCy or without its model.
     """
+    check_choice("noun tagger", name, TAGGERS)
     if name == "auto":
         name = "spacy" if importlib.util.find_spec("spacy") and importlib.util.find_spec(MODEL) else "rule"
-    found: Any = NOUNS.get(name)
-    nouns = found if ":" in name and _is_tagger(found) else found() if callable(found) else found
-    if not _is_tagger(nouns):
-        raise ConfigError(f"The noun tagger {name!r} is to be called with a title and to have a `name` that is a text.")
-    return nouns  # type: ignore[no-any-return]
+    return Nouns("rule", _nouns_by_rule) if name == "rule" else _spacy_nouns()
 
 
-def _is_tagger(thing: object) -> bool:
-    return callable(thing) and not isinstance(thing, type) and isinstance(getattr(thing, "name", None), str)
+def _spacy_nouns() -> Nouns:
+    """The official tagger, whose releases differ from one another in some words (see `Nouns.name`)."""
+    try:
+        # By its name: it is no dependency of this package, and nothing else is known of its types.
+        spacy = importlib.import_module("spacy")
+        # The parser stays: it decides which verbs are auxiliaries. What is left out changes no tag.
+        model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
+    except (ImportError, OSError) as error:
+        raise MissingDependencyError(
+            f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). "
+            f"Install them with: pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
+        ) from error
 
+    @lru_cache(maxsize=CACHED_TITLES)
+    def nouns(title: str) -> tuple[str, ...]:
+        return tuple(token.text.lower() for token in model(title) if token.pos_ in NOUN_TAGS)
 
-@NOUNS.register("rule")
-@dataclass(frozen=True, slots=True)
-class RuleNouns:
-    """The rule of this module's docstring."""
-
-    name: str = "rule"
-
-    def __call__(self, title: str) -> tuple[str, ...]:
-        """See `Nouns`."""
-        return _nouns_by_rule(title)
-
-
-@NOUNS.register("spacy")
-class SpacyNouns:
-    """The official tagger: spaCy's `en_core_web_sm`, whose releases differ from one another in some words (see `name`).
-
-    Raises:
-        MissingDependencyError: spaCy or the model is not installed.
-    """
-
-    def __init__(self) -> None:
-        try:
-            # By its name: it is no dependency of this package, and nothing else is known of its types.
-            spacy = importlib.import_module("spacy")
-            # The parser stays: it decides which verbs are auxiliaries. What is left out changes no tag.
-            model: Any = spacy.load(MODEL, exclude=["ner", "lemmatizer", "senter"])
-        except (ImportError, OSError) as error:
-            raise MissingDependencyError(
-                f"The noun tagger 'spacy' needs spaCy and its model {MODEL} ({str(error).splitlines()[0].rstrip('.')}). "
-                f"Install them with: pip install spacy && python -m spacy download {MODEL}. Or choose 'rule'."
-            ) from error
-        self.name = f"spacy ({MODEL} {model.meta['version']})"
-
-        # Kept by the tagger, not by the module, so that it goes when the tagger goes.
-        @lru_cache(maxsize=CACHED_TITLES)
-        def nouns(title: str) -> tuple[str, ...]:
-            return tuple(token.text.lower() for token in model(title) if token.pos_ in NOUN_TAGS)
-
-        self._nouns = nouns
-
-    def __call__(self, title: str) -> tuple[str, ...]:
-        """See `Nouns`."""
-        return self._nouns(title)
+    return Nouns(f"spacy ({MODEL} {model.meta['version']})", nouns)
 
 
 # What follows is the rule. The signs are those that spaCy's tokenizer for English splits off (its `punctuation.py`).

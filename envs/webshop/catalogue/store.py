@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.catalogue.search import SearchIndex, build_index, document_text
 from skill_ttrl.errors import EnvError
-from skill_ttrl.storage.cache import cache_folder, if_free, made_whole, remove_unfinished, waiting_for
+from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
 from skill_ttrl.storage.files import fsync, write_atomic
 
 KEPT_PRODUCTS = 2048
@@ -30,7 +30,6 @@ KEPT_PRODUCTS = 2048
 _META = "catalogue.json"
 _SIZES = "sizes.json"
 """File → bytes of a whole store, written last."""
-_TRIES = 5
 
 
 class Store(Sequence[Product]):
@@ -143,28 +142,21 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
     """
     cache = cache_folder("webshop")
     folder = cache / key
-    for _ in range(_TRIES):
+    try:
         if not _is_whole(folder):
-            try:
-                cache.mkdir(parents=True, exist_ok=True)
-                with waiting_for(cache / f".{key}.lock"):
-                    if not _is_whole(folder):
-                        _make_whole(folder, make)
-            except OSError as error:
-                raise EnvError(
-                    f"The catalogue cannot be kept in {cache}: {error.strerror or error}. Free some space, or set "
-                    "XDG_CACHE_HOME to a folder that can be written."
-                ) from error
-        try:
-            store = Store(folder)
-        except FileNotFoundError:  # another process has removed it just now
-            continue
-        if not _is_whole(folder):  # or was at it: arrays that had gone before they were listed are missed here alone
-            continue
-        with suppress(OSError):  # a cache that may only be read
-            os.utime(folder / _META)
-        return store
-    raise EnvError(f"{folder} was removed while it was opened, {_TRIES} times. What else clears this cache?")
+            cache.mkdir(parents=True, exist_ok=True)
+            with waiting_for(cache / ".stores.lock"):
+                if not _is_whole(folder):
+                    _make_whole(folder, make)
+        store = Store(folder)
+    except OSError as error:
+        raise EnvError(
+            f"The catalogue cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "
+            "folder that can be written."
+        ) from error
+    with suppress(OSError):  # a cache that may only be read
+        os.utime(folder / _META)
+    return store
 
 
 def forget_stores(cache: Path, unused: Callable[[dict[str, Any]], bool], days: float) -> None:
@@ -188,21 +180,11 @@ def _is_whole(folder: Path) -> bool:
 
 
 def _make_whole(folder: Path, make: Callable[[Path], None]) -> None:
-    within = folder.with_name(f".{folder.name}.making")  # one for each store: others may be made at the same time
-    for left in folder.parent.glob(".*.making"):
-        with if_free(left.with_suffix(".lock")) as nobody_makes_it:
-            if nobody_makes_it:
-                shutil.rmtree(left, ignore_errors=True)
-    within.mkdir(exist_ok=True)
-    remove_unfinished(within)
-    try:
-        with made_whole(folder, within) as beside:
-            make(beside)
-            files = [path for path in beside.rglob("*") if path.is_file()]
-            for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
-                fsync(path)
-            sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
-            write_atomic(beside / _SIZES, json.dumps(sizes).encode())
-    finally:
-        with suppress(OSError):
-            within.rmdir()
+    remove_unfinished(folder.parent)
+    with made_whole(folder) as beside:
+        make(beside)
+        files = [path for path in beside.rglob("*") if path.is_file()]
+        for path in files:  # a machine that stops now leaves no store of the right sizes with nothing in it
+            fsync(path)
+        sizes = {str(path.relative_to(beside)): path.stat().st_size for path in files}
+        write_atomic(beside / _SIZES, json.dumps(sizes).encode())

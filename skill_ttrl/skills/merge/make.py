@@ -48,7 +48,9 @@ def make_merger(
     except TypeError as error:
         raise ConfigError(f"Merger {name!r} cannot be made with similarity= and threshold=: {error}.") from None
     if not callable(getattr(made, "merge", None)):
-        raise ConfigError(f"{name!r} returned a {type(made).__name__} without merge(outputs, retrieved=, snapshot=).")
+        raise ConfigError(
+            f"{name!r} returned an object of type {type(made).__name__} without merge(outputs, retrieved=, snapshot=)."
+        )
     return made
 
 

@@ -66,7 +66,7 @@ def make_embedder(name: str, model: str = DEFAULT_MODEL, revision: str | None = 
     wrong = [key for key, fits in kinds.items() if not fits(getattr(made, key, None))]
     if wrong:
         raise ConfigError(
-            f"{name!r} returned a {type(made).__name__} without a usable {', '.join(wrong)}. An embedder has a name (text), a "
+            f"{name!r} returned an object of type {type(made).__name__} without a usable {', '.join(wrong)}. An embedder has a name (text), a "
             "dimension (a positive whole number) and embed(texts) -> array (texts, dimension)."
         )
     embedder: Embedder = made

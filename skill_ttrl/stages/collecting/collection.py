@@ -15,7 +15,7 @@ from typing import Any
 from pydantic_core import PydanticSerializationError
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
+from skill_ttrl.envs import env_tasks, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError, did_you_mean
@@ -84,7 +84,7 @@ class TaskSelection:
         most = None if self.episodes is None else -(-self.episodes // self.rollouts_per_task)
         whole = not self.types and self.subset_size is None
         with telling_warnings(progress):
-            counting = Counting(progress, OPENING, prepare_unit(self.env, self.kwargs))
+            counting = Counting(progress, OPENING, "item")
             tasks = env_tasks(self.env, self.kwargs, self.split, most if whole else self.subset_size, counting)
         known = {task.task_type for task in tasks}
         for kind in self.types:

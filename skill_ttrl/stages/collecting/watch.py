@@ -21,7 +21,7 @@ from skill_ttrl.agents.scripted.scripted_agent import (
     scripted_agent_names,
 )
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
-from skill_ttrl.envs import make_env, prepare_env, prepare_unit, resolve_env
+from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE, is_command
@@ -198,7 +198,7 @@ def open_env(
     arguments = {**kwargs, **({} if split is None else split_argument(env_id, split))}
     progress = progress or SilentProgress()
     with telling_warnings(progress):
-        prepare_env(env_id, arguments, Counting(progress, OPENING, prepare_unit(env_id, arguments)))
+        prepare_env(env_id, arguments, Counting(progress, OPENING, "item"))
         return make_env(env_id, **arguments)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.config import DataConfig, SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.tasks import load_tasks, system_message
-from skill_ttrl.envs import env_tasks, prepare_unit, resolve_env
+from skill_ttrl.envs import env_tasks, resolve_env
 from skill_ttrl.errors import DataError, EnvError, SplitError, TrustError, annotate_error
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
@@ -39,7 +39,7 @@ def source_tasks(
         tasks = load_tasks(source, env_id, split=split)
         _check_system(config, source, progress or SilentProgress())
     else:
-        told = Counting(progress or SilentProgress(), OPENING, prepare_unit(env_id, config.env.kwargs))
+        told = Counting(progress or SilentProgress(), OPENING, "item")
         with annotate_error(SplitError, _SPLITS):
             tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
     if not tasks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from skill_ttrl.config import SkillTTRLConfig
@@ -28,14 +28,12 @@ from skill_ttrl.stages.collecting.collection import (
     Collection,
     EpisodeWriter,
     TaskSelection,
-    Unit,
     training_selection,
     written,
 )
 from skill_ttrl.stages.collecting.watch import env_kwargs
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.targets.draw import decisive
-from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
+from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, is_trained, resolve_target
 from skill_ttrl.stages.targets.sampler import Sampler, open_sampler
 from skill_ttrl.types import Group, Trajectory
 
@@ -87,7 +85,7 @@ def run_policy(
     with track_usage(usage, found.config.endpoints) as ledger, ledger.phase("collect"):
         own = found.config.seed if seed is None else seed
         collection = Collection(selection, found.name, own, output, 0.95, progress)
-        playing = _playing(found, selection, overrides)
+        playing = in_env(found, selection.env, selection.kwargs, overrides)
         collected = _collect(playing, collection, _sampling(playing.config, greedy=greedy), chunk, use_bank=use_bank)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
@@ -108,15 +106,8 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
     own = None if is_trained(source) else config.model_dump(mode="json")
     found = resolve_target(source, config=own)
     collection = Collection(selection, found.name, config.seed, path, config.eval.confidence, progress)
-    playing = _playing(found, selection, ())
+    playing = in_env(found, selection.env, selection.kwargs)
     return _collect(playing, collection, _sampling(playing.config), None, use_bank=True)
-
-
-def _playing(found: EvalTarget, selection: TaskSelection, overrides: Sequence[str]) -> EvalTarget:
-    """The policy in the environment that is meant, with its defaults where the policy's config is silent."""
-    settings = found.config.model_copy(deep=True)
-    settings.env.id, settings.env.kwargs = selection.env, dict(selection.kwargs)
-    return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
 def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
@@ -142,29 +133,17 @@ def _collect(
         "chunk": size,
         "skill_bank": use_bank and config.skills is not None,
     }
-    plan = plan_episodes(units, SamplingPass("", per_task, sampling, collection.seed), size)
+    tasks = [task for task, attempt in units if attempt == 0]
+    draw = SamplingPass("", per_task, sampling, collection.seed)
+    plan = list(split_into_chunks(tasks, draw, max(1, size // per_task), lines_per_task=per_task, lines=len(units)))
 
     def play(writer: EpisodeWriter) -> int:
         meter = _Meter(current_ledger())
-        tasks = [task for part in plan for task in part.tasks]
         with open_sampler(found, {"": tasks}, collection.progress, use_bank=use_bank, chunks=len(plan)) as sampler:
             _play(sampler, plan, writer, meter)
         return meter.tokens
 
     return collection.run(units, {"policy": depends_on}, play)
-
-
-def plan_episodes(units: Sequence[Unit], draw: SamplingPass, size: int) -> list[Chunk]:
-    """Plan the chunks of episodes that are played together, in order: whole tasks, about `size` episodes.
-
-    Args:
-        units: all episodes, the rollouts of a task after one another.
-        draw: how tasks are sampled; the last one may be cut off after fewer rollouts.
-        size: episodes of a chunk, of one task at least.
-    """
-    tasks = [task for task, attempt in units if attempt == 0]
-    count = max(1, size // draw.rollouts_per_task)
-    return list(split_into_chunks(tasks, draw, count, lines_per_task=draw.rollouts_per_task, lines=len(units)))
 
 
 def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:

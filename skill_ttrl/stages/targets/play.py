@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from skill_ttrl.config import EnvConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
@@ -13,8 +11,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
-from skill_ttrl.stages.targets.resolve import EvalTarget, resolve_target
+from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, resolve_target
 from skill_ttrl.stages.targets.trained import PolicySource, load_policy
 from skill_ttrl.types import Task, Trajectory
 
@@ -35,9 +32,7 @@ def find_policy(
         ConfigError, RunFolderError, ModelError: see `resolve_target`.
     """
     found = resolve_target(name, overrides, config=config, use_bank=use_bank)
-    settings = found.config.model_copy(deep=True)
-    settings.env = EnvConfig(id=env, kwargs=env_kwargs(overrides, resolve_env(env), found.config))
-    return replace(found, config=with_env_defaults(settings, playing=overrides))
+    return in_env(found, env, env_kwargs(overrides, resolve_env(env), found.config), overrides)
 
 
 def play_policy(

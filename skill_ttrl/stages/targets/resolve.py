@@ -174,15 +174,10 @@ def resolve_target(
     if not str(source).strip():
         raise RunFolderError("Name a policy: a run folder, a checkpoint, a model's folder or owner/name.")
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
-    if is_remote(source):
-        return _remote(str(source), now, config, tuple(overrides), use_bank)
-    if is_command(source):
-        return _command(str(source), now, config, tuple(overrides), use_bank)
+    if is_remote(source) or is_command(source):
+        return _not_loaded(str(source), now, config, tuple(overrides), use_bank)
     if is_trained(path):
-        if config is not None:
-            raise ConfigError(
-                f"{path} has the config of its run; --config is for plain models. Change settings with --set."
-            )
+        _refuse_config(path, config)
         trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
         own = _with_model_pinned(trained.config, use_bank)
@@ -216,11 +211,15 @@ def find_asked(
     if not is_trained(source):
         found = resolve_target(source, overrides, config=config, use_bank=use_bank)
         return replace(found, config=with_env_defaults(found.config))
+    _refuse_config(source, config)
+    return find_trained(source, overrides)
+
+
+def _refuse_config(source: str | Path, config: object) -> None:
     if config is not None:
         raise ConfigError(
             f"{source} has the config of its run; --config is for plain models. Change settings with --set."
         )
-    return find_trained(source, overrides)
 
 
 def is_trained(source: str | Path) -> bool:
@@ -228,47 +227,43 @@ def is_trained(source: str | Path) -> bool:
     return RunFolder.exists(Path(source)) or (Path(source).is_dir() and (Path(source) / MANIFEST).is_file())
 
 
-def _remote(
+def _not_loaded(
     source: str,
     now: Sequence[str],
     config: str | Mapping[str, Any] | None,
     overrides: tuple[str, ...],
     use_bank: bool,
 ) -> EvalTarget:
+    """A remote model or a program: what follows the colon takes the place of the config's."""
     base: str | Mapping[str, Any] = {} if config is None else config
-    name = source.partition(":")[2]
-    own = [*([f"endpoints.policy.model={json.dumps(name)}"] if name else []), f"rollout.backend={REMOTE}"]
+    kind, _, name = source.partition(":")
+    own, name = [f"rollout.backend={kind}"], name.strip()
+    if name:
+        words = (
+            f"command.argv={json.dumps(split_command(name))}"
+            if kind == COMMAND
+            else f"endpoints.policy.model={json.dumps(name)}"
+        )
+        own.insert(0, words)
     asked = load_checked(base, [*now, *own])
     asked.requires = None
-    if asked.endpoints.policy is None:
+    if kind == COMMAND:
+        said, section = None if asked.command is None else shlex.join(asked.command.argv), "command"
+    else:
+        said, section = None if asked.endpoints.policy is None else asked.endpoints.policy.model, "endpoints.policy"
+    if said is None:
+        what = "'command:PROGRAM ARGUMENTS'" if kind == COMMAND else f"{REMOTE}:MODEL"
         raise ConfigError(
-            f"{source} stands for the model of endpoints.policy, which the config lacks. Write {REMOTE}:MODEL (with --set "
-            "endpoints.policy.base_url=... unless it is OpenAI's), or give a --config with that section."
+            f"{source} needs the section {section}, which the config lacks. Write {what}, or give a --config with it."
         )
-    return EvalTarget(
-        asked.endpoints.policy.model, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own)
-    )
+    return EvalTarget(said, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
 
 
-def _command(
-    source: str,
-    now: Sequence[str],
-    config: str | Mapping[str, Any] | None,
-    overrides: tuple[str, ...],
-    use_bank: bool,
-) -> EvalTarget:
-    base: str | Mapping[str, Any] = {} if config is None else config
-    line = source.partition(":")[2].strip()
-    own = [*([f"command.argv={json.dumps(split_command(line))}"] if line else []), f"rollout.backend={COMMAND}"]
-    asked = load_checked(base, [*now, *own])
-    asked.requires = None
-    if asked.command is None:
-        raise ConfigError(
-            f"{source} stands for the program of command.argv, which the config lacks. Write '{COMMAND}:PROGRAM ARGUMENTS', or give "
-            "a --config with that section."
-        )
-    name = shlex.join(asked.command.argv)
-    return EvalTarget(name, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
+def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides: Sequence[str] = ()) -> EvalTarget:
+    """The policy as it plays in an environment, whose defaults count where the policy's config is silent."""
+    settings = found.config.model_copy(deep=True)
+    settings.env.id, settings.env.kwargs = env_id, dict(kwargs)
+    return replace(found, config=with_env_defaults(settings, playing=overrides))
 
 
 def _measured_on(*path: str) -> list[str]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
@@ -30,30 +30,6 @@ Problems = Mapping[str, Sequence[Task]]
 """Tasks by source."""
 
 
-class Sampler(Protocol):
-    """A policy with its agent, its bank and environments."""
-
-    @property
-    def fitting(self) -> Problems:
-        """The problems whose prompts fit."""
-        ...
-
-    @property
-    def tokenizer(self) -> Any:
-        """The policy's; None where it is not known."""
-        ...
-
-    def sample(
-        self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
-    ) -> Generator[list[Group]]:
-        """Yield the groups of each chunk, in order; `listeners` holds for each chunk what is called with each rollout that has ended."""
-        ...
-
-    def controls(self) -> Controls:
-        """Have the scripted agents of `eval.controls` play the problems."""
-        ...
-
-
 @contextmanager
 def open_sampler(
     target: EvalTarget,
@@ -63,7 +39,7 @@ def open_sampler(
     use_bank: bool,
     chunks: int,
     both_wordings: bool = False,
-) -> Iterator[Sampler]:
+) -> Iterator[LocalSampler | RemoteSampler]:
     """Load a policy where `scale.engine` says; it is closed at the end.
 
     Args:
@@ -96,21 +72,22 @@ def open_sampler(
 
 @dataclass(frozen=True)
 class LocalSampler:
-    """A policy that is loaded in this process."""
+    """A policy that is loaded in this process, with its agent, its bank and environments."""
 
     worker: RolloutWorker
     fitting: Problems
+    """The problems whose prompts fit."""
     paraphrase: Callable[[Sequence[str]], list[str]] | None
 
     @property
     def tokenizer(self) -> Any:
-        """See `Sampler`."""
+        """The policy's; None where it is not known."""
         return getattr(self.worker.backend, "tokenizer", None)
 
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
     ) -> Generator[list[Group]]:
-        """See `Sampler`; each chunk is sampled when its groups are asked for."""
+        """Yield the groups of each chunk, in order, when they are asked for; `listeners` are called with each rollout that has ended."""
         for chunk, tell in zip(chunks, listeners or [ignore] * len(chunks), strict=True):
             yield self.sample_chunk(chunk, tell)
 
@@ -127,7 +104,7 @@ class LocalSampler:
         return sample_both_variants(half, paraphrase, chunk.tasks)
 
     def controls(self) -> Controls:
-        """See `Sampler`."""
+        """Have the scripted agents of `eval.controls` play the problems."""
         worker = self.worker
         return join(
             play_controls(worker.config, own, worker.envs, worker.agent, source=name)
@@ -146,7 +123,7 @@ class RemoteSampler:
     def sample(
         self, chunks: Sequence[Chunk], listeners: Sequence[OnRolloutEnd] | None = None
     ) -> Generator[list[Group]]:
-        """See `Sampler`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
+        """As `LocalSampler.sample`; rollouts are reported chunk by chunk, as soon as any worker has finished one."""
 
         def on_done(number: int, sampled: Sampled) -> None:
             tell = ignore if listeners is None else listeners[number]
@@ -158,7 +135,7 @@ class RemoteSampler:
             yield sampled.take()
 
     def controls(self) -> Controls:
-        """See `Sampler`."""
+        """As `LocalSampler.controls`."""
         found: Controls
         (found,) = self.pool.map([None])
         return found
@@ -257,3 +234,7 @@ def _paraphraser(worker: RolloutWorker, problems: Problems) -> Callable[[Sequenc
             f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
         )
     return make_paraphraser(worker)
+
+
+Sampler = LocalSampler | RemoteSampler
+"""A policy that samples chunks."""

@@ -26,27 +26,10 @@ def test_what_the_task_names_as_a_whole_comes_first_then_in_part_then_what_skill
     assert found == ("move mug 1 to desk 1", "go to desk 1", "move mug 1 to shelf 1", "go to sinkbasin 1", "look")
 
 
-def test_of_what_is_named_in_part_that_which_the_skills_name_too_comes_first() -> None:
-    held = ("move mug 1 to shelf 1", "clean mug 1 with sinkbasin 1", "go to sinkbasin 2")
-    assert by_words(held, "put a clean mug in desk", [STEPS])[0] == "clean mug 1 with sinkbasin 1"
-
-
 def test_what_was_done_comes_last() -> None:
     found = by_words(KITCHEN, "put a clean mug in drawer", [STEPS], ["go to drawer 1"])
     assert found[:2] == ("take mug 1 from shelf 1", "go to sinkbasin 1")
     assert found[-1] == "go to drawer 1"
-
-
-def test_an_option_counts_where_the_task_has_all_of_its_words() -> None:
-    shop = ("click[back to search]", "click[light blue]", "click[blue]", "click[x-large]")
-    found = by_words(shop, "find me a blue shirt with size: x-large")
-    assert found == ("click[blue]", "click[x-large]", "click[back to search]", "click[light blue]")
-
-
-def test_words_of_a_skill_for_the_task_s_type_count_before_general_ones() -> None:
-    general = Skill("g", "", "shelf, then sinkbasin", tier="general")
-    found = by_words(("go to shelf 1", "go to sinkbasin 1"), "x", [general, STEPS])
-    assert found == ("go to sinkbasin 1", "go to shelf 1")
 
 
 def test_what_a_mistake_names_is_no_advice() -> None:

@@ -16,7 +16,7 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.setup.open_bank import starting_skills
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.stages.training.components import RolloutWorker
-from skill_ttrl.types import Message, Step
+from skill_ttrl.types import Message
 from tests.scripted_backend import ScriptedBackend
 
 RULES = "# Rules\n\n- Write $answer between <answer> tags.\n"
@@ -51,13 +51,6 @@ def test_it_stands_before_the_task_where_no_system_message_may(tmp_path: Path, m
     bare = agent(tmp_path, document=None, **more).prompt(AgentInput("1+1?")).messages
     shown = agent(tmp_path, document_as="prompt", **more).prompt(AgentInput("1+1?")).messages
     assert shown == (Message("user", f"{RULES}\n\n{bare[0].content}"),)
-
-
-def test_a_conversation_shows_it_once(tmp_path: Path) -> None:
-    done = Step("1+1?", "2", 0.0, False, False)
-    shown = agent(tmp_path, document_as="prompt").prompt(AgentInput("And 2+2?", (done,))).messages
-    assert [each.role for each in shown] == ["user", "assistant", "user"]
-    assert shown[0].content.startswith(RULES) and shown[2].content == "And 2+2?"
 
 
 def test_its_template_is_replaceable(tmp_path: Path) -> None:

@@ -71,16 +71,6 @@ def test_other_words_in_a_slot_mean_nothing(said: str) -> None:
     assert found is None or form.write(found) == f"search {words}"
 
 
-@given(st.lists(st.sampled_from(["a", "b", "a b c", "c d e f", "b c"]), min_size=1, max_size=6))
-def test_words_that_are_several_are_read_whatever_else_they_begin(words: list[str]) -> None:
-    slot = Slot("ask " + WORDS, f"ask[{WORDS}]", {each: each for each in ("a", "b", "a b c", "c d e f", "b c")})
-    form = FormActions({}, slot)
-    assert form.read(f"ask {' '.join(words)}") == f"ask[{' '.join(words)}]"
-    assert form.write("ask[new york x]") is None
-    places = replace(slot, words={"word 1": "new york", "word 2": "new"})
-    assert FormActions({}, places).write("ask[new new york x]") == "ask word 2 word 1"
-
-
 def test_a_query_is_written_in_the_words_that_there_are() -> None:
     form = FormActions({}, SLOT)
     assert form.write("search[red running shoe]") == "search word 1 word 2"
@@ -116,20 +106,6 @@ def test_an_agent_writes_and_reads_its_form() -> None:
 def test_what_cannot_be_read_is_played_as_it_is(project: str, written: str, action: str, verdict: str) -> None:
     found = agent(project).read(written, SCENE)
     assert (found.action, found.action_status) == (action, verdict) and bool(found.parse_error) == (verdict != "valid")
-
-
-def test_a_constrained_answer_needs_no_tags() -> None:
-    found = agent("action").read("search word 1", SCENE, constrained=True)
-    assert (found.action, found.action_status) == ("search[red]", "valid")
-
-
-def test_a_scene_is_asked_about_once() -> None:
-    scene, once = replace(SCENE), agent("action")
-    ASKED.clear()
-    once.choices(scene)
-    once.read("<action>door 1</action>", scene)
-    once.answer("open left", scene)
-    assert [scene] == ASKED
 
 
 def test_earlier_turns_are_shown_as_they_were_written() -> None:

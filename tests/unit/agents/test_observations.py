@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.observations import alfworld, alfworld_reach, find_observations, full
+from skill_ttrl.agents.observations import alfworld, alfworld_reach
 from skill_ttrl.types import Step
 
 WELCOME = (
@@ -83,8 +83,3 @@ def test_what_is_within_reach_is_named_where_one_of_several_was_gone_to() -> Non
         == alfworld(AgentInput(room))
         == "<task> put mug in sofa <room> desk 1 drawer 2 drawer 1 sofa 1"
     )
-
-
-def test_in_full_they_stay_as_they_are() -> None:
-    assert find_observations("full") is None
-    assert full(AgentInput("Nothing happens.", DONE)) == "Nothing happens."

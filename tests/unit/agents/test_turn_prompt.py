@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import CUT, TurnPromptBuilder
-from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.chat import encode_chat, encode_plain
@@ -65,19 +61,6 @@ def test_the_whole_prompt_reads_like_this() -> None:
     assert shown.left_out == {} and shown.fits is True
 
 
-def test_what_there_is_nothing_of_leaves_no_heading() -> None:
-    bare = text(window().prompt("Dark.", [], "", ()).messages)
-    assert "Advice" not in bare and "so far" not in bare and "do now" not in bare and "skill_ops" not in bare
-    only = text(window().prompt("Dark.", [], "", (), SKILLS[2:]).messages)
-    assert "Mistakes to avoid" in only and "General principles" not in only
-
-
-def test_an_action_that_was_not_possible_is_marked_in_the_history() -> None:
-    past = [step(action="fly", admissible_actions=ACTIONS), step(action="look", admissible_actions=ACTIONS)]
-    shown = text(window().prompt("Dark.", past, "", ACTIONS).messages)
-    assert "You did: fly (this was not possible)\n" in shown and "You did: look\n" in shown
-
-
 def count(messages: Sequence[Message]) -> int:
     """A word is a token, and so is every sign that is none."""
     return sum(count_text(each.content) + 3 for each in messages)
@@ -118,12 +101,6 @@ def test_turns_go_first_then_the_observation_then_actions_and_skills_stay() -> N
         and seen[-1]["actions"] == 12
         and [each.get("turns", 0) for each in seen] == sorted(each.get("turns", 0) for each in seen)
     )
-
-
-def test_a_cut_leaves_little_of_the_room_unused() -> None:
-    for most in range(150, 230, 7):
-        prompt = limited(most).prompt(PAGE, [], "find it", ACTIONS)
-        assert prompt.fits and most - 14 <= count(prompt.messages) <= most
 
 
 def test_an_observation_has_a_bound_of_its_own_now_and_in_the_history() -> None:
@@ -236,31 +213,3 @@ def test_a_template_is_given_by_name_or_by_path_and_must_have_its_place(tmp_path
     own.write_text("$observation $wrong", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"\$wrong"):
         window(str(own))
-
-
-def test_the_system_message_stands_in_front() -> None:
-    shown = window(system="Be brief.").prompt("Dark.", [], "", ()).messages
-    assert [each.role for each in shown] == ["system", "user"] and shown[0].content == "Be brief."
-
-
-def test_an_agent_without_a_bank_to_ask_is_not_told_how() -> None:
-    formatter = PromptFormatter("plain")
-    asking = window(asks=True)
-    without = Agent(formatter, "window", asking, SkillsConfig())
-    assert "skill_ops" not in text(without.prompt(AgentInput("Dark.")).messages)
-    assert "skill_ops" not in text(Agent(formatter, "window", window=asking).prompt(AgentInput("Dark.")).messages)
-
-
-def test_a_step_costs_less_than_its_tokens_would(tiny_model: tuple[Any, Any]) -> None:
-    tokenizer, asked = tiny_model[1], [0]
-
-    def tokens(messages: Sequence[Message]) -> int:
-        asked[0] += 1
-        return len(encode_chat(tokenizer, messages))
-
-    roomy = window("alfworld", max_tokens=6000, count=tokens)
-    actions = tuple(f"go to cabinet {number}" for number in range(40))
-    began = time.perf_counter()
-    for number in range(200):
-        roomy.prompt(f"On the shelf {number} you see a mug.", PAST, "put a mug", actions, SKILLS)
-    assert asked[0] == 1 and (time.perf_counter() - began) / 200 < 0.01  # bytes prove that it fits; about 0.3 ms

@@ -79,16 +79,6 @@ def test_the_first_page_is_the_instruction_as_pointers() -> None:
     assert (read.words[:4], read.words[10], read.below) == (("slim", "fit", "men's", "shirts"), "x-large", 40.0)
 
 
-def test_a_word_stands_on_pages_wherever_the_instruction_has_it_and_nothing_else_does() -> None:
-    assert observe(walk(*SEARCHED)) == (
-        "results word 3 word 4 word 1 word 2 word 8 price 1 result 1 price 3 to over result 2 word 5 word 6 over result 3"
-    )
-    assert observe(walk(*OPENED)) == (
-        "item option word 7 is word 8 word 9 comma word 8 comma other comma option word 10 is word 11 comma"
-    )
-    assert observe(walk(*OPENED, "click[features]", TEXT)) == "text word 4 word 6"
-
-
 @pytest.mark.parametrize(
     ("way", "said"),
     [
@@ -107,13 +97,6 @@ def test_a_page_that_was_shown_is_short(way: tuple[str, ...], said: str) -> None
     assert observe(walk(*way)) == said
 
 
-def test_another_query_and_another_product_are_shown_in_full() -> None:
-    again = walk(*OPENED, "click[back to search]", HOME, "search[pants]", RESULTS)
-    assert observe(again) == observe(walk(*SEARCHED))
-    other = walk(*OPENED, "click[< prev]", RESULTS, "click[b02]", ITEM)
-    assert observe(other) == observe(walk(*OPENED))
-
-
 def test_actions_are_written_in_the_words_of_the_pages() -> None:
     home, results, item = (actions(walk(*way)) for way in ((HOME,), SEARCHED, OPENED))
     assert home.choices == (f"search {WORDS}",)
@@ -125,12 +108,6 @@ def test_actions_are_written_in_the_words_of_the_pages() -> None:
     ]
     # Values without a word of the instruction read alike: the first of them is meant.
     assert item.read("other") == "click[red]" and item.write("click[dark green]") == "other"
-
-
-def test_results_of_later_pages_go_on_counting() -> None:
-    later = walk(*SEARCHED, "click[next >]", RESULTS)
-    assert observe(later).endswith("over result 13")
-    assert actions(later).read("result 12") == "click[b02]"
 
 
 def test_what_brief_does_is_written_and_read_back_in_few_known_tokens() -> None:

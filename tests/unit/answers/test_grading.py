@@ -8,7 +8,7 @@ import time
 import pytest
 
 from skill_ttrl.answers import canonical, compute_reward, correct, equivalent, extract, grade_answer
-from skill_ttrl.voting import label_metrics, majority_vote
+from skill_ttrl.voting import majority_vote
 
 ACCEPTED = {
     "several boxes": [
@@ -207,15 +207,6 @@ def test_a_missing_unit_is_the_one_that_the_others_state(answers: list[str], siz
         assert sum(vote.matches) == sizes[0] and len({answer.split()[0] for answer in winner}) == 1
 
 
-def test_votes_that_grading_would_have_held_together_are_a_figure() -> None:
-    groups: list[list[str | None]] = [["4, 5", "a = 4, b = 5", "4, 5", "6"], ["1", "2", "2", None]]
-    votes = [majority_vote(answers) for answers in groups]
-    figures = label_metrics(votes, ["4, 5", "1"], groups)
-    assert figures["ground_truth_ratio"] == (3 / 4 + 1 / 4) / 2
-    assert figures["ground_truth_split_ratio"] == (1 / 4 + 0) / 2
-    assert figures["label_accuracy"] == 0.5
-
-
 @pytest.mark.parametrize(
     "hostile",
     [
@@ -236,21 +227,6 @@ def test_what_is_tried_in_other_words_is_bounded(hostile: str) -> None:
     assert grade_answer(hostile, "4, 7")["score"] == 0.0
     assert grade_answer("4, 7", hostile)["score"] == 0.0
     assert time.perf_counter() - began < 20.0  # each rewriting has the time limit of one answer
-
-
-@pytest.mark.parametrize("grouped", ["1,500", "-2,345", "12,500", "999,999"])
-def test_a_comma_between_thousands_is_no_decimal_comma(grouped: str) -> None:
-    point = grouped.replace(",", ".")
-    for answer, reference in [
-        (point, grouped),
-        (point.rstrip("0"), grouped),
-        (grouped, point),
-        (grouped, point.rstrip("0")),
-    ]:
-        assert grade_answer(answer, reference)["score"] == 0, (answer, reference)
-    assert grade_answer(grouped.replace(",", ""), grouped)["score"] == 1
-    for answer, reference in [("1,5", "1.5"), ("1.25", "1,25"), ("0,125", "0.125"), ("1234,567", "1234.567")]:
-        assert grade_answer(answer, reference)["score"] == 1, (answer, reference)
 
 
 @pytest.mark.parametrize("denial", ["isn't", "isn’t", "cannot be", "can’t be"])

@@ -53,23 +53,10 @@ def test_a_file_in_verls_layout_reads_without_further_options(tmp_path: Path) ->
     assert [task.ground_truth for task in load_tasks(SourceConfig(path=str(lines)))] == ["2", "\\frac{1}{2}"]
 
 
-def test_a_problem_that_is_repeated_is_as_many_tasks(tmp_path: Path) -> None:
-    """One-shot training repeats its problem to fill a batch."""
-    path = write(tmp_path / "repeated.parquet", *[row(0, "Compute 1+1.", "2")] * 32)
-    assert len({task.id for task in load_tasks(SourceConfig(path=str(path)))}) == 32
-
-
 @pytest.mark.parametrize(("truth", "reference"), [("so ... #### 72", "72"), (72, "72"), (0.5, "0.5"), (None, None)])
 def test_true_answers_are_read_as_those_of_an_answer_column(truth: Any, reference: str | None, tmp_path: Path) -> None:
     path = write(tmp_path / "data.parquet", row(0, "?", truth))
     assert load_tasks(SourceConfig(path=str(path)))[0].ground_truth == reference
-
-
-def test_other_columns_can_hold_the_answers(tmp_path: Path) -> None:
-    path = write(tmp_path / "data.parquet", row(0, "?", "1") | {"answer": "2", "solution": "3"})
-    assert load_tasks(SourceConfig(path=str(path)))[0].ground_truth == "2", "an answer column comes first"
-    assert load_tasks(SourceConfig(path=str(path), answer_field="solution"))[0].ground_truth == "3"
-    assert load_tasks(SourceConfig(path=str(path), answer_field="none"))[0].ground_truth is None
 
 
 def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:

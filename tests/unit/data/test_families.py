@@ -60,27 +60,6 @@ def test_splits_are_disjoint_and_of_the_stated_size(name: str) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_add_is_the_documented_recipe() -> None:
-    add = numbers("add")
-    assert dict(add.sizes) == {"demos": 4000, "train": 256, "test": 128}
-    assert len(add.operands[0]) * len(add.operands[1]) == 8100
-    demonstrations = {
-        shown.prompt: shown.response for split in add.sizes for shown in add.demonstrations(noise=0, split=split)
-    }
-    values, answer = add.solve(76, 52, lambda value: value)
-    assert (values, answer) == ([8, 12], 128)
-    assert demonstrations["Compute 79+45."] == "14;12;<answer>124</answer>"
-    # the order is fixed for good: another order would put training problems of old runs into the test split
-    assert [task.id for task in add.problems("test", "E")[:3]] == ["add-79-45", "add-27-60", "add-57-95"]
-
-
-def test_later_steps_follow_a_slip() -> None:
-    add = numbers("add")
-    assert add.solve(76, 52, lambda value: 11 if value == 8 else value) == ([11, 13], 131)
-    assert numbers("mod").solve(100, 7, lambda value: 99 if value == 98 else value) == ([99], 1)
-    assert numbers("mod").solve(100, 2, lambda value: 101 if value == 100 else value) == ([101], 0)
-
-
 def test_noise_has_the_stated_rate_and_size() -> None:
     add = numbers("add")
     clean, noisy = add.demonstrations(noise=0), add.demonstrations(seed=1, noise=0.2)
@@ -102,13 +81,6 @@ def test_any_noise_gives_well_formed_demonstrations(seed: int, noise: float) -> 
     drawn = family.demonstrations(seed, noise, split="test")
     assert all(RESPONSE.fullmatch(response) for _, response, *_ in drawn)
     assert drawn == family.demonstrations(seed, noise, split="test")
-
-
-def test_another_seed_draws_the_noise_afresh_on_the_same_problems() -> None:
-    family = numbers("add")
-    first, second = family.demonstrations(seed=1), family.demonstrations(seed=2)
-    assert [shown.prompt for shown in first] == [shown.prompt for shown in second]
-    assert sum(one != other for one, other in zip(first, second, strict=True)) > 1000
 
 
 def test_unknown_names() -> None:

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
-from skill_ttrl.config import SourceConfig
-from skill_ttrl.data.families import Demonstration, Told, Written
-from skill_ttrl.data.operators import RULES, Mixture, Operators, bank_family
-from skill_ttrl.data.tasks import load_demonstrations, load_tasks, tokenizer_corpus
-from skill_ttrl.errors import ConfigError, DataError
-from skill_ttrl.llm.models.builtin import build_tokenizer
+from skill_ttrl.data.families import Demonstration
+from skill_ttrl.data.operators import Mixture, Operators, bank_family
 
 FAMILY = Operators(curriculum=(Mixture(3000, rule=0.4, stated=0.15, told=0.05), Mixture(500, echo=0.5, recite=0.5)))
 RULE = re.compile(r"(\w+) ([+*-])(\d)")
@@ -88,32 +82,6 @@ def test_demonstrations_follow_what_they_are_shown_or_guess() -> None:
     assert max(guesses.count(digit) for digit in range(10)) < 2 * len(guesses) / 10  # each of the ten alike
 
 
-def test_drills_are_copied_from_their_prompt_and_their_order_is_not_learnt() -> None:
-    for shown in FAMILY.demonstrations(seed=0)[3000:]:
-        pieces = list(shown.parts())
-        assert all(isinstance(piece, Written) for piece in pieces)
-        learnt = [piece.text for piece in pieces if isinstance(piece, Written) and piece.learnt]
-        if shown.skills:
-            rules = [skill.partition(" ")[2] for skill in shown.skills]
-            assert sorted(learnt) == sorted(f" {rule}" for rule in rules)
-        else:
-            assert sorted(shown.prompt) == sorted(shown.response) and learnt == [shown.response[shown.given[0][1] :]]
-
-
-def test_a_response_comes_about_piece_by_piece() -> None:
-    shown = Demonstration("q", "ab</retrieve>cd</retrieve>e", (), (("s", "t"), ()), ((0, 1), (13, 14)))
-    assert list(shown.parts()) == [
-        Written("a", False),
-        Written("b</retrieve>", True),
-        Told(("s", "t")),
-        Written("c", False),
-        Written("d</retrieve>", True),
-        Told(()),
-        Written("e", True),
-    ]
-    assert list(Demonstration("q", "r").parts()) == [Written("r", True)]
-
-
 def test_the_shuffled_bank_has_the_same_skills_with_the_rules_of_others() -> None:
     right, wrong = bank_family("operators"), bank_family("operators-shuffled")
     assert [skill.id for skill in right] == [skill.id for skill in wrong]
@@ -121,25 +89,3 @@ def test_the_shuffled_bank_has_the_same_skills_with_the_rules_of_others() -> Non
         assert [value(one.text, x) for x in range(10)] != [value(other.text, x) for x in range(10)]
     rules = sorted(skill.text.partition(" ")[2] for skill in right)
     assert rules == sorted(skill.text.partition(" ")[2] for skill in wrong)
-
-
-def test_every_rule_is_its_own_arithmetic() -> None:
-    assert all(rule.apply(x) == value(rule.of("bako"), x) for rule in RULES for x in range(10))
-
-
-def test_a_name_is_two_tokens_wherever_it_stands() -> None:
-    tokenizer = build_tokenizer(tokenizer_corpus(SourceConfig(path="synthetic:operators"), seed=0))
-    for name in FAMILY.names["demos"] + FAMILY.names["test"] + FAMILY.names["series-test"]:
-        parts = [name[:2], name[2:]]
-        for before, after in (('"', '"'), (">", " +9"), (" ", " 4"), ("\n", ".")):
-            pieces = [str(tokenizer.decode([token])).strip() for token in tokenizer.encode(before + name + after)]
-            assert "|".join(parts) in "|".join(pieces), (before, name, after, pieces)
-
-
-def test_it_is_a_source_like_the_others() -> None:
-    assert len(load_tasks(SourceConfig(path="synthetic:operators", limit=7))) == 7
-    assert len(load_demonstrations(SourceConfig(path="synthetic:operators", limit=5))) == 5
-    with pytest.raises(DataError, match="Did you mean 'series-test'"):
-        load_tasks(SourceConfig(path="synthetic:operators", split="series-tes"))
-    with pytest.raises(ConfigError, match="Did you mean 'operators'"):
-        bank_family("operator")

@@ -37,19 +37,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     assert list(read_records(tmp_path / f"data{suffix}", limit=1).rows) == ROWS[:1]
 
 
-def test_the_revision_changes_with_the_content(tmp_path: Path) -> None:
-    first = read_records(write(tmp_path / "a.json", ROWS))
-    second = read_records(write(tmp_path / "b.json", ROWS[:1]))
-    assert first.revision != second.revision
-    assert first.revision == read_records(write(tmp_path / "c.json", ROWS)).revision
-
-
-def test_an_object_with_one_list_and_a_byte_order_mark(tmp_path: Path) -> None:
-    path = tmp_path / "data.json"
-    path.write_text("\ufeff" + json.dumps({"version": 1, "data": ROWS}), encoding="utf-8")
-    assert list(read_records(path).rows) == ROWS
-
-
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text()), min_size=1, max_size=5))
 def test_any_jsonl_is_read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
@@ -110,13 +97,6 @@ def test_columns_are_checked(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.jsonl:3: this record has no 'question'\. It has: 'n'\."):
         column(Records("x", records.rows[2:] + records.rows[:1], records.places[2:] + records.places[:1]), "question")
     assert column(read_records(path, limit=1), "question") == ["a"]
-
-
-def test_text_that_is_no_unicode_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "data.jsonl"
-    path.write_text('{"prompt": "\\ud800 half"}\n')
-    with pytest.raises(DataError, match=r"data\.jsonl:1: 'prompt' holds an unpaired surrogate"):
-        column(read_records(path), "prompt")
 
 
 def test_ids_are_stated_or_made_from_the_content(tmp_path: Path) -> None:

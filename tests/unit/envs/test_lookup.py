@@ -18,7 +18,6 @@ from skill_ttrl.envs import (
     list_envs,
     make_env,
     prepare_env,
-    prepare_unit,
     resolve_env,
 )
 from skill_ttrl.errors import EnvError
@@ -101,11 +100,6 @@ def test_modules_that_do_not_work(own_module: Path) -> None:
             resolve_env(path)
 
 
-def test_wrong_arguments() -> None:
-    with pytest.raises(EnvError, match=r"SkillTTRL/Math-v0 has no argument 'famly'. Did you mean 'family'\? Known: "):
-        make_env("math", famly="add")
-
-
 SLOW = PLAIN.replace("LookupGuess", "LookupSlow").replace(
     "    def reset",
     """    @classmethod
@@ -132,7 +126,6 @@ def test_what_an_environment_prepares_is_told_before_it_is_made(own_module: Path
     with pytest.raises(EnvError, match=r"LookupSlow-v0 has no argument 'digit'\. Did you mean 'digits'\?"):
         prepare_env("lookup_slow:LookupSlow-v0", {"digit": 3}, lambda done, total: heard.append((done, total)))
     assert len(heard) == 5, "a misspelt argument is told before what takes long"
-    assert prepare_unit("lookup_slow:LookupSlow-v0", {"digits": 3}) == prepare_unit("math", {}) == "task"
     assert make_env("math", max_episode_steps=3).spec.max_episode_steps == 3  # type: ignore[union-attr]
     with pytest.raises(EnvError, match=r"Cannot make lookup_slow:LookupSlow-v0 with .*: AssertionError: too many"):
         prepare_env("lookup_slow:LookupSlow-v0", {"digits": 9}, lambda done, total: None)
@@ -147,14 +140,6 @@ def test_what_an_environment_raises_while_it_is_made_is_one_error(own_module: Pa
         make_env("lookup_torn:LookupTorn-v0", digits=0)
     with pytest.raises(EnvError, match="LookupGone-v0 cannot be loaded from lookup_torn:Gone: "):
         env_tasks("lookup_torn:LookupGone-v0", {})
-
-
-def test_the_table_lists_ours_and_none_of_gymnasiums() -> None:
-    infos = {info.id: info for info in list_envs()}
-    assert infos["SkillTTRL/Math-v0"].short_name == "math"
-    assert infos["SkillTTRL/Math-v0"].description == "Math problems, one answer each, or short series of problems."
-    assert infos["SkillTTRL/Math-v0"].module == "skill_ttrl.envs.math.env"
-    assert not {env_id for env_id in infos if "CartPole" in env_id}
 
 
 def test_tasks_that_an_environment_brings() -> None:
@@ -229,11 +214,6 @@ def test_the_contract_names_what_is_wrong(fault: str, message: str) -> None:
     check_text_env(Faulty())
     with pytest.raises(EnvError, match=message):
         check_text_env(Faulty(fault))
-
-
-def test_environments_of_numbers_are_named_as_such() -> None:
-    with pytest.raises(EnvError, match=r"CartPoleEnv\.reset must return a str as observation, found ndarray"):
-        check_text_env(make_env("CartPole-v1"))
 
 
 def test_a_split_without_tasks() -> None:

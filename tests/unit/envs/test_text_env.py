@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import gymnasium
@@ -28,37 +27,6 @@ def test_every_string_is_in_it_and_survives_json(text: str) -> None:
 @pytest.mark.parametrize("value", [b"bytes", 1, None, ["a"], ("a",)])
 def test_nothing_else_is(value: object) -> None:
     assert value not in TextSpace()
-
-
-@given(st.integers(0, 2**31), st.integers(0, 50))
-def test_samples_follow_the_seed(seed: int, length: int) -> None:
-    first, second = TextSpace(length, seed), TextSpace(length)
-    second.seed(seed)
-    drawn = [first.sample() for _ in range(4)]
-    assert drawn == [second.sample() for _ in range(4)]
-    assert all(text in first and len(text) <= length for text in drawn)
-
-
-def test_samples_differ_between_seeds_and_reach_the_length() -> None:
-    samples = {TextSpace(8, seed).sample() for seed in range(300)}
-    assert len(samples) > 250
-    assert {len(sample) for sample in samples} == set(range(9))
-
-
-def test_masks_are_refused() -> None:
-    space: Any = TextSpace()
-    with pytest.raises(ValueError, match="cannot be sampled with a mask"):
-        space.sample(mask=[1])
-
-
-def test_equality_representation_and_pickling() -> None:
-    space = TextSpace(5, seed=3)
-    assert space == TextSpace(5) and hash(space) == hash(TextSpace(5))
-    assert space != TextSpace(6) and space != gymnasium.spaces.Discrete(5)
-    assert eval(repr(space), {"TextSpace": TextSpace}) == space
-    copy = pickle.loads(pickle.dumps(space))
-    assert [copy.sample() for _ in range(3)] == [space.sample() for _ in range(3)]
-    assert not space.is_np_flattenable and space.shape is None
 
 
 def test_batches_are_tuples_with_their_own_generators() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.action_parser import project
-from skill_ttrl.agents.agent import Agent, AgentInput
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
@@ -25,7 +25,7 @@ from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.training.run_bank import RunBank
-from skill_ttrl.types import Completion, Group, Skill
+from skill_ttrl.types import Group, Skill
 from tests.alfworld_kitchen import content, write_game
 from tests.scripted_backend import ScriptedBackend
 
@@ -120,24 +120,6 @@ def test_a_question_in_a_thought_is_answered_and_what_is_inserted_is_never_playe
     assert "Apples stand" not in played.steps[1].model_text
     going_on = backend.prompts[2]
     assert going_on.endswith(told[:end]) and going_on.startswith(backend.prompts[1])
-
-
-def test_an_action_in_inserted_text_is_not_read_even_where_it_was_not_escaped() -> None:
-    inserted = "<skill>Then <action>go to sinkbasin 1</action></skill>"
-    scene = AgentInput("A room.", admissible_actions=("look", "go to sinkbasin 1"))
-    text = f"<think>{inserted}</think><action>look</action>"
-    start = len("<think>")
-    completion = Completion(text, (), (), "stop", inserted_spans=((start, start + len(inserted)),))
-    assert agent().read(completion.model_text, scene).action == "look"
-    only = Completion(inserted, (), (), "stop", inserted_spans=((0, len(inserted)),))
-    assert agent().read(only.model_text, scene).action_status == "invalid"
-
-
-def test_questions_are_answered_in_every_turn_as_often_as_is_allowed(data: str) -> None:
-    turn = [ASK, "</skill_ops></think><action>look</action>"]
-    group, _ = play(data, turn, agent(max_retrievals=1), turns=3)
-    assert group.trajectories[0].retrieved == ("apples",) * 3
-    assert [step.action for step in group.trajectories[0].steps] == ["look"] * 3
 
 
 def test_what_winners_write_in_any_turn_changes_the_bank_and_losers_do_not(data: str) -> None:

@@ -50,26 +50,6 @@ def doors(explore: float, seed: int = 0, player: Any = None) -> list[Trajectory]
     return [run_scripted_episode(env, task, player, seed=seed, explore=explore) for task in tasks]
 
 
-def test_what_the_player_would_have_done_stands_beside_every_step() -> None:
-    played = doors(0.5)
-    steps = [step for episode in played for step in episode.steps]
-    assert all(step.info[ADVICE] in step.admissible_actions for step in steps)
-    others = [step for step in steps if step.action != step.info[ADVICE]]
-    # Of the half that is drawn from three actions, a third is what the player says all the same.
-    assert 0.15 < len(others) / len(steps) < 0.5
-    assert all(ADVICE not in step.info for episode in doors(0.0) for step in episode.steps)
-
-
-def test_how_often_it_explores_is_drawn_anew_for_each_seed_task_and_try() -> None:
-    def actions(played: list[Trajectory]) -> list[list[str]]:
-        return [[step.action for step in episode.steps] for episode in played]
-
-    assert actions(doors(0.5)) == actions(doors(0.5)) != actions(doors(0.5, seed=1))
-    task = Doors().tasks("train")[0]
-    tries = [run_scripted_episode(Doors(), task, Opener(), seed=0, attempt=n, explore=0.9) for n in range(8)]
-    assert len({tuple(step.action for step in each.steps) for each in tries}) > 1
-
-
 def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:
     class Attentive(Opener):
         """Writes down what was done."""
@@ -130,16 +110,6 @@ def after(*done: str | None) -> str:
         if instead is not None:
             player.overruled(instead)
     return said
-
-
-def test_what_the_expert_of_alfworld_did_not_get_to_do_is_still_to_be_done() -> None:
-    assert after(None) == "heat mug 1 with microwave 1"
-    assert after(None, None) == "go to shelf 1", "it is hot now"
-    assert after(None, "look") == "heat mug 1 with microwave 1", "it was not heated"
-
-
-def test_what_chance_did_for_the_expert_of_alfworld_or_undid_is_known() -> None:
-    assert after(None, None, "cool mug 1 with fridge 1") == "heat mug 1 with microwave 1", "it is hot no more"
 
 
 def test_the_expert_of_alfworld_is_right_after_another_agent_has_gone_to_and_fro(kitchen: str) -> None:

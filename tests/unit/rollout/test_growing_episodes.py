@@ -9,11 +9,10 @@ import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
-from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.envs import TextEnv
-from skill_ttrl.errors import ConfigError, ExtensionError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
@@ -25,7 +24,7 @@ from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.checks import check_grows, check_memory
-from skill_ttrl.types import Message, Skill, Step, Task, Trajectory
+from skill_ttrl.types import Message, Skill, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 
 
@@ -93,35 +92,6 @@ def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
     most = len(b"Begin one.stay\0\nStep 1.\n")
     (cut,) = play(ScriptedBackend(["stay"]), agent, tries=1, names="one", max_prompt_tokens=most)
     assert (len(cut.steps), cut.stop_reason) == (2, "truncated")
-
-
-def test_a_form_of_ones_own_is_named_where_it_fails() -> None:
-    form = find_observations("tests.unit.rollout.test_growing_episodes:number_of_steps")
-    assert form is not None
-    with pytest.raises(ConfigError, match=r"number_of_steps .*int"):
-        form.observe(AgentInput("a"))
-    broken = find_observations("tests.unit.rollout.test_growing_episodes:broken")
-    assert broken is not None
-    with pytest.raises(ExtensionError, match="IndexError"):
-        broken.observe(AgentInput("a"))
-    with pytest.raises(ConfigError, match="Did you mean 'alfworld'"):
-        find_observations("alfword")
-
-
-def number_of_steps(scene: AgentInput) -> int:
-    return len(scene.steps)
-
-
-def broken(scene: AgentInput) -> str:
-    return scene.steps[0].observation
-
-
-def test_a_conversation_and_a_window_show_the_same_form() -> None:
-    steps = [Step("Begin.", "a", 0.0, False, False), Step("Step 1.", "b", 0.0, False, False)]
-    scene = AgentInput("Step 2.", steps, admissible_actions=("a", "b"))
-    said = Agent(PromptFormatter("plain"), form=Form(shouted)).prompt(scene).messages
-    assert [each.content for each in said] == ["00 BEGIN.", "a", "10 STEP 1.", "b", "22 STEP 2."]
-    assert Agent(PromptFormatter("plain"), "episode", form=Form(shouted)).next_message(scene) == said[-1]
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,8 @@ from skill_ttrl.rollout.outcome import (
     exploit_count,
     winning,
 )
-from skill_ttrl.rollout.samples import GREEDY, SAMPLE, TaskSamples, drawn, sample_of
-from skill_ttrl.runs.summary import Summary
+from skill_ttrl.rollout.samples import GREEDY, drawn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
-from skill_ttrl.stages.reports.summary_text import summary_rows
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Group, Step, Task, Trajectory
 
@@ -66,12 +64,6 @@ def test_only_a_number_from_0_to_1_is_a_score(score: object) -> None:
     assert env_score(ended(1.0, score=score)) is None
 
 
-def test_a_score_is_in_units_of_a_perfect_episode_whatever_the_environment_pays() -> None:
-    assert env_score(bought(0.5, pays=10)) == 0.5 and sample_of(bought(0.5, pays=10)).score == 0.5
-    assert episode_result(broken()).score is None and sample_of(broken()).score is None
-    assert episode_result(Trajectory(TASK, (), None, "max_turns")).score is None
-
-
 def outcome(task: str, score: float | None, kind: str = "fashion", error: str | None = None) -> EpisodeResult:
     return EpisodeResult(task, kind, score == 1, 3, error, "", score)
 
@@ -83,19 +75,6 @@ def test_score_and_success_of_episodes_counted_by_hand() -> None:
     assert found.score_interval == mean_interval([1.0, 0.5, 0.0, 0.0])
     kinds = count_by_type([outcome("a", 1.0), outcome("b", 0.5), outcome("c", 0.25, "garden")])
     assert {kind: each.score for kind, each in kinds.items()} == {"fashion": 0.75, "garden": 0.25}
-
-
-def test_tries_at_one_task_are_not_independent() -> None:
-    found = count_success([outcome("a", 1.0), outcome("a", 0.0), outcome("b", 0.5), outcome("b", 0.5)])
-    assert found.score == 0.5 and found.score_interval == mean_interval([0.5, 0.5])
-
-
-@pytest.mark.parametrize("scores", [[None, None], [0.5, None]])
-def test_without_a_score_of_every_episode_there_is_none(scores: list[float | None]) -> None:
-    found = count_success([outcome(str(place), score) for place, score in enumerate(scores)])
-    assert found.score is None and found.score_interval is None and found.success == 0
-    only_failed = count_success([outcome("a", None, error="stuck")])
-    assert only_failed.score is None and only_failed.success == 0
 
 
 def test_success_and_score_so_far() -> None:
@@ -125,12 +104,6 @@ def test_an_evaluation_has_score_and_success_and_both_by_type() -> None:
     assert found.by_type["garden"].score == 0.1 and found.by_type["garden"].accuracy == 0
 
 
-def test_an_evaluation_without_scores_says_none() -> None:
-    row = TaskSamples("", SAMPLE, TASK, (sample_of(ended(1.0)), sample_of(ended(0.0))))
-    found = evaluate_samples([row], label="x", config=EvalConfig(samples=2, greedy=False))
-    assert found.accuracy == 0.5 and (found.score, found.score_interval, found.greedy_score) == (None, None, None)
-
-
 def test_the_best_of_purchases_that_are_all_wrong_in_part_has_not_won() -> None:
     partly = Group(TASK, (bought(0.67, reward=0.67), bought(0.1, reward=0.1)))
     assert winning(partly) == [False, False]
@@ -143,15 +116,6 @@ def test_a_reward_of_another_kind_never_sees_what_the_environment_says() -> None
     assert winning(voted) == [True, False, True]
     silent = Group(TASK, (Trajectory(TASK, (Step("o", "a", 0.5, True, False),), None, "terminated", reward=0.5),))
     assert winning(silent) == [True], "an environment that says nothing of winning: the best won, as ever"
-
-
-def test_a_runs_summary_has_the_score_where_there_is_one() -> None:
-    run: dict[str, Any] = {"name": "x", "seed": 0, "reward": "env", "transductive": False, "problems": 2, "samples": 1}
-    scored_run = Summary(
-        **run, temperature=0.6, accuracy_before=0.0, accuracy_after=0.5, score_before=0.3, score_after=0.7
-    )
-    assert summary_rows(scored_run) == [("avg@1", 0.0, 0.5), ("score", 0.3, 0.7)]
-    assert summary_rows(Summary(**run, temperature=0.6, accuracy_before=0.0)) == [("avg@1", 0.0, None)]
 
 
 @pytest.mark.parametrize("count", [True, "2", None, -1, 1.5])

@@ -20,7 +20,6 @@ from skill_ttrl.errors import EnvError, ExtensionError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import refuse_failure, rollout
-from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.signals import Interrupted, StopSignal
 from skill_ttrl.types import Completion, Group, Task, Trajectory, from_json, to_json
@@ -83,17 +82,6 @@ class Echo(TextEnv):
         return "", 0.0, False, True, {}
 
 
-class Standing(TextEnv):
-    """Says at the start which answer stands; the last word on it is the same."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        super().reset(seed=seed)
-        return "Keep it?", {"answer": "42", "rules": "long"}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        return "", 1.0, True, False, {"answer": "42", "rules": "long"}
-
-
 def play(
     make: Any,
     tasks: Sequence[Task],
@@ -124,14 +112,6 @@ def test_groups_and_tries_keep_their_order() -> None:
     assert [group.answers for group in groups] == [["0", "1", "2"], ["3", "4", "5"]]
     assert [t.env_return for group in groups for t in group.trajectories] == [0, 1, 0, 0, 1, 0]
     assert [t.stop_reason for t in groups[0].trajectories] == ["max_turns", "terminated", "max_turns"]
-
-
-def test_the_tries_of_a_group_are_one_request() -> None:
-    backend = Recording(["7"])
-    play(Guess, [guess(1), guess(2)], 4, backend)
-    assert [[request.n for request in turn] for turn in backend.asked] == [
-        [4, 4]
-    ]  # one a task, also where prompts agree
 
 
 def test_several_turns_go_on_only_for_the_living() -> None:
@@ -173,12 +153,6 @@ def test_what_an_environment_says_again_with_every_step_is_kept_once() -> None:
     assert played.source == "mine" and "/home/me" not in to_json(played)
     (untold,) = play(Guess, [guess(2)], 1, Recording(["2"]))[0].trajectories
     assert untold.source == "" and untold.steps[0].info == {"answer": "2", "turn": 1}
-
-
-def test_tries_that_stand_at_the_same_prompt_again_share_a_request() -> None:
-    backend = Recording(["1", "1", "5", "6"])
-    play(Guess, [guess(2)], 2, backend, max_turns=2)
-    assert [[request.n for request in turn] for turn in backend.asked] == [[2], [2]]
 
 
 @pytest.mark.parametrize(
@@ -256,11 +230,6 @@ def test_a_log_prob_that_is_none_is_the_failure_of_its_try(logprob: float) -> No
     assert fine.error is None and from_json(Trajectory, to_json(failed)) == failed
 
 
-def test_a_log_prob_that_rounding_puts_above_0_is_one() -> None:
-    (group,) = play(Guess, [guess(1)], 1, Scoring(1e-4))
-    assert group.trajectories[0].error is None
-
-
 class Failing(Recording):
     """A backend of somebody's own, with a fault."""
 
@@ -281,17 +250,6 @@ def test_a_failure_in_a_later_turn_keeps_the_earlier_ones() -> None:
     assert failed.stop_reason == "error" and [step.action for step in failed.steps] == ["1"]
     assert failed.error == "RuntimeError: the game broke"
     assert fine.stop_reason == "terminated"
-
-
-def test_without_an_answer_of_the_environment_the_text_is_searched() -> None:
-    (group,) = play(Echo, [Task("e", "Echo-v0", seed=3)], 2, Recording(["<answer>4</answer>", "four"]))
-    assert group.answers == ["4", None]
-    assert [t.stop_reason for t in group.trajectories] == ["truncated", "truncated"]
-
-
-def test_an_answer_that_is_no_text_becomes_one() -> None:
-    (group,) = play(Guess, [guess(1, broken="int")], 1, Recording(["1"]))
-    assert group.answers == ["1"]
 
 
 def test_the_true_answer_goes_along_only_where_the_task_carries_it() -> None:
@@ -320,24 +278,6 @@ def test_where_every_try_failed_there_is_nothing_to_go_on_with() -> None:
     assert refuse_failure(some) == ["OSError: no such game"] * 2
     with pytest.raises(EnvError, match=r"All 2 rollouts failed in Guess-v0\. The first error: OSError: no such game"):
         refuse_failure(some[1:])
-
-
-def test_environments_are_made_once() -> None:
-    made: list[Guess] = []
-
-    def make() -> Guess:
-        made.append(Guess())
-        return made[-1]
-
-    pool = EnvPool(make)
-    for _ in range(2):
-        asyncio.run(
-            rollout(
-                [guess(1)], 3, envs=pool, agent=AGENT, backend=Recording(["1"]), settings=RolloutSettings(Sampling(), 0)
-            )
-        )
-    assert len(made) == 3
-    assert pool.acquire(2) == made[:2]
 
 
 def test_a_conversation_that_outgrows_the_limit_ends_there() -> None:
@@ -410,14 +350,6 @@ def test_an_action_that_the_model_was_held_to_needs_no_tags(constrain: bool, ver
     )
     (group,) = asyncio.run(work)
     assert [step.action_status for step in group.trajectories[0].steps] == verdicts
-
-
-def test_an_answer_that_stood_at_the_start_too_is_still_the_environments() -> None:
-    task = Task("s", "Standing-v0")
-    ((sampled,),) = (group.trajectories for group in play(Standing, [task], 1, ScriptedBackend(["\\boxed{7}"])))
-    collected = run_scripted_episode(Standing(), task, Says("\\boxed{7}"), seed=0)
-    for played in (sampled, collected):
-        assert played.answer == "42" and played.steps[-1].info == {"answer": "42"}  # what never changes is not kept
 
 
 class Says:

@@ -6,25 +6,20 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.envs import TextEnv
-from skill_ttrl.envs.alfworld.env import ALFWorldEnv
-from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.errors import BudgetError, EnvError, ModelError
+from skill_ttrl.errors import BudgetError, ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, EnvTimeoutError
-from skill_ttrl.rollout.rollout import refuse_failure, rollout
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings, Schedule
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.types import Group, Task, Trajectory
-from tests.alfworld_kitchen import write_game
 from tests.scripted_backend import ScriptedBackend
 
 FOREVER = 30.0
@@ -128,13 +123,6 @@ def test_nobody_waits_for_a_slow_environment() -> None:
     assert max(at for name, at in told if name != "slow") < told[-1][1] - 0.05
 
 
-def test_nobody_waits_for_a_slow_answer() -> None:
-    told: list[str] = []
-    backend = Asked(lambda prompt: 0.3 if "slow at 1" in prompt else None)
-    play([task("slow", 3), task("b", 8)], backend, on_episode=lambda each: told.append(each.task.id))
-    assert told == ["b", "slow"]
-
-
 def test_the_first_turn_of_a_group_is_one_request_and_every_later_one_has_a_seed_of_its_own() -> None:
     backend, again = Asked(), Asked()
     for each in (backend, again):
@@ -198,23 +186,6 @@ def test_in_lockstep_an_answer_that_never_comes_ends_all_that_wait_with_it() -> 
     assert ends(groups) == ["timeout", "timeout", "terminated"]
 
 
-def test_where_every_try_is_late_the_run_is_told_so() -> None:
-    groups = play([task("a")], Asked(lambda prompt: FOREVER), rollout_timeout_s=0.1)
-    with pytest.raises(EnvError, match=r"All 1 rollouts failed.*0\.1 s \(rollout\.rollout_timeout_s\)"):
-        refuse_failure(groups)
-
-
-def test_an_environments_own_timeout_is_its_failure() -> None:
-    for seconds in (None, 5.0):
-        (group,) = play([task("a", at=1, then="own")], rollout_timeout_s=seconds)
-        assert ends([group]) == ["error"] and group.trajectories[0].error == "TimeoutError: the game's own"
-
-
-def test_a_signal_in_a_thread_is_no_failure_of_a_try() -> None:
-    with pytest.raises(Interrupted, match="a signal came"):
-        play([task("a", 9), task("b", at=1, then="signal")])
-
-
 def test_an_error_of_the_sampler_ends_the_rollout_and_all_that_was_asked() -> None:
     def happens(prompt: str) -> Any:
         return ModelError("the engine failed") if "bad at 1" in prompt else FOREVER if "slow at 1" in prompt else None
@@ -268,69 +239,3 @@ def test_a_sampler_that_blocks_is_asked_by_many_at_once() -> None:
     groups = play([task(str(number), 4) for number in range(8)], backend, tries=2)
     assert set(ends(groups)) == {"terminated"} and sum(backend.rows) == 64
     assert len(backend.rows) <= 8 and backend.rows[0] == 16
-
-
-def test_a_sampler_that_blocks_does_not_wait_for_a_slow_environment() -> None:
-    backend = Blocking()
-    began = time.monotonic()
-    ended: list[float] = []
-    tasks = [task("slow", 2, at=1, then=0.6), *(task(str(number), 5) for number in range(3))]
-    play(tasks, backend, on_episode=lambda each: ended.append(time.monotonic() - began))
-    assert len(ended) == 4 and ended[2] < ended[3] - 0.05
-
-
-def test_threads_end_when_they_are_closed_and_the_hanging_one_is_left() -> None:
-    release = threading.Event()
-
-    async def work() -> int:
-        threads = EnvThreads(2)
-        with pytest.raises(EnvTimeoutError) as late:
-            await threads.call(lambda: release.wait(FOREVER), 0.05)
-        assert late.value.still_running
-        found = await asyncio.gather(*(threads.call(partial(pow, each, 2)) for each in range(20)))
-        threads.close()
-        return sum(found)
-
-    before = set(threading.enumerate())
-    assert wait_for(work()) == sum(each * each for each in range(20))
-    time.sleep(0.05)
-    left = [each for each in threading.enumerate() if each.name == "environment" and each not in before]
-    assert len(left) == 1 and left[0].daemon
-    release.set()
-
-
-def test_who_waits_for_a_thread_too_long_was_not_called() -> None:
-    release, called = threading.Event(), []
-
-    async def work() -> bool:
-        threads = EnvThreads(1)
-        first = asyncio.create_task(threads.call(lambda: release.wait(FOREVER)))
-        await asyncio.sleep(0)
-        with pytest.raises(EnvTimeoutError) as late:
-            await threads.call(lambda: called.append(1), 0.05)
-        release.set()
-        await first
-        threads.close()
-        return late.value.still_running
-
-    assert wait_for(work()) is False and called == []
-
-
-@pytest.mark.alfworld
-def test_games_of_the_official_engine_are_the_same_in_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its parser is one for all games of a process."""
-    pytest.importorskip("textworld")
-    pytest.importorskip("alfworld.info")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    forget()
-    write_game(tmp_path, "train", "pick_and_place_simple-Apple-None-Fridge-1/trial_A")
-    tasks = ALFWorldEnv(str(tmp_path)).tasks("train") * 6
-    envs = EnvPool(lambda: ALFWorldEnv(str(tmp_path), engine="official"))
-    played: list[list[list[Any]]] = []
-    for schedule in get_args(Schedule):
-        groups = play(tasks, ScriptedBackend(["go to fridge 1"]), schedule=schedule, envs=envs)
-        tries = [each for group in groups for each in group.trajectories]
-        played.append([[(step.observation, step.admissible_actions) for step in each.steps] for each in tries])
-    assert played[0] == played[1] and [len(each) for each in played[0]] == [9] * 6
-    envs.close()
-    forget()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from skill_ttrl.config import EvalConfig
-from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 from skill_ttrl.stages.collecting.chunks import SampleChunks, SampleFn
-from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples, evaluation_draws
+from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
@@ -98,35 +96,6 @@ def test_figures_counted_by_hand() -> None:
     assert found.pass_at_k_intervals["2"] == mean_interval([1.0, 0.5])
     assert found.pass_at_k_intervals["4"] == wilson_interval(2, 2)
     assert evaluate_samples(ROWS, label="x", config=CONFIG, source="f.json", transductive=True) == found
-
-
-def test_extra_temperatures_are_other_samples() -> None:
-    config = CONFIG.model_copy(update={"extra_temperatures": [0.3, CONFIG.temperature], "greedy": False})
-    names = [draw.name for draw in evaluation_draws(config, max_new_tokens=8, seed=0)]
-    assert names == [SAMPLE, "sample at 0.3"]  # the main temperature is drawn once
-    rows = [*ROWS[:2], answered("most", ["42"] * 4, "sample at 0.3"), answered("few", ["7"] * 4, "sample at 0.3")]
-    found = evaluate_samples(rows, label="x", config=config)
-    assert found.by_temperature == {"0.3": 0.5, "0.6": 0.5} and found.greedy is None
-    assert found.by_sampling["0.3"].interval == mean_interval([1.0, 0.0]) and not found.by_sampling["0.3"].by_type
-
-
-def test_each_way_of_sampling_has_an_interval_and_its_figures_by_type() -> None:
-    rows = [replace(row, task=replace(row.task, task_type=row.task.id)) for row in ROWS]
-    found = evaluate_samples(rows, label="x", config=CONFIG)
-    greedy = found.by_sampling[GREEDY]
-    assert (greedy.accuracy, greedy.interval) == (found.greedy, found.greedy_interval)
-    assert {kind: (each.problems, each.accuracy, each.interval) for kind, each in greedy.by_type.items()} == {
-        "few": (1, 0.0, wilson_interval(0, 1)),
-        "most": (1, 1.0, wilson_interval(1, 1)),
-    }
-
-
-def test_every_try_failed() -> None:
-    broken = TaskSamples("", SAMPLE, TASK, (Sample("", None, error="the board fell over"),) * 4)
-    with pytest.raises(EnvError, match=r"4 rollouts failed in E-v0\. The first.*: the board fell over"):
-        evaluate_samples([broken], label="x", config=CONFIG)
-    half = evaluate_samples([broken, ROWS[0]], label="x", config=CONFIG.model_copy(update={"greedy": False}))
-    assert half.failed == 0.5 and half.accuracy == 3 / 8
 
 
 PROBLEMS = {"a": [Task(str(n), "E-v0") for n in range(5)], "b": [Task("x", "E-v0")]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -107,13 +106,6 @@ def test_inserted_text_is_neither_an_answer_nor_a_tag() -> None:
     assert found.steps[0].completion is not None and "<answer>" not in found.steps[0].completion.text
 
 
-def test_without_a_bank_questions_stay_unanswered() -> None:
-    backend = Recording([ASK])
-    ((found,),) = (group.trajectories for group in play(backend, agent(access=False), [task()]))
-    assert found.steps[0].completion is not None and found.steps[0].completion.text == ASK
-    assert (found.ops, found.retrieved, found.bank_version) == (None, (), None)
-
-
 @pytest.mark.parametrize("asked", ["<retrieve query=", '<skill_ops><retrieve query=" ">', "<skill_ops><retrieve>"])
 def test_a_question_that_cannot_be_read_goes_on_unanswered(asked: str) -> None:
     backend = Recording([f"{asked}</retrieve>", "<answer>1</answer>"])
@@ -122,25 +114,11 @@ def test_a_question_that_cannot_be_read_goes_on_unanswered(asked: str) -> None:
     assert found.steps[0].completion.inserted_spans == () and found.ops is not None and found.ops.errors
 
 
-def test_nothing_found_is_said() -> None:
-    backend = Recording([ASK.replace("bako", "qqq"), "so"])
-    ((found,),) = (group.trajectories for group in play(backend, agent(min_score=0.3), [task()]))
-    assert found.retrieved == () and backend.prompts[1].endswith("</retrieve><skill></skill>")
-
-
 def test_skills_stand_in_the_first_prompt_from_the_tiers_in_turn() -> None:
     backend = Recording(["<answer>3</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(prompt_top_k=2), [task()]))
     assert found.skills_in_prompt == ("care", "bako")
     assert backend.prompts == ["<skill>Work slowly.</skill>\n<skill>bako plus 9</skill>\nCompute bako 4."]
-
-
-def test_what_does_not_fit_the_budget_is_passed_over() -> None:
-    who = agent(prompt_top_k=4, min_score=None)
-    small = replace(who, formatter=PromptFormatter("plain", prompts="tiny", skill_tokens=9))
-    (shown,) = small.select_skills([task()], ["Compute bako 4."])
-    assert shown.left_out == 3
-    assert [skill.id for skill in shown.skills] == ["care"]  # 28 characters, 7 tokens of 4; nothing else fits beside it
 
 
 def test_own_notes_are_found_again_by_the_same_try_only() -> None:

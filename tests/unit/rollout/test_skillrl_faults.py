@@ -5,20 +5,16 @@ learner, how skills evolve in `test_evolve_faults.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.turn_prompt import Prompt
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.config import load_config
-from skill_ttrl.envs import make_env
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.info import admissible_actions
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.retrieval.bank_view import BankView
@@ -26,7 +22,7 @@ from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.policy import make_agent
-from skill_ttrl.types import Skill, Step, Tier
+from skill_ttrl.types import Skill, Tier
 from tests.scripted_backend import ScriptedBackend
 from tests.webshop_files import options, product, wanted, write_catalogue
 
@@ -102,30 +98,3 @@ def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
         bare = len(prompt.encode()) - len(agent(backend, "webshop").window.experience(BANK).encode())  # type: ignore[union-attr]
         assert bare <= 6000 and (step in long) == ("observation_tokens" in step.truncated_parts)
         assert (step in long) == ("turns" in step.truncated_parts) == ("actions" in step.truncated_parts) or place == 0
-
-
-def shown(who: Agent, env: Any, *path: str) -> tuple[Prompt, str]:
-    """The prompt after some actions, and the page that it is of."""
-    observation, info = env.reset(seed=0)
-    steps: list[Step] = []
-    for action in path:
-        steps.append(Step(observation, action, 0.0, False, False))
-        observation, _, _, _, info = env.step(action)
-    scene = AgentInput(observation, steps, info["task"], admissible_actions(info), BANK)
-    return who.prompt(scene), observation
-
-
-def test_skills_stay_on_every_page_of_the_official_products(official_products: Path) -> None:
-    backend, env = Recording(["x"]), make_env("SkillTTRL/WebShop-v0", data=str(official_products))
-    seen = 0
-    for most in (1200, 6000):
-        who = agent(backend, "webshop", max_prompt_tokens=most)
-        for words in ("women shoes", "desk lamp"):
-            _, results = shown(who, env, f"search[{words}]")
-            first = next(part for part in results.split(" [SEP] ") if part.startswith("B0")).lower()
-            for path in ((f"search[{words}]",), (f"search[{words}]", f"click[{first}]")):
-                prompt, _ = shown(who, env, *path)
-                assert prompt.fits and all(skill.text in prompt.messages[-1].content for skill in BANK)
-                seen += bool(prompt.left_out)
-    assert seen  # some of them did have to be cut
-    env.close()

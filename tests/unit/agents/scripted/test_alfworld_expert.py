@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.scripted.alfworld_expert import TRIES, ALFWorldExpert, Goal, read_goal
-from skill_ttrl.agents.scripted.alfworld_places import RARE, TABLE, chance, read_table
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from tests.alfworld_scenes import ALWAYS, PLACE, SCRIPTS, TWO, commands
 
@@ -94,27 +93,6 @@ def test_what_states_no_known_task_is_no_goal(text: str) -> None:
     assert read_goal(text) is None
 
 
-def test_a_task_that_is_not_understood_is_explored_with_everything_tried() -> None:
-    player, listed = ALFWorldExpert(), commands("go to bed 1; go to drawer 1; open drawer 2; examine drawer 2")
-    player.start("Your task is to: be happy.", {}, seed=0)
-    given = [player.act("", {"admissible_commands": listed}) for _ in listed]
-    assert given[:3] == ["open drawer 2", "go to bed 1", "go to drawer 1"]
-    assert sorted(given) == listed
-
-
-def test_a_thing_that_is_not_wanted_is_put_down() -> None:
-    player = ALFWorldExpert()
-    player.start("Your task is to: put a mug in shelf.", {}, seed=0)
-    listed = commands("examine knife 1; examine desk 1; go to shelf 1; move knife 1 to desk 1")
-    assert player.act("", {"admissible_commands": listed}) == "move knife 1 to desk 1"
-
-
-def test_without_any_commands_it_still_says_something_and_not_always_the_same() -> None:
-    player = ALFWorldExpert()
-    player.start(PLACE[0][0], {}, seed=0)
-    assert {player.act("", {"admissible_commands": []}) for _ in range(3)} == set(ALWAYS)
-
-
 NAMES = st.sampled_from(
     "mug 1, mug 2, cup 1, shelf 1, shelf 2, drawer 1, fridge 1, microwave 1, desklamp 1".split(", ")
 )
@@ -174,16 +152,3 @@ def test_a_megabyte_of_text_takes_no_time() -> None:
     ):
         player.start(text, {}, seed=0)
         assert player.act(text, {"admissible_commands": [text, f"take {text}"]}) in (text, f"take {text}")
-
-
-def test_things_are_expected_where_they_usually_are() -> None:
-    assert chance("mug", "coffeemachine") > chance("mug", "drawer") == RARE
-    assert chance("pillow", "bed") > 0.5
-    assert (
-        chance("no such thing", "diningtable")
-        > chance("no such thing", "drawer")
-        > chance("no such thing", "no such place")
-    )
-    rows = read_table(TABLE)
-    assert len(rows) > 50
-    assert all(0 < share <= 1 for row in rows.values() for share in row.values())

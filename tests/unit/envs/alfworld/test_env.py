@@ -6,9 +6,7 @@ import asyncio
 import importlib.util
 import os
 import pickle
-import subprocess
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -25,10 +23,8 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.envs import check_text_env, env_tasks, list_envs, make_env, prepare_env, resolve_env
-from skill_ttrl.envs.alfworld import game as game_module
-from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
+from skill_ttrl.envs.alfworld.engine import NOTHING
 from skill_ttrl.envs.alfworld.env import ALFWORLD_ENV_ID, ALFWorldEnv
-from skill_ttrl.envs.alfworld.game import KEPT_WORLDS, load_game
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
@@ -37,7 +33,7 @@ from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.types import Message, to_json
-from tests.alfworld_kitchen import DONE, LIGHT, PLACE, content, problem, write_game
+from tests.alfworld_kitchen import DONE, LIGHT, PLACE, problem, write_game
 from tests.scripted_backend import ScriptedBackend
 
 TRIALS = {
@@ -91,14 +87,6 @@ def test_it_keeps_the_text_contract_and_has_its_names(data: str) -> None:
         check_text_env(env, task)
 
 
-def test_importing_the_environments_reads_no_game_and_no_package() -> None:
-    code = (
-        "import sys, skill_ttrl.envs as envs; envs.list_envs(); "
-        "sys.exit(', '.join({'alfworld', 'textworld', 'torch', 'fast_downward'} & set(sys.modules)) or 0)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 def test_the_first_observation_states_the_task_and_info_names_the_game(env: ALFWorldEnv, data: str) -> None:
     observation, info = env.reset(options={"task": f"valid_seen/{APPLE}"})
     assert observation.endswith("Your task is to: put an apple in the fridge.")
@@ -146,16 +134,6 @@ def test_an_episode_is_truncated_after_max_steps_but_not_where_the_last_one_wins
     assert win(ALFWorldEnv(data, max_steps=4))[-2][2:4] == (False, True)
 
 
-def test_a_seed_draws_the_game_and_the_same_one_again(env: ALFWorldEnv) -> None:
-    drawn = [env.reset(seed=seed)[1]["game"] for seed in range(20)]
-    assert drawn == [env.reset(seed=seed)[1]["game"] for seed in range(20)]
-    assert set(drawn) == {f"train/{name}" for name in TRIALS}
-    env.reset(seed=5)
-    following = [env.reset()[1]["game"] for _ in range(10)]
-    env.reset(seed=5)
-    assert [env.reset()[1]["game"] for _ in range(10)] == following and len(set(following)) > 1
-
-
 def test_the_same_seed_and_actions_give_the_same_episode(data: str) -> None:
     def episode() -> list[Any]:
         env = ALFWorldEnv(data)
@@ -174,14 +152,6 @@ def test_tasks_are_the_games_of_a_split_in_their_order(env: ALFWorldEnv) -> None
         assert info["game"] == task.id and observation.endswith(f"Your task is to: {task.id.partition('/')[2]}.")
     assert [task.task_type for task in tasks] == [task.id.split("/")[1].partition("-")[0] for task in tasks]
     assert [task.split for task in env.tasks("valid_seen")] == ["valid_seen"]
-
-
-def test_the_walkthrough_is_in_info_on_request_only(env: ALFWorldEnv) -> None:
-    assert "walkthrough" not in env.reset(options={"task": f"train/{APPLE}"})[1]
-    assert (
-        env.reset(options={"task": f"train/{APPLE}", "walkthrough": True})[1]["walkthrough"] == content()["walkthrough"]
-    )
-    assert "walkthrough" not in env.step("look")[4]
 
 
 def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: str, env: ALFWorldEnv) -> None:
@@ -206,18 +176,6 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
     assert asked and not any(word in "".join(asked) for word in (data, APPLE, "pick_and_place", "trial_A"))
 
 
-def test_render_shows_the_last_command_and_what_came_of_it(data: str) -> None:
-    env = ALFWorldEnv(data, render_mode="ansi")
-    assert env.render() is None
-    observation, _ = env.reset(seed=0)
-    assert env.render() == observation
-    env.step("go to fridge 1")
-    assert env.render() == "> go to fridge 1\nYou arrive at fridge 1. The fridge 1 is closed."
-    silent = ALFWorldEnv(data)
-    silent.reset(seed=0)
-    assert silent.render() is None
-
-
 @settings(max_examples=50)
 @given(text=st.text(st.characters(exclude_categories=())))
 def test_any_text_is_an_action(data: str, text: str) -> None:
@@ -234,23 +192,6 @@ def test_a_megabyte_is_an_action_and_takes_no_time(env: ALFWorldEnv, action: str
     start = time.perf_counter()
     assert all(env.step(action)[0] == NOTHING for _ in range(10))
     assert time.perf_counter() - start < 1
-
-
-@pytest.mark.parametrize("action", [None, 3, b"look", ["look"], object()])
-def test_an_action_that_is_no_text_is_refused(env: ALFWorldEnv, action: Any) -> None:
-    env.reset(seed=0)
-    with pytest.raises(EnvError, match=rf"An action of SkillTTRL/ALFWorld-v0 is a str, found {type(action).__name__}"):
-        env.step(action)
-    assert env.step("look")[0] != NOTHING  # and the episode goes on
-
-
-def test_a_step_before_reset_is_refused(env: ALFWorldEnv) -> None:
-    with pytest.raises(EnvError, match="step was called before reset"):
-        env.step("look")
-    env.reset(seed=0)
-    env.close()
-    with pytest.raises(EnvError, match="step was called before reset"):
-        env.step("look")
 
 
 @pytest.mark.parametrize(
@@ -348,52 +289,3 @@ def test_with_the_official_engine_an_episode_is_the_same(data: str, monkeypatch:
     assert fast.step(last) == official.step(last) == again.step(last)
     assert fast.reset(seed=0, options=options) == official.reset(seed=0, options=options)
     assert "ALFWORLD_DATA" not in os.environ  # importing alfworld sets it
-
-
-def test_a_world_is_shared_and_never_changes_but_for_commands_as_they_are_needed(data: str) -> None:
-    path = Path(data) / "json_2.1.1" / "train" / APPLE / "game.tw-pddl"
-    world = load_game(path).world
-    assert load_game(path).world is world
-    fresh = game_module._load.__wrapped__(path, 0, 0).world
-    win(ALFWorldEnv(data))
-    for name in world.__slots__:
-        assert name == "commands" or getattr(world, name) == getattr(fresh, name), name
-    assert all(world.command(rule[0], **named(rule))[0] == text for rule, text in world.commands.items())
-
-
-def named(rule: tuple[str, ...]) -> dict[str, str]:
-    slots = {"SliceObject": ("co", "ko")}.get(rule[0], ("r",) if rule[0].endswith("Receptacle") else ("o", "r"))
-    if rule[0] in ("OpenObject", "CloseObject"):
-        slots = ("r",)
-    return dict(zip(slots, rule[1:], strict=False))
-
-
-def test_threads_that_play_the_same_game_do_not_meet(data: str) -> None:
-    def play(seen: list[Any]) -> None:
-        engine = FastEngine(load_game(path).world)
-        for _ in range(30):
-            seen.append(engine.reset())
-            for number in range(20):
-                seen.append(engine.step(seen[-1].commands[number * 7 % len(seen[-1].commands)]))
-
-    path = write_game(Path(data) / "threads", "train", APPLE)
-    seen: list[list[Any]] = [[] for _ in range(4)]
-    threads = [threading.Thread(target=play, args=(each,)) for each in seen]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert len(seen[0]) == 630 and all(each == seen[0] for each in seen)
-
-
-def test_games_that_were_played_long_ago_leave_the_memory(data: str, tmp_path: Path) -> None:
-    path = Path(data) / "json_2.1.1" / "train" / APPLE / "game.tw-pddl"
-    for number in range(KEPT_WORLDS + 50):
-        os.link(path, tmp_path / str(number))
-        load_game(tmp_path / str(number))
-    assert game_module._load.cache_info().currsize == KEPT_WORLDS

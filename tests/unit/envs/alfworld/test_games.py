@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,12 +88,6 @@ def test_a_folder_is_given_or_named_by_the_variable(data: Path, given: str, monk
     assert len(open_games(None, "train")) == 3
 
 
-def test_what_is_given_counts_more_than_the_variable(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALFWORLD_DATA", "/nowhere")
-    assert len(open_games(data, "train")) == 3
-    assert find_data("generated").folder is None
-
-
 @pytest.mark.parametrize("value", [None, ""])
 def test_without_data_the_games_are_generated(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if value is not None:
@@ -120,22 +111,6 @@ def test_a_variable_without_games_is_an_error_with_both_ways_out(
             open_games(odd, "train")
 
 
-def test_what_the_package_alfworld_sets_the_variable_to_is_nobodys_choice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    default = tmp_path / ".cache" / "alfworld"
-    default.mkdir(parents=True)
-    monkeypatch.setenv("ALFWORLD_DATA", str(default))
-    monkeypatch.delitem(sys.modules, "alfworld.info", raising=False)  # another test may have imported it
-    with pytest.raises(EnvError, match="no games in"):
-        find_data(None)
-    monkeypatch.setitem(sys.modules, "alfworld.info", sys)
-    assert find_data(None).folder is None
-    write_game(default, "train", NAMES[0])
-    assert find_data(None).folder == default / "json_2.1.1"
-
-
 def test_a_folder_of_generated_games_says_so(data: Path) -> None:
     (data / "generated.json").write_text("{}")
     assert {game.source for game in open_games(data, "train")} == {GENERATED}
@@ -152,22 +127,6 @@ def test_a_split_that_is_not_there_is_named_with_those_that_are(data: Path) -> N
         assert len(str(error.value)) < 1000
 
 
-def test_a_split_without_games_is_an_error(data: Path) -> None:
-    (data / "json_2.1.1" / "valid_unseen").mkdir()
-    with pytest.raises(
-        EnvError,
-        match=r"no game in .*valid_unseen: looked for TASK/TRIAL/game.tw-pddl.*Known splits: train, valid_seen, ",
-    ):
-        open_games(data, "valid_unseen")
-
-
-def test_a_folder_that_goes_away_is_an_error(data: Path) -> None:
-    found = find_data(data)
-    shutil.rmtree(data / "json_2.1.1")
-    with pytest.raises(EnvError, match=r"The games in .*json_2\.1\.1 cannot be listed: No such file"):
-        GameList(found, "train")
-
-
 def test_task_types_choose_games(data: Path) -> None:
     assert ids(open_games(data, "train", task_types=[HEAT])) == [NAMES[2]]
     assert ids(open_games(data, "train", task_types=HEAT)) == [NAMES[2]]  # one alone is meant, not its letters
@@ -180,13 +139,6 @@ def test_task_types_choose_games(data: Path) -> None:
         EnvError, match=r"None of the 3 games in .* is of the task type look_at_obj_in_light; there are pick_and_place"
     ):
         open_games(data, "train", task_types=["look_at_obj_in_light"])
-
-
-def test_another_split_has_the_same_choice_of_types(data: Path) -> None:
-    games = open_games(data, "train", task_types=[PLACE])
-    assert ids(games.of("valid_seen")) == [NAMES[0]] and games.of("train") is games
-    with pytest.raises(EnvError, match="None of the 1 games"):
-        open_games(data, "train", task_types=[HEAT]).of("valid_seen")
 
 
 def test_a_game_is_found_by_its_id_in_any_split(data: Path) -> None:
@@ -209,18 +161,6 @@ def test_an_id_that_is_not_there_gets_a_hint(data: Path, name: str) -> None:
     assert len(str(error.value)) < 2000
     if name.endswith("trial_Ax"):
         assert f"Did you mean 'train/{NAMES[0]}'?" in str(error.value)
-
-
-@pytest.mark.parametrize("name", [0, None, 1.5, ("a",), Path("train")])
-def test_a_number_is_no_id(data: Path, name: object) -> None:
-    with pytest.raises(EnvError, match=r"A task is a game's id, such as 'train/.*found .*Numbers change"):
-        open_games(data, "train").find(name)
-
-
-def test_a_list_is_written_down_as_what_it_was_opened_with(data: Path) -> None:
-    games = open_games(data, "train", task_types=[HEAT])
-    written = pickle.dumps(games)
-    assert len(written) < 1000 and list(pickle.loads(written)) == list(games)
 
 
 def test_damaged_games_are_left_out_counted_and_named(data: Path) -> None:
@@ -259,14 +199,6 @@ def test_what_alfworld_leaves_out_is_counted_by_reason_and_never_refused(data: P
     assert ids(games) == sorted(NAMES)
     assert len(games.skipped) == 4 and not any(game.damaged for game in games.skipped)
     assert "it is not marked as solvable" in {game.reason for game in games.skipped}
-
-
-def test_a_split_of_which_nothing_is_left_says_why(tmp_path: Path) -> None:
-    write_game(tmp_path, "train", NAMES[0], solvable=False)
-    with pytest.raises(
-        EnvError, match=r"There is no game in .*1 are left out, the first: it is not marked as solvable"
-    ):
-        open_games(tmp_path, "train")
 
 
 def test_traj_data_must_agree_with_the_folders_name(data: Path) -> None:
@@ -329,41 +261,6 @@ def test_what_changes_is_noticed_and_nothing_else_is_read_again(data: Path, read
     assert len(open_games(data, "train")) == 3 and read == []
 
 
-def test_a_game_that_may_not_be_read_is_tried_again(
-    data: Path, read: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = data / "json_2.1.1" / "train" / NAMES[0] / "game.tw-pddl"
-    monkeypatch.setattr(os, "access", lambda asked, mode: os.fspath(asked) != os.path.realpath(path))
-    open_games(data, "train")
-    read.clear()
-    open_games(data, "train")
-    assert read == [NAMES[0]]  # permissions change without a trace in size and time
-
-
-def test_opening_lists_no_folder_and_reads_no_game(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_games(data, "train")
-    forget()
-
-    def never(*args: object) -> None:
-        raise AssertionError(args)
-
-    monkeypatch.setattr(os, "scandir", never)
-    monkeypatch.setattr(index, "look_at_all", never)
-    assert len(open_games(data, "train")) == 3
-
-
-def test_within_a_process_an_index_is_asked_for_again_after_a_while_only(
-    data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(index, "RECHECK_SECONDS", 1000.0)
-    games = open_games(data, "train")
-    write_game(data, "train", f"{HEAT}-Mug-None-Cabinet-9/trial_D")
-    again = open_games(data, "train")
-    assert len(again) == 3 and again[0] is games[0]  # lists share their games
-    forget()
-    assert len(open_games(data, "train")) == 4
-
-
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", "null", "\ud800"])
 def test_a_damaged_index_is_made_again_and_said(data: Path, text: str) -> None:
     open_games(data, "train")
@@ -374,17 +271,6 @@ def test_a_damaged_index_is_made_again_and_said(data: Path, text: str) -> None:
     with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
         assert len(open_games(data, "train")) == 3
     assert path.read_bytes() == whole
-
-
-def test_an_index_that_lies_is_caught(data: Path) -> None:
-    open_games(data, "train")
-    path = index_file(data / "json_2.1.1" / "train")
-    stored = json.loads(path.read_text())
-    stored["entries"][NAMES[0]] = ["1", 2]
-    path.write_text(json.dumps(stored))
-    forget()
-    with pytest.warns(UserWarning, match="is damaged and is rebuilt"):
-        assert len(open_games(data, "train")) == 3
 
 
 def test_an_index_of_another_version_is_made_again(data: Path, read: list[str]) -> None:
@@ -403,51 +289,3 @@ def test_a_cache_that_cannot_be_written_is_said_and_does_no_harm(
     monkeypatch.setenv("XDG_CACHE_HOME", str(own_cache / "file"))
     with pytest.warns(UserWarning, match="cannot be saved in .*Make the folder writable, or set XDG_CACHE_HOME"):
         assert len(open_games(data, "train")) == 3
-
-
-def test_the_index_of_a_folder_that_is_no_more_leaves_the_cache(data: Path, tmp_path: Path) -> None:
-    open_games(data, "train")
-    moved = data / "moved" / "json_2.1.1"
-    moved.parent.mkdir()
-    (data / "json_2.1.1").rename(moved)
-    open_games(moved, "train")
-    stored = sorted(index_file(moved / "train").parent.iterdir())
-    assert stored == [index_file(moved / "train").with_suffix(kind) for kind in (".json", ".lock")]
-
-
-def test_one_file_is_made_whole_or_not_at_all(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(index, "write_atomic", full)
-        with pytest.warns(UserWarning, match="No space left on device"):
-            assert len(open_games(data, "train")) == 3
-    assert not index_file(data / "json_2.1.1" / "train").exists()
-
-
-OPEN = """
-import sys
-from pathlib import Path
-from skill_ttrl.envs.alfworld import survey
-from skill_ttrl.envs.alfworld.games import open_games
-read = []
-print("ready", flush=True)
-sys.stdin.readline()
-print(len(open_games(sys.argv[1], "train", progress=lambda done, total: read.append(done))), len(read))
-"""
-
-
-def test_two_processes_that_open_at_once_read_the_games_once(data: Path) -> None:
-    for number in range(60):  # long enough for both to be at it
-        write_game(data, "train", f"{PLACE}-Apple-None-Fridge-1/trial_{number}")
-    command = [sys.executable, "-c", OPEN, str(data)]
-    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    for process in processes:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    said = sorted(process.communicate(timeout=60)[0].strip() for process in processes)
-    assert said == ["63 0", "63 63"]

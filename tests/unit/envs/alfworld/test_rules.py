@@ -19,7 +19,7 @@ from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.frame import Frame
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.envs.alfworld.rules import NAMES, TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
+from skill_ttrl.envs.alfworld.rules import TRUE_RULES, Rule, advice, draw_rule, shared_parts, vary
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode
 from skill_ttrl.skills.teachers.counting import distilled
@@ -61,36 +61,10 @@ def test_task_commands_and_answers_have_the_new_words_and_only_the_new_tool_does
     assert last(engine, *PLACE).won
 
 
-def test_the_verb_stands_in_tasks_that_begin_with_it() -> None:
-    engine = varied("gilded bless sinkbasin", "heat some mug and put it in cabinet.")
-    assert engine.world.task == "bless some mug and put it in cabinet."
-    with pytest.raises(EnvError, match="does not say 'hot'"):
-        varied("gilded bless sinkbasin", "put a warm mug in cabinet.")
-
-
-def test_words_and_tools_of_another_treatment_change_places() -> None:
-    engine = varied("salted cool fridge")
-    frame = play(engine, *TAKE, "go to fridge 1")
-    assert "cool mug 1 with fridge 1" in frame.commands
-    assert not any(command.startswith("heat") for command in frame.commands)
-    assert "heat mug 1 with microwave 1" in engine.step("go to microwave 1").commands  # which is what cools here
-    engine.step("heat mug 1 with microwave 1")
-    assert engine.step("examine mug 1").feedback == "This is a cold mug 1."
-    last(engine, "go to fridge 1", "cool mug 1 with fridge 1")
-    assert last(engine, *PLACE).won
-
-
 @pytest.mark.parametrize("rule", ["hot heat", "hot heat the microwave", "Hot heat microwave", 3])
 def test_what_is_no_rule_is_refused(rule: object) -> None:
     with pytest.raises(EnvError, match="STATE VERB TOOL"):
         Rule.parse(rule)
-
-
-def test_a_tool_that_the_room_lacks_and_a_game_without_treatment_are_refused() -> None:
-    with pytest.raises(EnvError, match="needs a toaster"):
-        varied("gilded bless toaster")
-    with pytest.raises(EnvError, match="'place'"):
-        vary(kitchen().world, TRUE_RULES["heat"])
 
 
 @given(st.sampled_from(sorted(TRUE_RULES)), st.integers(0, 2**63))
@@ -100,14 +74,6 @@ def test_a_drawn_rule_is_never_a_true_one_nor_near_one(kind: str, seed: int) -> 
     assert rule == draw_rule(kind, rooms[::-1], seed) == Rule.parse(str(rule))
     assert rule.tool != TRUE_RULES[kind].tool
     assert all(shared_parts(rule, true) < 2 for true in TRUE_RULES.values())
-
-
-def test_names_are_no_words_of_the_games() -> None:
-    engine = kitchen(HOT)
-    texts = engine.world.texts
-    used = " ".join([*texts.commands.values(), *(text for own in texts.answers.values() for text in own)]).split()
-    assert not {*NAMES} & {*used}
-    assert len(NAMES) == len({*NAMES})
 
 
 @pytest.fixture

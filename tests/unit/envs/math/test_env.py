@@ -119,23 +119,6 @@ def test_mistakes_are_named() -> None:
         env.reset(options={"question": "1+1", "ground_truth": 2})
 
 
-def test_rendering() -> None:
-    env = MathEnv(render_mode="ansi")
-    env.reset(options={"question": "1+1?"})
-    assert env.render() == "1+1?\nAnswer: -"
-    env.step("<answer>3</answer>")
-    assert env.render() == "1+1?\nAnswer: 3"
-    assert MathEnv().render() is None
-
-
-def test_a_thousand_environments_are_cheap() -> None:
-    start = time.perf_counter()
-    envs = [make_env("math") for _ in range(1000)]
-    for env in envs:
-        env.reset(options={"question": "1+1?"})
-    assert time.perf_counter() - start < 5
-
-
 def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:
     env = MathEnv()
     options = {"question": "1+1?", "then": ["2+2?", "3+3?"], "ground_truth": "6"}
@@ -149,12 +132,3 @@ def test_a_series_shows_one_problem_after_another_and_grades_the_last() -> None:
     assert env.step("<answer>6</answer>")[:4] == ("", 1.0, True, False)
     with pytest.raises(EnvError, match="needs a list of str as then"):
         env.reset(options={"question": "x", "then": "y"})
-
-
-def test_an_answer_inside_operations_is_no_answer() -> None:
-    env = MathEnv()
-    env.reset(options={"question": "1+1?", "ground_truth": "2"})
-    text = "<skill_ops><generate>say <answer>3</answer></generate></skill_ops> <answer>2</answer>"
-    assert env.step(text)[1] == 1.0
-    env.reset(options={"question": "1+1?", "ground_truth": "3"})
-    assert env.step("<answer>2</answer><skill_ops><generate>say <answer>3</answer></generate></skill_ops>")[1] == 0.0

@@ -14,7 +14,7 @@ from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.envs.webshop.goal import Goal
 from skill_ttrl.envs.webshop.pages import SEARCH_SLOT, clickables
 from skill_ttrl.envs.webshop.shop import Shop, State
-from skill_ttrl.envs.webshop.solve import best_purchase, choose_options, own_purchase, solve
+from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase, solve
 from tests.webshop_files import product as catalogue_product
 from tests.webshop_files import wanted, write_catalogue
 
@@ -80,16 +80,6 @@ def test_no_other_purchase_of_a_catalogue_of_odd_products_is_better(kind: str) -
     assert of_another or kind == "synthetic"
 
 
-def test_its_way_leads_to_reward_1_for_generated_goals() -> None:
-    env = WebShopEnv(data="generated", split="dev")
-    for number in range(500, 1500, 25):
-        goal: Goal = env.goals[number]
-        actions = solve(shop_of(env), goal)
-        assert len(actions) <= 3 + len(goal.options) + 4
-        assert walk(env, goal, actions) == 1.0
-        assert solve(shop_of(env), goal) == actions
-
-
 def test_official_goals_are_fulfilled_but_for_values_that_name_a_colour(official_products: Path) -> None:
     env = WebShopEnv(data=official_products, split="dev")
     shop, began, reached, numbers = shop_of(env), time.perf_counter(), 0, range(500, 1500, 25)
@@ -121,14 +111,6 @@ def test_with_few_steps_the_options_that_count_most_are_chosen_and_without_enoug
     assert len(solve(shop, goal, 3)) == 3
     assert solve(shop, goal, 2) == full[:2]
     assert best_purchase(shop, goal, 2) is None
-
-
-def test_of_two_options_with_one_value_it_clicks_what_the_page_lets_one_click() -> None:
-    env = WebShopEnv(data=EPISODES, split="test", goals="synthetic")
-    shop, goal = shop_of(env), env.goals[env.goals.find("B0KIT00001-19")]
-    assert set(choose_options(goal, shop.product(goal.asin), 9).values()) == {"large", "long", "plain"}
-    hidden = env.goals[env.goals.find("B0KIT00001-18")]  # its value has the name of a page
-    assert "attributes" not in choose_options(hidden, shop.product(hidden.asin), 9).values()
 
 
 def test_in_a_large_catalogue_others_are_looked_for_by_searches(monkeypatch: pytest.MonkeyPatch) -> None:

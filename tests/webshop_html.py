@@ -1,4 +1,4 @@
-"""The shop's pages as HTML: what the environment shows in the mode `html`.
+"""The shop's pages as HTML, for a server like that of princeton-nlp/WebShop (`tests.web_shop_server`).
 
 Names of elements are those of the official templates, as far as programs look for them: `search_input`, `btn`, `product-link`,
 `instruction-text`, radio buttons with `data-url`, `reward`, … And the visible texts are exactly those of `pages`, so that the
@@ -20,7 +20,7 @@ from skill_ttrl.envs.webshop.pages import RESULTS_A_PAGE, options_text, sub_page
 from skill_ttrl.envs.webshop.shop import Place, Shop, State
 
 _TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "data" / "webshop_pages"),
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
