@@ -18,7 +18,6 @@ from skill_ttrl.cli.options import (
     SCRIPTED,
     AsJson,
     EnvData,
-    Full,
     Mock,
     NoSkills,
     NumWorkers,
@@ -27,7 +26,7 @@ from skill_ttrl.cli.options import (
     config_option,
     generated_data,
     policy_option,
-    refuse,
+    refuse_foreign,
     set_option,
     words,
 )
@@ -105,10 +104,6 @@ BatchSize = Annotated[
 Greedy = Annotated[bool, typer.Option("--greedy", help="Model: decode greedily instead of with rollout.temperature.")]
 
 
-MAX_TYPES = 6
-"""Most task types that are shown without `--full`: those with the most episodes."""
-
-
 def collect(
     env: Env,
     output: Output,
@@ -130,7 +125,6 @@ def collect(
     seed: Seed = None,
     resume: Resume = "auto",
     overrides: Overrides = None,
-    full: Full = False,
     as_json: AsJson = False,
 ) -> None:
     """Roll out a policy in an environment and write each trajectory, with its exact text, as one line.
@@ -151,9 +145,9 @@ def collect(
     data = generated_data(env_data, mock)
     scripted = find_scripted_agent(policy, resolve_env(env)) is not None
     of_model = {"--config": config, "--batch-size": batch_size, "--no-skills": no_skills, "--greedy": greedy}
-    noise = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
-    _refuse_foreign(policy, scripted, of_model, {**noise, "--num-workers": num_workers})
-    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}", loop=False) as view:
+    of_scripted = {"--epsilon": epsilon, "--epsilon-moves": epsilon_moves, "--max-steps": max_steps}
+    refuse_foreign(policy, scripted, {**of_scripted, "--num-workers": num_workers}, of_model)
+    with prints_aside(), RunView(Console(stderr=True), f"collect {env} {split}: {policy}") as view:
         kwargs, settings = scripted_settings(overrides if scripted and overrides else (), data)
         selection = TaskSelection(env, split, kwargs, words(types), limit, rollouts_per_task)
         if scripted:
@@ -166,17 +160,7 @@ def collect(
             given = {"overrides": overrides or (), "config": config, "use_bank": not no_skills}
             given |= {"greedy": greedy, "chunk": batch_size, "seed": seed}
             found = run_policy(policy, selection, **given, output=output, progress=view)
-    show_collected(found, as_json, full=full)
-
-
-def _refuse_foreign(
-    policy: str, scripted: bool, of_model: Mapping[str, object], of_scripted: Mapping[str, object]
-) -> None:
-    """Refuse options of the other kind of policy."""
-    if scripted:
-        refuse(of_model, f"needs a model, but {policy} is a scripted agent")
-    else:
-        refuse(of_scripted, f"needs a scripted agent, but {policy} is a model")
+    show_collected(found, as_json)
 
 
 def shares(text: str) -> tuple[float, ...]:
@@ -226,7 +210,7 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
     return found if data is None else {**found, "data": data}
 
 
-def show_collected(found: Collected, as_json: bool, *, full: bool = False) -> None:
+def show_collected(found: Collected, as_json: bool) -> None:
     """Print success by task type and the lines under it; no path is broken into lines."""
     from skill_ttrl.runs.episode_logs import lines_of
 
@@ -260,13 +244,8 @@ def show_collected(found: Collected, as_json: bool, *, full: bool = False) -> No
     if found.output is not None:
         lines.append(f"Trajectories: {found.output}. Show them: skillttrl inspect {lines_of(Path(found.output))}")
     say(f"{title}, seed {found.seed}", style="bold")
-    kinds = sorted(found.by_type.items(), key=lambda each: -each[1].episodes)
-    kinds = kinds if len(kinds) > 1 else []  # a single type repeats the row of all
-    shown = {name for name, _ in (kinds if full else kinds[:MAX_TYPES])}
-    rows = {name: each for name, each in found.by_type.items() if name in shown}
-    Console().print(success_table({"all": overall, **rows}))
-    if hidden := len(kinds) - len(shown):
-        say(f"{hidden} more task types: --full", style="dim")
+    types = found.by_type if len(found.by_type) > 1 else {}  # a single type repeats the row of all
+    Console().print(success_table({"all": overall, **types}))
     say(*lines)
 
 

@@ -116,7 +116,7 @@ def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> 
     from skill_ttrl.envs.webshop.maker.generate import run
     from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
 
-    with RunView(Console(stderr=True), "generate webshop", loop=False) as view:
+    with RunView(Console(stderr=True), "generate webshop") as view:
         made = run(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
     new = "all new" if made.written else "which were there already"
     counts = f"{made.products} products in {made.folder}, {new} ({made.seconds} s)."
@@ -126,7 +126,7 @@ def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> 
 def _games(output: Path, split: str, games: int, seed: int, types: Sequence[str], as_json: bool) -> None:
     from skill_ttrl.envs.alfworld.maker.generate import run
 
-    with RunView(Console(stderr=True), f"generate alfworld {split}", loop=False) as view:
+    with RunView(Console(stderr=True), f"generate alfworld {split}") as view:
         made = run(output, split, games, seed=seed, types=types or None, progress=view)
     counts = f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s)."
     play_one = f"Play one: skillttrl envs play alfworld --split {split} --env-data {made.folder}"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,13 +31,13 @@ from skill_ttrl.cli.options import (
     is_scripted,
     policy_argument,
     refuse,
+    refuse_foreign,
     set_option,
     with_seed,
 )
 from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
-    from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.stages.collecting.collection import Collected
     from skill_ttrl.stages.evaluation.results import Evaluation
 
@@ -123,41 +123,38 @@ def evaluate(
     """
     check_resume(resume, output)
     scripted = _is_scripted(policy, env, config)
-    drawn = [] if samples is None else [f"eval.samples={samples}"]
-    shown = [] if document is None else [f"agent.document={json.dumps(document)}"]
-    settings = [*(overrides or ()), *drawn, *shown]
-    place = Place(env, split, limit, data or (), env_data, settings if scripted else with_seed(settings, seed), config)
+    if data and (env is not None or scripted):
+        raise ConfigError(
+            f"--data {data[0]} names problems, but the environment's own tasks are evaluated here. Name its games or products with "
+            "--env-data."
+        )
+    if not scripted and env is None:
+        refuse({"--split": split}, "needs --env")
     of_model = {"--batch-size": batch_size, "--no-skills": no_skills, "--document": document, "--samples": samples}
-    _check_options(policy, scripted, place, {"--num-workers": num_workers}, of_model)
+    refuse_foreign(policy or "expert", scripted, {"--num-workers": num_workers}, of_model)
+    given = {"env.kwargs.data": env_data, "eval.samples": samples, "agent.document": document}
+    settings = [
+        *(overrides or ()),
+        *(f"{key}={json.dumps(value)}" for key, value in given.items() if value is not None),
+    ]
     title = f"evaluate {policy or 'expert'}" + (f" in {env or config}" if env or scripted else "")
     # without --split the error about the default split has to say how another one is named
     naming = annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
-    with prints_aside(), RunView(Console(stderr=True), title, loop=False) as view, naming:
+    with prints_aside(), RunView(Console(stderr=True), title) as view, naming:
         if scripted:
-            who = {"agent": policy or "expert", "seed": seed or 0, "jobs": num_workers, "output": output}
-            played = _play(place, {**who, "progress": view})
+            how: dict[str, Any] = {"seed": seed or 0, "jobs": num_workers, "output": output, "progress": view}
+            played = _play(policy or "expert", env, config, settings, split, limit, how)
         else:
-            how = {"output": output, "chunk": batch_size, "use_bank": not no_skills, "progress": view}
-            found = _measure(str(policy), place, how)
+            settings = with_seed(settings, seed)
+            how = {"config": config, "output": output, "chunk": batch_size, "use_bank": not no_skills, "progress": view}
+            found = _measure(str(policy), env, settings, split, limit, data or (), how)
     if scripted:
-        show_collected(played, as_json, full=full)
+        show_collected(played, as_json)
     elif as_json:
         print_json(found[0] if len(found) == 1 else found)
     else:
         for each in found:
             Console().print(evaluation_view(each, full=full))
-
-
-class Place(NamedTuple):
-    """Tasks to measure on: those of an environment's split, or of a config, or problems."""
-
-    env: str | None
-    split: str | None
-    limit: int | None
-    data: Sequence[str]
-    env_data: str | None
-    overrides: Sequence[str]
-    config: str | None
 
 
 def _is_scripted(policy: str | None, env: str | None, config: str | None) -> bool:
@@ -186,63 +183,45 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
     return find_scripted_agent(policy, resolve_env(env or load_config(str(config)).env.id)) is not None
 
 
-def _play(place: Place, who: Mapping[str, Any]) -> Collected:
-    """Run a scripted agent on the tasks that a config is measured on, or on those of an environment."""
+def _play(
+    agent: str,
+    env: str | None,
+    config: str | None,
+    settings: Sequence[str],
+    split: str | None,
+    limit: int | None,
+    how: Mapping[str, Any],
+) -> Collected:
+    """Run a scripted agent on the tasks that a config is evaluated on, or on those of an environment."""
+    from skill_ttrl.config import load_config
+    from skill_ttrl.envs import resolve_env
     from skill_ttrl.stages import collect
     from skill_ttrl.stages.collecting.collection import TaskSelection
 
-    if place.config is not None:
-        return collect.run_as_configured(_configured(place), split=place.split, limit=place.limit, **who)
-    arguments, settings = scripted_settings(place.overrides, place.env_data)
-    selection = TaskSelection(str(place.env), place.split or SPLIT, arguments, episodes=place.limit)
-    return collect.run(selection, **settings, **who)
-
-
-def _configured(place: Place) -> SkillTTRLConfig:
-    """Return the config whose evaluation tasks are played; another environment than its own brings its own arguments and tasks."""
-    from skill_ttrl.config import load_config
-    from skill_ttrl.envs import resolve_env
-
-    source, env = str(place.config), place.env
-    own = load_config(source).env.id
+    if config is None:
+        arguments, scale = scripted_settings(settings, None)
+        selection = TaskSelection(str(env), split or SPLIT, arguments, episodes=limit)
+        return collect.run(selection, agent=agent, **scale, **how)
     asked = [] if env is None else [f"env.id={env}"]
-    if env is not None and resolve_env(own) != resolve_env(env):
-        asked += ["env.kwargs={}", "data.train=null", "data.eval=null"]
-    data = [] if place.env_data is None else [f"env.kwargs.data={json.dumps(place.env_data)}"]
-    return load_config(source, [*asked, *place.overrides, *data])
+    if env is not None and resolve_env(load_config(config).env.id) != resolve_env(env):
+        asked += ["env.kwargs={}", "data.train=null", "data.eval=null"]  # another environment brings its own
+    return collect.run_as_configured(
+        load_config(config, [*asked, *settings]), agent=agent, split=split, limit=limit, **how
+    )
 
 
-def _measure(policy: str, place: Place, how: Mapping[str, Any]) -> tuple[Evaluation, ...]:
+def _measure(
+    policy: str,
+    env: str | None,
+    settings: Sequence[str],
+    split: str | None,
+    limit: int | None,
+    data: Sequence[str],
+    how: Mapping[str, Any],
+) -> tuple[Evaluation, ...]:
     """Evaluate a model on problems or in an environment."""
-    if place.env is None:
-        from skill_ttrl.stages.evaluate import run_all
+    from skill_ttrl.stages.evaluate import measure_policy, run_all
 
-        own = [] if place.env_data is None else [f"env.kwargs.data={json.dumps(place.env_data)}"]
-        settings = [*place.overrides, *own]
-        return run_all(policy, settings, data=place.data, limit=place.limit, config=place.config, **how)
-    from skill_ttrl.stages.evaluate import measure_policy
-
-    kwargs = None if place.env_data is None else {"data": place.env_data}
-    tasks: dict[str, Any] = {"split": place.split or SPLIT, "limit": place.limit, "kwargs": kwargs}
-    return measure_policy(policy, place.env, overrides=place.overrides, config=place.config, **tasks, **how)
-
-
-def _check_options(
-    policy: str | None, scripted: bool, place: Place, of_scripted: Mapping[str, object], of_model: Mapping[str, object]
-) -> None:
-    """Refuse options that would have no effect.
-
-    Raises:
-        ConfigError: one of them is given.
-    """
-    if place.data and (place.env is not None or scripted):
-        raise ConfigError(
-            f"--data {place.data[0]} names problems, but the environment's own tasks are evaluated here. Name its games or products "
-            "with --env-data."
-        )
-    if scripted:
-        refuse(of_model, f"needs a model, but {policy or 'expert'} is a scripted agent")
-        return
-    if place.env is None:
-        refuse({"--split": place.split}, "needs --env")
-    refuse(of_scripted, f"needs a scripted agent, but {policy} is a model")
+    if env is None:
+        return run_all(policy, settings, data=data, limit=limit, **how)
+    return measure_policy(policy, env, overrides=settings, split=split or SPLIT, limit=limit, **how)

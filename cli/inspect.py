@@ -1,17 +1,24 @@
-"""`skillttrl inspect`: the content of any path."""
+"""`skillttrl inspect`: the content of any path, or the results of several compared."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
+from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import show
 from skill_ttrl.cli.display.tables import inspection_view
+from skill_ttrl.cli.display.views import number, signed
 from skill_ttrl.cli.options import AsJson, Full
-from skill_ttrl.cli.runs import compare
+from skill_ttrl.sanitize import escape_terminal
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.reports.compare import Comparison
 
 Targets = Annotated[
     list[Path],
@@ -32,8 +39,24 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
     Example: `skillttrl inspect runs/quickstart`
     """
     from skill_ttrl.stages.inspecting.inspect import inspect as look
+    from skill_ttrl.stages.reports.compare import compare
 
-    if len(paths) > 1:
-        compare(paths, as_json=as_json)
-    else:
+    if len(paths) == 1:
         show(look(paths[0], limit=rows), as_json, partial(inspection_view, full=full))
+    else:
+        show(compare(paths), as_json, lambda found: Group(*map(_comparison, found)))
+
+
+def _comparison(found: Comparison) -> RenderableType:
+    from skill_ttrl.stages.reports.compare import FIGURES
+    from skill_ttrl.statistics import PAIRED_TEST, verdict
+
+    rows = [
+        (FIGURES[name], number(of.one), number(of.other), signed(of.difference, of.interval), verdict(of.interval))
+        for name, of in found.figures.items()
+    ]
+    how = f"paired by task, {PAIRED_TEST}" if found.paired else "not paired, Newcombe's interval"
+    tasks = max(change.tasks[0] for change in found.figures.values())
+    title = f"{found.other} − {found.one}: {tasks} tasks, {how}"
+    table = FittedTable(title, ("metric", "first", "second", "difference", "verdict"), rows)
+    return Group(table, *(Text(escape_terminal(note)) for note in found.notes))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,14 +12,17 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, say, show
-from skill_ttrl.cli.display.tables import dry_run_view
+from skill_ttrl.cli.display.tables import dry_run_view, inspection_view
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.cli.runs import EVERYTHING, train_seeds
+from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
     from skill_ttrl.config import SkillTTRLConfig
     from skill_ttrl.runs.summary import Summary
     from skill_ttrl.stages.launch import Launch
+
+
+EVERYTHING = "Results: {0}. All metrics: skillttrl inspect {0} --full"
 
 
 def serve_other_ranks() -> None:
@@ -113,22 +116,58 @@ def _run_here(
 ) -> None:
     """Run in this process, which may be the driver of several."""
     from skill_ttrl.config import recipe_names, verified_note
+    from skill_ttrl.stages.train import run
 
-    screen, resume = Console(stderr=as_json), found.options.resume
-    folder = found.folder(config)
-    note = verified_note(config) if found.source in recipe_names() else ""
-    untested = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
+    screen, resume, folder = Console(stderr=as_json), found.options.resume, found.folder(config)
     if seeds is not None:
-        train_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
+        _run_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
         return
-    with RunView(screen, f"{config.name} → {folder}", first=untested) as view:
-        from skill_ttrl.stages.train import run
-
+    note = verified_note(config) if found.source in recipe_names() else ""
+    with RunView(screen, f"{config.name} → {folder}") as view:
+        if note.startswith("untested"):
+            view.notice(f"{where[0].upper()}{where[1:]} is {note}.", warning=True)
         summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options
     if as_json:
         print_json(summary)
-        return
-    show_outcome(screen, summary, folder, full=full)
+    else:
+        show_outcome(screen, summary, folder, full=full)
+
+
+def seeds_of(text: str) -> list[int]:
+    """Parse the value of `--seeds`: `0,1,2`, also with spaces.
+
+    Raises:
+        ConfigError: one is not a whole number of 0 or more.
+    """
+    words = text.replace(",", " ").split()
+    if not words or not all(word.isascii() and word.isdigit() for word in words):
+        raise ConfigError(f"--seeds are whole numbers separated by commas, such as 0,1,2; found {text!r}.")
+    return [int(word) for word in words]
+
+
+def _run_seeds(
+    config: SkillTTRLConfig,
+    seeds: Sequence[int],
+    folder: Path,
+    resume: str | None,
+    text: str,
+    *,
+    as_json: bool,
+    full: bool,
+) -> None:
+    """Run every seed, each with its own view, and print their results together."""
+    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
+    from skill_ttrl.stages.seeds import run_seeds
+
+    screen = Console(stderr=as_json)
+    with ExitStack() as shown:
+
+        def view_of(run: Path) -> RunView:
+            shown.close()
+            return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
+
+        found = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)  # type: ignore[arg-type]
+    show(found, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), [EVERYTHING.format(folder)])
 
 
 def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:

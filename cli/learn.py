@@ -96,7 +96,7 @@ def distill(
         refuse({"--policy": policy}, "needs --append")
     with (
         prints_aside(),
-        RunView(Console(stderr=True), title, loop=False, waits=True) as view,
+        RunView(Console(stderr=True), title, transient=True) as view,
         _gate(policy, gate_tasks, gate_set) as gate,
     ):
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)

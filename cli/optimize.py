@@ -82,7 +82,7 @@ def optimize(
         return
     screen = Console(stderr=True)
     title = f"optimize {config or policy or ''}"
-    with prints_aside(), RunView(screen, title, loop=False, parts=_parts()) as view:
+    with prints_aside(), RunView(screen, title) as view:
         prepared = prepare(config, **options, progress=view)
         folder = prepared.place(output)
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)  # type: ignore[arg-type]  # checked there
@@ -133,9 +133,3 @@ def checked_view(found: Checked) -> RenderableType:
 
 def _score(score: Score | None) -> str:
     return "-" if score is None else f"{number(score.hard)}{interval((score.low, score.high))}"
-
-
-def _parts() -> tuple[str, ...]:
-    from skill_ttrl.stages.optimizing.watch import STAGES
-
-    return STAGES

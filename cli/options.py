@@ -156,3 +156,17 @@ def refuse(given: Mapping[str, object], why: str) -> None:
     for name, value in given.items():
         if value is not None and value is not False:
             raise ConfigError(f"{name} {why}.")
+
+
+def refuse_foreign(
+    policy: str, scripted: bool, of_scripted: Mapping[str, object], of_model: Mapping[str, object]
+) -> None:
+    """Refuse options of the other kind of policy: `scripted` says if it is a scripted agent.
+
+    Raises:
+        ConfigError: one of them is given.
+    """
+    if scripted:
+        refuse(of_model, f"needs a model, but {policy} is a scripted agent")
+    else:
+        refuse(of_scripted, f"needs a scripted agent, but {policy} is a model")

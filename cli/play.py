@@ -117,7 +117,7 @@ def play(
         time.sleep(0 if scene.over else delay)
 
     drawn = secrets.randbelow(2**31) if seed is None else seed
-    with RunView(Console(stderr=True), f"play {env}", loop=False, waits=True) as view:
+    with RunView(Console(stderr=True), f"play {env}", transient=True) as view:
         game = stage.open_env(env_id, kwargs, split, view, name=task)
     with contextlib.closing(game):
         chosen = find_task(game, env_id, name=task, split=split, seed=drawn)

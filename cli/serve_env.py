@@ -120,7 +120,7 @@ def _serve_api(
     from skill_ttrl.progress import OPENING, Counting
 
     kwargs = environment_arguments(overrides, env_data)
-    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", loop=False, waits=True) as view:
+    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
         prepare_env(env, kwargs, Counting(view, OPENING, "item"))
         service = Service(env, kwargs, **settings)
     try:

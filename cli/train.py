@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from skill_ttrl.cli.launching import notice, run_or_check, serve_other_ranks
+from skill_ttrl.cli.launching import notice, run_or_check, seeds_of, serve_other_ranks
 from skill_ttrl.cli.options import (
     AUTO,
     CONFIG_HELP,
@@ -23,7 +23,6 @@ from skill_ttrl.cli.options import (
     policy_option,
     set_option,
 )
-from skill_ttrl.cli.runs import seeds_of
 from skill_ttrl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ Seeds = Annotated[
     str | None,
     typer.Option(
         metavar="0,1,2",
-        help="One run per seed, in one folder. `inspect` and `compare` report mean, spread and interval over its seeds.",
+        help="One run per seed, in one folder. `inspect` reports mean, spread and interval over its seeds.",
     ),
 ]
 Nproc = Annotated[

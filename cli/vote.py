@@ -102,7 +102,7 @@ def vote(
     drawing = Drawing(
         data or (), samples, config, batch_size, use_bank=not no_skills, both_wordings=paraphrase, limit=limit
     )
-    with RunView(Console(stderr=True), f"vote {source}", loop=False) as view:
+    with RunView(Console(stderr=True), f"vote {source}") as view:
         found = run(
             source,
             strategies=words([strategies]),

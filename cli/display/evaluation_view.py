@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.evaluation.results import Evaluation
     from skill_ttrl.statistics import Interval
 
-Row = tuple[str, str]
+Metric = tuple[str, float | None, "Interval | None"]
 
 
 def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
@@ -26,69 +26,54 @@ def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
 
     where = f" of {found.source}" if found.source else f" ({found.split})"
     title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
-    main, rest = list(_main(found)), list(_rest(found))
-    table = FittedTable(title, ("metric", "value"), [*main, *(rest if full else ())])
-    more = [] if full or not rest else [Text(f"{len(rest)} more rows: --full", "dim")]
-    return Group(table, *more)
+    main = [metric for metric in _main(found) if metric[1] is not None]
+    rest = [metric for metric in _rest(found) if metric[1] is not None]
+    rows = [(name, number(value) + interval(bounds)) for name, value, bounds in [*main, *(rest if full else ())]]
+    notes = [f"Controls: {found.no_controls}."] if found.no_controls else []
+    notes += [] if full or not rest else [f"{len(rest)} more rows: --full"]
+    return Group(FittedTable(title, ("metric", "value"), rows), *(Text(note, "dim") for note in notes))
 
 
-def _main(found: Evaluation) -> Iterator[Row]:
-    """The score, the headline metrics, the largest pass@k, failures, and the controls."""
+def _main(found: Evaluation) -> Iterator[Metric]:
+    """The score, the headline metrics, the largest pass@k, failures, and the controls. With one sample maj@1 and pass@1 are avg@1."""
     from skill_ttrl.stages.reports.summary_text import CONTROL
 
-    several = found.samples > 1
-    yield from _known(f"score, T = {found.temperature:g}", found.score, found.score_interval)
-    yield _row(f"avg@{found.samples}, T = {found.temperature:g}", found.accuracy, found.accuracy_interval)
-    if found.majority_ratio is not None and several:
-        yield _row(f"maj@{found.samples}", found.majority, found.majority_interval)
-    yield from _known("greedy", found.greedy, found.greedy_interval)
+    several, heat = found.samples > 1, f", T = {found.temperature:g}"
+    yield f"score{heat}", found.score, found.score_interval
+    yield f"avg@{found.samples}{heat}", found.accuracy, found.accuracy_interval
+    yield f"maj@{found.samples}", found.majority if several else None, found.majority_interval
+    yield "greedy", found.greedy, found.greedy_interval
     if several and found.pass_at_k:
-        yield _pass_at(found, max(found.pass_at_k, key=int))
-    yield from _known("failed rollouts, counted as wrong", found.failed or None)
-    yield from _known("rollouts with an attempted exploit", found.exploit_rate or None)
+        largest = max(found.pass_at_k, key=int)
+        yield f"pass@{largest}", found.pass_at_k[largest], found.pass_at_k_intervals.get(largest)
+    yield "failed rollouts, counted as wrong", found.failed or None, None
+    yield "rollouts with an attempted exploit", found.exploit_rate or None, None
     for name, each in found.controls.items():
-        yield _row(CONTROL.format(name), each.accuracy, each.interval)
+        yield CONTROL.format(name), each.accuracy, each.interval
 
 
-def _rest(found: Evaluation) -> Iterator[Row]:
-    """Everything else, without what repeats a main row: pass@1 is avg@1."""
+def _rest(found: Evaluation) -> Iterator[Metric]:
     from skill_ttrl.stages.reports.summary_text import CONTROL, SKILL_USE
 
-    avg = f"avg@{found.samples}"
-    yield from _known("score, greedy", found.greedy_score, found.greedy_score_interval)
+    yield "score, greedy", found.greedy_score, found.greedy_score_interval
     largest = max(map(int, found.pass_at_k), default=1)
     for key in found.pass_at_k:
         if 1 < int(key) < largest:
-            yield _pass_at(found, key)
-    bounds = {name: each.interval for name, each in found.by_sampling.items()}
-    for heat, value in found.by_temperature.items():
-        yield _row(f"{avg}, T = {heat}", value, bounds.get(heat))
-    yield from _known("majority ratio", found.majority_ratio)
-    yield from _known("answer entropy (nats)", found.entropy)
+            yield f"pass@{key}", found.pass_at_k[key], found.pass_at_k_intervals.get(key)
+    yield "majority ratio", found.majority_ratio, None
+    yield "answer entropy (nats)", found.entropy, None
     for name, each in found.controls.items():
-        yield from _known(f"score, {CONTROL.format(name)}", each.score, each.score_interval)
-    if found.no_controls:
-        yield "controls", found.no_controls
+        yield f"score, {CONTROL.format(name)}", each.score, each.score_interval
     for key, label in SKILL_USE.items():
-        yield from _known(label, found.skill_use.get(key))
-    types = {f"{kind or 'other'} ({each.problems})": each for kind, each in found.by_type.items()}
-    for kind, each in types.items():
-        yield _row(f"{avg} of {kind}", each.accuracy, each.interval)
-    for kind, each in types.items():
-        yield from _known(f"score of {kind}", each.score, each.score_interval)
+        yield label, found.skill_use.get(key), None
+    avg = f"avg@{found.samples}"
+    sampled = {"": found.by_type, **{name: each.by_type for name, each in found.by_sampling.items()}}
     for name, other in found.by_sampling.items():
-        sampled = name if name == "greedy" else f"{avg}, T = {name}"
-        for kind, each in other.by_type.items():
-            yield _row(f"{sampled}, of {kind or 'other'} ({each.problems})", each.accuracy, each.interval)
-
-
-def _pass_at(found: Evaluation, key: str) -> Row:
-    return _row(f"pass@{key}", found.pass_at_k[key], found.pass_at_k_intervals.get(key))
-
-
-def _row(label: str, value: float | None, bounds: Interval | None = None) -> Row:
-    return label, number(value) + interval(bounds)
-
-
-def _known(label: str, value: float | None, bounds: Interval | None = None) -> list[Row]:
-    return [] if value is None else [_row(label, value, bounds)]
+        if name != "greedy":
+            yield f"{avg}, T = {name}", other.accuracy, other.interval
+    for name, types in sampled.items():
+        how = f"{name if name in ('', 'greedy') else f'T = {name}'}"
+        for kind, each in types.items():
+            where = f"of {kind or 'other'} ({each.problems})"
+            yield f"{how}, {where}" if how else f"{avg} {where}", each.accuracy, each.interval
+            yield f"score {where}", each.score if not how else None, each.score_interval

@@ -222,7 +222,7 @@ def test_a_screen_that_fails_is_no_outcome_of_the_game() -> None:
 
 def test_a_view_that_waits_draws_nothing_before_a_phase_begins() -> None:
     with io.StringIO() as out:
-        with RunView(Console(file=out, force_terminal=True, width=80), "play", loop=False, waits=True) as view:
+        with RunView(Console(file=out, force_terminal=True, width=80), "play", transient=True) as view:
             assert not out.getvalue()
             view.start("open", 3, "task")
         assert "open" in out.getvalue() and "0/3" in out.getvalue()

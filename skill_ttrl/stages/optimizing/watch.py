@@ -18,9 +18,6 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.stages.optimizing.summary import NAMES
 
 PHASE = "optimize"
-STAGES = ("rollout", "reflect", "aggregate", "select", "update", "evaluate")
-
-
 MARKS = {
     "ungraded": "are ungraded: no analyst reads them and no test counts them; the gate counts them as 0.",
     "rewarded": "were rewarded by the environment, but the task's true answer says that they are wrong, and it decides where info has no 'won'. "

@@ -21,8 +21,8 @@ from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.statistics import Interval, paired_difference, unpaired_difference
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
-FIGURES = {"accuracy": "avg@{}", "majority": "maj@{}", "greedy": "greedy", "score": "score"}
-"""The figures that are compared, and their names in a table; {} is the number of samples."""
+FIGURES = {"accuracy": "avg@k", "majority": "maj@k", "greedy": "greedy", "score": "score"}
+"""The metrics that are compared, and their names in a table."""
 
 
 @dataclass(frozen=True, slots=True)

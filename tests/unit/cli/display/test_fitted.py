@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from skill_ttrl.cli.display.fitted import FittedTable, cut_middle
+from skill_ttrl.cli.display.fitted import FittedTable
 
 IDS = ["pick_and_place_simple-Mug-None-Desk-308/trial_T20190908_125200_737896", "webshop-goal-000000017"]
 
@@ -20,7 +20,7 @@ def shown(width: int, title: str, columns: Sequence[str], rows: Sequence[Sequenc
 
 
 @pytest.mark.parametrize("width", [80, 60, 200])
-def test_no_id_is_broken_and_both_its_ends_stay(width: int) -> None:
+def test_no_id_is_broken_into_lines(width: int) -> None:
     rows = [
         (name, "won", 0.5, "several words that can wrap wherever there is a space between two of them", name)
         for name in IDS
@@ -28,7 +28,7 @@ def test_no_id_is_broken_and_both_its_ends_stay(width: int) -> None:
     out = shown(width, "", ("task", "outcome", "reward", "text", "again"), rows)
     assert max(map(len, out.splitlines())) <= width
     lines = [line for line in out.splitlines() if "won" in line]
-    assert len(lines) == 2 and lines[0].count("pick") == 2 and lines[0].count("896") == 2
+    assert len(lines) == 2 and lines[0].count("pick") == 2
     words = {word for line in out.splitlines() for word in line.replace("│", " ").replace("┃", " ").split()}
     known = {"won", "0.5", "task", "outcome", "reward", "text", "again", *str(rows[0][3]).split(), *IDS}
     assert all(word in known or "…" in word or set(word) <= set("┏┳┓┡╇┩└┴┘━─├┼┤") for word in words), words - known
@@ -52,9 +52,3 @@ def test_a_table_that_was_shown_in_little_room_is_whole_in_more() -> None:
 def test_what_fits_is_as_it_is() -> None:
     assert IDS[0] in shown(200, "title", ("task",), [(IDS[0],)])
     assert "[bold]" in shown(80, "[bold]", ("a",), [("[red]x[/red]",)])
-
-
-@pytest.mark.parametrize(("width", "cut"), [(5, "ab…yz"), (6, "abc…yz"), (9, "abc123xyz")])
-def test_the_middle_is_left_out(width: int, cut: str) -> None:
-    assert cut_middle("abc123xyz", width) == cut
-    assert cut_middle("日本語日本語", 5) in ("日…語", "日…本")

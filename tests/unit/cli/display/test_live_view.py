@@ -34,15 +34,6 @@ def test_times_are_labelled_and_summed_over_phases() -> None:
     assert " left 0:00:0" in first and "left" not in last
 
 
-def test_a_notice_waits_for_the_first_phase() -> None:
-    for begins, expected in ((False, 0), (True, 1)):
-        out = io.StringIO()
-        with RunView(_console(out, terminal=False), "a", first="Recipe 'a' is untested.") as view:
-            for phase in ("one", "two") if begins else ():
-                view.start(phase, 1, "step")
-        assert out.getvalue().count("Warning: Recipe 'a' is untested.\n") == expected
-
-
 def test_a_reply_without_an_answer_says_so_instead_of_voting() -> None:
     for texts, expected in ((("hello",), "the response"), (("hello", ""), "the 2 responses")):
         out = io.StringIO()
