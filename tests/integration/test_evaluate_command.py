@@ -16,9 +16,6 @@ from skill_ttrl.stages.targets.resolve import resolve_target
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.preloaded import run_code
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "math"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"the real problem sets are not at {DATA}")
-
 
 @pytest.fixture(scope="module")
 def run(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -136,13 +133,6 @@ def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
     assert skillttrl("evaluate", run, "--data", parquet, "--json").json["problems"] == 1
 
 
-def test_a_limit_holds_for_a_model_without_problems_of_its_own(model: Path, tmp_path: Path) -> None:
-    file = problems(tmp_path / "two.jsonl", "11+11", "12+13")
-    short = [word for each in ("data.eval.limit=1", "rollout.max_new_tokens=10", "data.max_prompt_tokens=48", "eval.samples=2", "agent.template=plain") for word in ("--set", each)]  # fmt: skip
-    found = skillttrl("evaluate", model, "--data", file, *short, "--json")
-    assert found.code == 0 and found.json["problems"] == 1, found
-
-
 def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
     asked = ("evaluate", run, "--output", tmp_path / "kept")
     first = skillttrl(*asked, "--json")
@@ -227,25 +217,6 @@ def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_s
     assert "Contamination unknown" in found.err and "train.jsonl" in found.err
     problems(test, "20+31")
     refused(skillttrl("evaluate", tmp_path / "run"), 3, "has changed since this run started")
-
-
-@needs_data
-def test_the_real_problem_sets(run: Path, tmp_path: Path) -> None:
-    """The tiny model has no room for a real problem: the end of each is put to it, which is enough to count with."""
-    files = [word for name in ("aime", "amc", "math") for word in ("--data", DATA / f"{name}.json")]
-    settings = ("--set", "data.eval.limit=3", "--set", "data.overlong=truncate")
-    found = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--batch-size", 2, "--json")
-    assert found.code == 0, found
-    assert [(Path(each["source"]).stem, each["problems"]) for each in found.json] == [
-        ("aime", 3),
-        ("amc", 3),
-        ("math", 3),
-    ]
-    assert all(each["accuracy"] is not None and each["transductive"] is False for each in found.json)
-    lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
-    assert len(lines) == 18 and all(line["task"]["ground_truth"] for line in lines)
-    shown = skillttrl("evaluate", run, *files, *settings, "-o", tmp_path / "kept", "--batch-size", 2).out
-    assert shown.count("held-out") == 3 and "maj@2" in shown
 
 
 HARNESS = '''

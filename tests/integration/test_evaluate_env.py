@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.envs import env_tasks
-from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
@@ -84,41 +82,6 @@ def test_several_samples_of_a_task_are_no_several_tasks() -> None:
         assert turned.failed == 0.5 and turned.by_type["right"].accuracy == 0
 
 
-def test_no_more_episodes_are_open_at_once_than_are_sampled_together() -> None:
-    told: list[int] = []
-
-    class Listener(SilentProgress):
-        def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
-            told.append(done)
-
-    more = ("eval.samples=2", "eval.greedy=false", "agent.template=plain", "rollout.max_batch_size=4")
-    with FaultyServer(answer=opens, faults=()) as server:
-        settings = [word for word in at(server, *more) if word != "--set"]
-        measure_policy("openai:opener", DOORS, split="test", overrides=settings, progress=Listener())
-    assert told == [2, 4, 6]
-
-
-def test_a_small_model_plays_generated_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("alfworld", reason="games are generated from the package alfworld")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    settings = {
-        "eval.samples": 2,
-        "eval.extra_temperatures": "[]",
-        "agent.max_turns": 2,
-        "model.builtin": "{hidden_size: 32, layers: 1, heads: 2, max_positions: 2048}",
-        "data.max_prompt_tokens": 1900,
-    }
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    done = skillttrl(
-        *("evaluate", "builtin", "--config", "quickstart", "--env", "alfworld", "--split", "valid_unseen"),
-        *("--limit", 2, "--env-data", "generated", "--json", *words),
-    )
-    assert done.code == 0, done
-    assert done.json["source"] == "alfworld valid_unseen (alfworld-generated)"
-    assert done.json["problems"] == 2 and done.json["failed"] == 0 and done.json["accuracy"] == 0
-
-
 def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_not_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,61 +136,6 @@ def test_a_run_learns_in_generated_games_and_is_measured_on_rooms_that_it_has_no
     assert own.json["problems"] == 10 and own.json["split"] == "valid_unseen"
 
 
-def test_a_run_learns_in_a_generated_shop_and_is_measured_on_products_that_it_has_not_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    recipe, run, shop = tmp_path / "tiny.yaml", tmp_path / "run", tmp_path / "shop"
-    assert skillttrl("envs", "generate", "webshop", "--products", 30, "-o", shop).code == 0
-    content: dict[str, Any] = {
-        "name": "tiny",
-        "phases": ["rl"],
-        "env": {
-            "id": "webshop",
-            "train_split": "train",
-            "eval_split": "test",
-            "kwargs": {"data": str(shop), "split_by": "product", "max_steps": 2},
-        },
-        "data": {"max_prompt_tokens": 900},
-        "agent": {"template": "plain", "max_turns": 2},
-        "model": {
-            "path": "builtin",
-            "builtin": {"hidden_size": 32, "layers": 1, "heads": 2, "max_positions": 1024},
-        },
-        "rollout": {"n_votes_per_prompt": 2, "n_samples_per_prompt": 2, "max_new_tokens": 4},
-        "rl": {"reward": "env", "steps": 2, "prompts_per_step": 2, "mini_batch_size": None},
-        "eval": {"samples": 1, "greedy": False},
-        "runtime": {"device": "cpu", "threads": 1},
-    }
-    recipe.write_text(json.dumps(content))
-    refused(
-        skillttrl("train", recipe, "-o", run, "--set", "env.eval_split=tets"),
-        3,
-        "WebShop has no split 'tets'. Did you mean 'test'?",
-        "env.eval_split",
-    )
-    done = skillttrl("train", recipe, "-o", run, "--json")
-    assert done.code == 0, done
-    goals = {split: env_tasks("webshop", content["env"]["kwargs"], split) for split in ("train", "dev", "test")}
-    assert not done.json["transductive"] and done.json["problems"] == len(goals["test"]) > 3
-    assert (done.json["score_before"], done.json["score_after"]) == (0.0, 0.0), "it buys nothing, and that is known"
-    lines = [json.loads(line) for line in (run / "trajectories.jsonl").read_text().splitlines()]
-    assert len(lines) == 8 and {line["task"]["id"] for line in lines} <= {task.id for task in goals["train"]}
-    assert {line["source"] for line in lines} == {"generated, 30 products, synthetic goals by product, nouns by rule"}
-    for line in lines:
-        assert [step["truncated"] for step in line["steps"]] == [False, True], "two steps, and the shop ends it"
-        for step in line["steps"]:
-            assert step["completion"] and step["admissible_actions"] and step["info"]["score"] == 0.0
-    found = skillttrl("evaluate", run, "--env", "webshop", "--split", "dev", "--json")
-    assert found.code == 0, found
-    assert [result["task"] for result in found.json["results"]] == [task.id for task in goals["dev"]], (
-        "its arguments still hold"
-    )
-    assert found.json["score"] == 0.0 and found.json["failed"] == 0 and found.json["transductive"] is False
-    own = skillttrl("evaluate", run, "--json")
-    assert own.json["problems"] == len(goals["test"]) and own.json["split"] == "test"
-
-
 def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     command = ("evaluate", "tests.doors:Opener", "--env", DOORS)
@@ -239,23 +147,6 @@ def test_a_player_is_measured_once_on_each_task(tmp_path: Path) -> None:
     assert [line.task.id for line in lines] == [f"test/{number}" for number in range(6)]
     shown = skillttrl(*command, "--split", "train", "--limit", 3).out
     assert "train: 3 episodes" in " ".join(shown.split()) and "Source: joinery." in shown
-
-
-def test_the_expert_wins_the_official_games_and_each_is_played_once(official_games: Path) -> None:
-    done = skillttrl("evaluate", "--env", "alfworld", "--split", "valid_unseen", "--env-data", official_games, "--json")
-    assert done.code == 0, done
-    overall = done.json["overall"]
-    assert overall["tasks"] == overall["episodes"] == 134 and done.json["source"] == "alfworld-official"
-    assert overall["success"] >= 0.95 and len(done.json["by_type"]) == 6
-    assert sum(each["episodes"] for each in done.json["by_type"].values()) == 134
-
-
-def test_without_env_nothing_has_changed_but_the_types(tmp_path: Path) -> None:
-    rows = [{"id": n, "prompt": f"Compute {n}+1.", "answer": n + 1} for n in range(3)]
-    (tmp_path / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with FaultyServer(answer=lambda body, draw: "<answer>1</answer>", faults=()) as server:
-        done = skillttrl("evaluate", "openai:m", "--data", tmp_path / "sums.jsonl", "--json", *at(server))
-    assert done.code == 0 and done.json["problems"] == 3 and done.json["by_type"] == {}
 
 
 def test_options_that_would_change_nothing_are_refused() -> None:

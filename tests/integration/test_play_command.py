@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import shlex
 import subprocess
 import sys
@@ -12,17 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
-from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.main import main
-from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.envs.tasks import find_task
-from skill_ttrl.stages.collecting.watch import Scene, play
 from skill_ttrl.types import Trajectory, from_json
-from tests.doors import DOORS
 from tests.preloaded import run_script
 
 HOUSE = '''
@@ -211,23 +203,6 @@ def test_mistakes_are_one_message(options: list[str], code: int, words: str) -> 
     assert found == code and words in err and "Traceback" not in err and err.count("\n") == 1, err
 
 
-def test_a_screen_that_fails_is_no_outcome_of_the_game() -> None:
-    def broken(scene: Scene) -> None:
-        raise RuntimeError("no screen")
-
-    env = make_env(DOORS)
-    with pytest.raises(RuntimeError, match="no screen"):
-        play(env, find_task(env, DOORS), make_scripted_agent("random", DOORS), seed=0, watch=broken)
-
-
-def test_a_view_that_waits_draws_nothing_before_a_phase_begins() -> None:
-    with io.StringIO() as out:
-        with RunView(Console(file=out, force_terminal=True, width=80), "play", transient=True) as view:
-            assert not out.getvalue()
-            view.start("open", 3, "task")
-        assert "open" in out.getvalue() and "0/3" in out.getvalue()
-
-
 def test_an_environment_without_a_walkthrough_or_commands_says_so() -> None:
     code, _, err = skillttrl("envs", "play", "math", "--policy", "walkthrough")
     assert code == 3 and "SkillTTRL/Math-v0 has no walkthrough" in err
@@ -238,11 +213,6 @@ def test_an_environment_without_a_walkthrough_or_commands_says_so() -> None:
 def test_a_problem_is_answered_and_graded() -> None:
     code, out, _ = skillttrl("envs", "play", "math", "--task", "add-87-89", typed="<answer>176</answer>\n")
     assert code == 0 and "[1] > <answer>176" in out and out.endswith("Episode ended after 1 step, reward 1.\n")
-
-
-def test_environments_are_listed() -> None:
-    assert "SkillTTRL/ALFWorld-v0" in skillttrl("envs")[1] and json.loads(skillttrl("envs", "--json")[1])
-    assert "--json comes after" in skillttrl("envs", "--json", "play", "math")[2]
 
 
 def test_what_is_typed_need_not_be_text(house: Path) -> None:

@@ -60,13 +60,3 @@ def test_a_resumed_run_does_not_go_on_behind_its_rule(settings: list[str], tiny_
     again = train.run(config, tmp_path / "run", resume="auto")
     assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
     assert (again.stopped, again.accuracy_after, again.steps) == (first.stopped, first.accuracy_after, {"rl": 3})
-
-
-def test_options_reach_the_rule_and_a_healthy_vote_is_left_alone(
-    settings: list[str], tiny_yaml: Path, tmp_path: Path
-) -> None:
-    early = load_config(tiny_yaml, [*settings, *RULE, "rl.stop_options={window: 1}"])
-    assert train.run(early, tmp_path / "early").steps == {"rl": 1}
-    never = load_config(tiny_yaml, [*settings, *RULE, "rl.stop_options={threshold: 0.01}"])
-    summary = train.run(never, tmp_path / "never")
-    assert summary.steps == {"rl": 6} and summary.stopped is None

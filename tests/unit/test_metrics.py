@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from itertools import combinations
 
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.section import section_at
 from skill_ttrl.llm.vllm.probe import MAX_LOGPROB_DIFF
-from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find, find_tracked, unhealthy, unregistered
+from skill_ttrl.metrics import METRICS, SECTIONS, Metric, contains, find
 from skill_ttrl.stages.training import signs
 from skill_ttrl.voting import history
 
@@ -18,28 +17,10 @@ FREE = ("rl.algorithm.", "rl.loss.", "vote.options.")
 """Settings whose keys are those of an algorithm, a loss or a strategy."""
 
 
-def sample(metric: Metric) -> str:
-    """A name that the metric stands for."""
-    return re.sub(r"<\w+>", "x", metric.name)
-
-
 def test_each_metric_stands_once() -> None:
     names = [metric.name for metric in METRICS]
     assert len(names) == len(set(names)) > 150
     assert len({section.title for section in SECTIONS}) == len(SECTIONS)
-
-
-def test_each_name_is_found_under_its_own_metric() -> None:
-    assert [metric.name for metric in METRICS if find(sample(metric)) is not metric] == []
-
-
-def test_no_two_patterns_overlap() -> None:
-    patterns = [metric for metric in METRICS if "<" in metric.name]
-    assert [(a.name, b.name) for a, b in combinations(patterns, 2) if a.pattern.fullmatch(sample(b))] == []
-    assert [(b.name, a.name) for a, b in combinations(patterns, 2) if b.pattern.fullmatch(sample(a))] == []
-    # An exact name wins over a pattern.
-    exact = {m.name for m in METRICS if m not in patterns and any(p.pattern.fullmatch(m.name) for p in patterns)}
-    assert exact == {"vote_weight", "vote_penalty", "vote_bonus", "vote_skipped", "vote_seconds"}
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -92,36 +73,3 @@ def test_brackets_say_whether_a_bound_belongs_to_the_interval(
 ) -> None:
     assert all(contains(interval, value) for value in inside)
     assert not any(contains(interval, value) for value in outside)
-
-
-def test_a_text_that_is_no_interval_is_an_error() -> None:
-    with pytest.raises(ValueError, match="is no interval"):
-        contains("0..1", 0.5)
-
-
-def test_names_that_are_not_there_are_named() -> None:
-    assert unregistered(["reward", "rewards/format/mean", "pass@4", "vote_gated", "prompt_truncated/skills"]) == []
-    assert unregistered(["rewardz", "rewards/mean", "a/b"]) == ["a/b", "rewards/mean", "rewardz"]
-
-
-def test_an_evaluation_in_a_tracker_has_metrics_of_its_own() -> None:
-    assert (step := find_tracked("rl/entropy")) is not None and step.name == "entropy"
-    for place in ("evaluate", "evaluate_no_skills"):
-        assert (measured := find_tracked(f"{place}/entropy")) is not None and measured.name == "evaluate/entropy"
-        assert find_tracked(f"{place}/pass@8") is not None and find_tracked(f"{place}/accuracy/heat") is not None
-    assert (seconds := find_tracked("evaluate/seconds")) is not None and seconds.name == "seconds"
-
-
-def test_values_outside_of_the_healthy_range_are_found() -> None:
-    row = {
-        "phase": "rl",
-        "step": 3,
-        "skipped_updates": 1.0,
-        "flip_rate": 0.5,
-        "completions/clipped_ratio": 0.1,
-        "own": 7.0,
-        "kl": None,
-    }
-    first, second = unhealthy(row)
-    assert (first.phase, first.step, first.name, first.value, first.healthy) == ("rl", 3, "flip_rate", 0.5, "[0, 0.2]")
-    assert "winner changed" in first.meaning and "stop" in first.change and second.name == "skipped_updates"

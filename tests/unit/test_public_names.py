@@ -36,15 +36,6 @@ def test_every_public_name_is_there(name: str) -> None:
     assert name in dir(skill_ttrl)
 
 
-def test_names_and_their_homes_agree() -> None:
-    assert {*skill_ttrl._HOME, "__version__"} == set(skill_ttrl.__all__)
-
-
-def test_an_unknown_name_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'SkillTTRLTrainr'"):
-        _ = skill_ttrl.SkillTTRLTrainr
-
-
 def test_version_is_the_distribution_s() -> None:
     import tomllib
     from pathlib import Path

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from skill_ttrl.statistics import (
     avg_at_k,
     mean_interval,
-    mean_pass_at_k,
     paired_difference,
     pass_at_k,
     prediction_interval,
@@ -42,11 +41,6 @@ def test_pass_at_k_equals_counting_every_draw(n: int) -> None:
         for k in range(1, n + 1):
             draws = list(combinations([True] * c + [False] * (n - c), k))
             assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws), abs=1e-12)
-
-
-def test_pass_at_k_at_one_sample_is_the_average() -> None:
-    correct = np.random.default_rng(0).random((20, 16)) < 0.3
-    assert mean_pass_at_k(correct, 1) == pytest.approx(avg_at_k(correct))
 
 
 @given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), st.floats(0.01, 0.999))
@@ -113,14 +107,6 @@ def test_statistics_of_changes_hold_the_truth_as_often_as_they_say(before: float
     shares = random.binomial(samples, rates) / samples
     found = [paired_difference(*pair)[1:] for pair in zip(*shares, strict=True)]
     assert np.mean([low <= after - before <= high for low, high in found]) >= 0.92
-
-
-def test_pairing_removes_the_spread_between_problems() -> None:
-    before = np.linspace(0, 0.9, 40)
-    difference, low, high = paired_difference(before, before + 0.1)
-    assert difference == pytest.approx(0.1)
-    least, most = mean_interval(before)
-    assert low > 0.05 and high - low < 0.55 * (most - least)
 
 
 @given(st.lists(st.integers(0, 50), max_size=12))

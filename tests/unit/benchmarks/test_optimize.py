@@ -22,14 +22,6 @@ def test_a_budget_of_rollouts_ends_a_run(engine: str, monkeypatch: pytest.Monkey
     assert nothing.rollouts == 3 and nothing.reached is None and nothing.score < 0.1
 
 
-def test_tables_have_a_row_for_each_arm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(optimize, "SIZES", (8, 4, 0))
-    monkeypatch.setattr(optimize, "BUDGETS", (20, 40))
-    assert optimize.parts(range(2), optimize.PARTS).count("\n") == len(optimize.PARTS) + 1
-    tables = optimize.engines(range(2), tmp_path / "plot.svg")
-    assert tables.count("| gepa |") == 3 and (tmp_path / "plot.svg").read_text("utf-8").startswith("<svg")
-
-
 @pytest.mark.slow
 def test_the_cost_beside_skillrl_is_counted() -> None:
     command = [sys.executable, str(ROOT / "benchmarks" / "optimize_cost.py"), "--seeds", "2"]

@@ -88,14 +88,6 @@ def test_a_like_run_agrees_and_another_does_not(
     assert {row["name"]: row["agrees"] for row in raw["figures"]}["valid_unseen: control random"]
 
 
-def test_reward_after_imitation_has_a_paired_figure(tmp_path: Path, reproduce: Callable[..., int]) -> None:
-    runs = [finished_run(tmp_path / f"run-{seed}", seed, 30, won) for seed, won in enumerate((36, 38))]
-    assert reproduce("--publish", *runs, "--published", tmp_path / "stored.json") == 0
-    figures = {each["name"]: each for each in json.loads((tmp_path / "stored.json").read_text())["figures"]}
-    assert figures["valid_unseen, change: greedy"]["values"] == [0.15, 0.2]
-    assert figures["valid_unseen, imitation: greedy"]["values"] == [0.75, 0.75]
-
-
 def test_what_cannot_be_compared_is_refused(
     tmp_path: Path,
     published: Path,

@@ -97,11 +97,6 @@ def test_the_bonus_is_of_the_step_of_the_flip_unless_it_is_held() -> None:
     assert [bool(each.bonus) for each in longer] == [False, True, True, True, True]
 
 
-def test_a_vote_without_answers_flips_nothing() -> None:
-    found = course(SURE, ("", ""), SURE)
-    assert found[1].answer is None and found[1].flags == found[2].flags == () and found[2].weight == 1.0
-
-
 def test_the_history_goes_on_after_a_round_trip_as_if_never_stopped() -> None:
     votes = [SURE, FLIPPED, UNSURE, SURE, SURE, ("",), SURE, SURE, FLIPPED, SURE, SURE, SURE, SURE, SURE]
     whole, resumed = VoteHistory(), VoteHistory()
@@ -113,21 +108,3 @@ def test_the_history_goes_on_after_a_round_trip_as_if_never_stopped() -> None:
         resumed = VoteHistory.from_state(json.loads(json.dumps(resumed.state_dict())))
         assert resumed.record({"p": other}) == expected
     assert resumed == whole and whole.of("p").flips == 4
-
-
-def test_a_history_of_an_earlier_version_still_loads() -> None:
-    old = {"winners": {"p": "number 1"}, "first_agreements": [0.5], "latest_flips": [0.25]}
-    history = VoteHistory.from_state(old)
-    assert history.of("p") == PromptHistory(winner="number 1") and history.of("q") == PromptHistory()
-    found = vote("guard", Ballot(FLIPPED, "p", history=history.of("p"), seed=0))
-    assert found.flags == ("flip", "minority") and found.weight == pytest.approx(0.35)
-    assert history.record({"p": found})["flip_rate"] == 1.0
-
-
-def test_each_prompts_own_flip_rate() -> None:
-    history = VoteHistory()
-    for answers in (SURE, FLIPPED, FLIPPED, SURE):
-        figures = history.record({"p": vote("majority", Ballot(answers)), "q": vote("majority", Ballot(SURE))})
-    assert history.of("p").flip_rate == pytest.approx(2 / 3) and history.of("q").flip_rate == 0.0
-    assert figures["prompt_flip_rate"] == pytest.approx(1 / 3) and figures["flip_rate"] == 0.5
-    assert history.of("new").flip_rate is None

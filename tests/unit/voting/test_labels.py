@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from skill_ttrl.types import Labels, Task, from_json, to_json
 from skill_ttrl.voting import apply_pseudo_labels, batch_majority_vote, restore_labels
 
@@ -26,20 +24,9 @@ def test_the_voted_label_is_in_force_and_both_are_kept() -> None:
     assert restore_labels(TASKS) == TASKS
 
 
-def test_a_second_vote_does_not_become_the_true_label() -> None:
-    twice = apply_pseudo_labels(apply_pseudo_labels(TASKS, VOTES), list(reversed(VOTES)))
-    assert [task.labels for task in twice] == [Labels("1", None), Labels(None, "5"), Labels("3", "7")]
-    assert [task.ground_truth for task in restore_labels(twice)] == ["1", None, "3"]
-
-
 def test_training_is_given_neither() -> None:
     secret = Task("a", "Env-v0", {"question": "?"}, ground_truth="the-true-answer")
     applied = apply_pseudo_labels([secret], VOTES[:1])[0]
     for task in (secret, applied, restore_labels([applied])[0]):
         shown = to_json(task.without_ground_truth())
         assert "the-true-answer" not in shown and '"7"' not in shown
-
-
-def test_one_vote_for_each_task() -> None:
-    with pytest.raises(ValueError, match="one vote for each of 3 tasks, found 2"):
-        apply_pseudo_labels(TASKS, VOTES[:2])

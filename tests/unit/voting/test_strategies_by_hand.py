@@ -9,12 +9,7 @@ import pytest
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json, to_json
-from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, batch_vote, check_strategy, requires, vote
-
-
-def test_majority_by_name_is_the_majority() -> None:
-    found = vote("majority", Ballot(("1", "2", "1.0", None)))
-    assert (found.answer, found.majority_ratio, found.sample_rewards) == ("1", 0.5, (1.0, 0.0, 1.0, 0.0))
+from skill_ttrl.voting import STRATEGIES, Ballot, PromptHistory, ballot_of, check_strategy, requires, vote
 
 
 def test_confidence_weighs_by_the_mean_log_prob_of_a_token() -> None:
@@ -173,12 +168,6 @@ def test_a_log_prob_that_is_none_is_refused() -> None:
 def test_a_ballot_has_one_entry_for_each_answer() -> None:
     with pytest.raises(ValueError, match="The ballot of 'p' has 1 logprobs for 2 answers"):
         vote("majority", Ballot(("1", "2"), "p", logprobs=(-1.0,)))
-
-
-def test_a_step_is_compared_in_one_go_and_each_prompt_knows_of_the_others() -> None:
-    found = batch_vote("majority", [Ballot(("1", "1.0")), Ballot(()), Ballot(("x", "1"), keys=("k", "k"))])
-    assert [held.answer for held in found] == ["1", None, "x"]
-    assert [held.majority_ratio for held in found] == [1.0, 0.0, 1.0], "keys that are given are not looked up again"
 
 
 def test_a_strategy_of_ones_own(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

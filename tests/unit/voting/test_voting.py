@@ -168,13 +168,6 @@ def test_what_votes_did_to_training() -> None:
     }
 
 
-def test_a_collapse_is_in_the_figures() -> None:
-    history = VoteHistory()
-    figures = [history.record({"p": majority_vote([str(step), str(step)])}) for step in range(3)]
-    assert [row["collapse_warning"] for row in figures] == [0.0, 0.0, 1.0]
-    assert [row.get("flip_rate") for row in figures] == [None, 1.0, 1.0]
-
-
 def _warned(steps: list[list[str]], samples: int = 4) -> list[str]:
     """Warnings of a history in which every prompt of a step agrees on its answer."""
     history = VoteHistory()
