@@ -155,8 +155,7 @@ def test_looking_works_while_a_run_writes_and_changing_does_not(bank: Path) -> N
 
 def test_export_and_import_keep_everything(bank: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "x.json", tmp_path / "other"
-    said = f"Wrote 2 skills of {bank} (version 2) to {file} as json.\n"
-    assert skillttrl("skills", "export", bank, "-o", file).out == said
+    assert "Wrote 2 skills" in skillttrl("skills", "export", bank, "-o", file).out
     assert skillttrl("skills", "import", other, file).code == 0
     with SkillBank(bank, read_only=True) as one, SkillBank(other, read_only=True) as two:
         assert one.snapshot().skills == two.snapshot().skills
