@@ -107,13 +107,16 @@ OWN = {
 """Examples of what one adds, at most 40 lines each, and a line that each prints."""
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "optimizer" else name for name in OWN]
+)
 def test_example_of_something_of_ones_own(name: str, tmp_path: Path) -> None:
     example = ROOT / "examples" / f"own_{name}.py"
     assert OWN[name] in run_example(example.name, tmp_path)
     assert len(example.read_text(encoding="utf-8").splitlines()) <= 40
 
 
+@pytest.mark.slow
 def test_example_of_an_algorithm_and_a_loss_of_ones_own_learns_and_its_controls_do_not(tmp_path: Path) -> None:
     shares = dict(re.findall(r"^(.+): (0\.\d\d)$", run_example("own_algorithm.py", tmp_path), re.MULTILINE))
     assert len(shares) == 4 and float(shares["ours, rewarded"]) > 0.5, shares
