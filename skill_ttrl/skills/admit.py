@@ -253,7 +253,7 @@ def _new_evidence(change: Change) -> list[str]:
 
 def _not_allowed(draft: Draft, snapshot: Snapshot, rules: AdmissionRules) -> str | None:
     if draft.base and not rules.rewrites:
-        return "it is to take the place of another skill, and distilling changes none"
+        return "it replaces another skill, and distilling only adds skills"
     return "it is not in the bank (any more)" if draft.base and draft.base not in snapshot else None
 
 
@@ -261,12 +261,12 @@ def _no_room(draft: Draft, changes: Sequence[Change], rules: AdmissionRules) -> 
     if any(change.before is not None and change.before.id == draft.base for change in changes):
         return "there is another text for it"
     if fingerprint(draft) in rules.retired:
-        return "it was tried, and retired as the least useful"
+        return "it was evicted or rejected before"
     added = sum(change.kind == "add" for change in changes)
     if not draft.base and rules.room is not None and added >= rules.room:
-        return f"there is no room for it ({rules.room_settings})"
+        return f"the bank is full ({rules.room_settings})"
     if rules.max_drafts is not None and len(changes) >= rules.max_drafts:
-        return f"there are {rules.max_drafts} in this round already (evolve.max_new_skills)"
+        return f"this round has {rules.max_drafts} already (evolve.max_new_skills)"
     return None
 
 

@@ -227,9 +227,7 @@ def imported(snapshot: Snapshot, skills: Iterable[Skill], on_duplicate: OnDuplic
 def duplicate_error(skill_id: str, version: int | None) -> SkillBankError:
     """The error for an id that is taken: in the bank at this version, or (None) twice among what is imported."""
     if version is None:
-        return SkillBankError(
-            f"The id {quote(skill_id)} is given twice. Ids are unique in a bank: change one of the two."
-        )
+        return SkillBankError(f"The id {quote(skill_id)} is given twice. Ids are unique in a bank: change one of them.")
     return SkillBankError(
         f"There is a skill {quote(skill_id)} in the bank already (version {version}). Choose another id, or replace or "
         "edit that skill."

@@ -38,7 +38,7 @@ def read_settings(path: Path) -> dict[str, Any]:
     if not is_bank(path):
         found = "a file" if path.is_file() else "a folder without bank.json" if path.exists() else "nothing"
         raise SkillBankError(
-            f"There is no skill bank at {path}: found {found}. Make one with: skillttrl skills add, or skillttrl skills import."
+            f"There is no skill bank at {path}: found {found}. Create one with: skillttrl skills add, or skillttrl skills import."
         )
     try:
         data = (path / BANK_FILE).read_bytes()
@@ -52,7 +52,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         ) from None
     if schema != SCHEMA:
         raise SkillBankError(
-            f"The bank at {path} was written under schema {schema!r}, this version of Skill-TTRL reads {SCHEMA}. Export it "
+            f"The bank at {path} was written under schema {schema!r}; this version of Skill-TTRL reads {SCHEMA}. Export it "
             "with the version that wrote it (skillttrl skills export) and import the file here."
         )
     check_trusted(path / BANK_FILE, data.decode("utf-8", "replace"), {"skills": settings}, shown=True)
@@ -97,8 +97,8 @@ def settle_settings(path: Path, settings: dict[str, Any]) -> None:
         return
     if not settings.get("shared"):
         raise SkillBankError(
-            f"The bank at {path} is shared: other processes write it too, so it cannot be opened for one alone. Open it with "
-            "shared=True (a run: skills.shared=true), or work on a copy: skillttrl skills export, then import."
+            f"The bank at {path} is shared with other processes, so it cannot be opened exclusively. Open it with "
+            "shared=True (in a run: skills.shared=true), or work on a copy: skillttrl skills export, then import."
         )
     if settings["max_skills"] != found["max_skills"]:
         raise SkillBankError(
@@ -122,7 +122,7 @@ def check_new(path: Path) -> None:
     foreign = [entry for entry in entries if not (entry.name.startswith(own) or _is_empty_log(entry))]
     if foreign and not is_bank(path):
         raise SkillBankError(
-            f"{path} is no skill bank and holds other things ({quote(foreign[0].name)}). Name a new or an empty folder."
+            f"{path} is not a skill bank and holds other things ({quote(foreign[0].name)}). Name a new or an empty folder."
         )
 
 
@@ -155,7 +155,7 @@ def lock(path: Path, seconds: float = 0.0) -> int:
                 # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees
                 # all locks that a process has on a file when it closes any descriptor of it.
                 only_looking = f"or only look at it: skillttrl inspect {path}"
-                waited = f" It was waited for {seconds:g} s." if seconds else ""
+                waited = f" Gave up after {seconds:g} s." if seconds else ""
                 raise SkillBankError(str(error).replace("or choose another --output.", only_looking) + waited) from None
         time.sleep(random.uniform(*LOCK_PAUSE))
 

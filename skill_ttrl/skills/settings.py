@@ -58,7 +58,7 @@ class BankSettings:
     embedder_revision: str | None = None
     """Commit of a hub model."""
     searched: Searched = "all"
-    """Part of a skill that queries are compared with (`retrieval.search_index.searched_texts`)."""
+    """Part of a skill that queries are compared with (`retrieval.retriever.searched_texts`)."""
     fallback: Fallback = "none"
     """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()`, in memory, has `most_useful`."""
     stale_after_steps: int | None = None

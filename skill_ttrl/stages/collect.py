@@ -151,8 +151,8 @@ def run_as_configured(
     bank = config.skills is not None and config.skills.enabled and config.skills.bank is not None
     if agent == FIRST and config.agent.action_order == "words" and bank:
         raise ConfigError(
-            "With agent.action_order=words the bank's skills decide which action is listed first. Evaluate the policy: its table "
-            "shows this agent under the same bank. Or add: --set skills.enabled=false."
+            "With agent.action_order=words the bank's skills decide which action is listed first. Evaluate the policy instead: its "
+            "table includes this agent. Or add: --set skills.enabled=false."
         )
     return run(
         TaskSelection(

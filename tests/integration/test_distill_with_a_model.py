@@ -163,9 +163,7 @@ def test_hostile_skills_are_flagged_and_entries_beyond_the_number_asked_for_are_
         )
     assert sorted(skill.text for skill in skills) == ["Fine.", entry["text"]]
     assert next(skill for skill in skills if skill.text != "Fine.").flags == ("control-tokens", "injection")
-    assert any("one more than the 2" in note for note in found.notes) and any(
-        "episode 99" in note for note in found.notes
-    )
+    assert any("the 2 requested" in note for note in found.notes) and any("episode 99" in note for note in found.notes)
 
 
 def test_a_teacher_of_the_user_s_prompts_is_asked_with_them(episodes: Path, tmp_path: Path) -> None:

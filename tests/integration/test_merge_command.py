@@ -253,6 +253,6 @@ def test_paths_that_hold_nothing_to_merge(a_run: Path, records: Path, tmp_path: 
     refused(skillttrl("merge", a_run, "--bank", bank), 3, "save_trajectories")
     refused(skillttrl("merge", records, "--bank", bank, "--granularity", "week"), 2, "'step' or 'all'")
     refused(skillttrl("merge", records, "--bank", bank, "--merger", "llm"), 2, "Known: heuristic")
-    refused(skillttrl("merge", records, "--bank", a_run), 4, "is no skill bank")
+    refused(skillttrl("merge", records, "--bank", a_run), 4, "not a skill bank")
     refused(skillttrl("merge", records, "--bank", records), 4, "is a file")
     assert not bank.exists()

@@ -28,7 +28,6 @@ from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_chroma_server import free_port, start, stop
 from tests.preloaded import run_code
 
-KILLS = 30
 # For each line `NAME STEP` on stdin it starts a process that changes the shared bank without end, one update a step, and says each step
 # once it is acknowledged; for `dead PID` it says when that one has ended. Forking from here saves the starts of the interpreter; each
 # child is a writer of its own. All but one have a slow disk: its lines are written piece by piece, so that kills fall between them.
@@ -235,10 +234,11 @@ def test_two_runs_killed_at_random_go_on_with_the_newest_version(tiny_skills_yam
     assert len(updates) == 9
 
 
-def test_writers_killed_at_random_lose_no_update_and_repeat_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(30, marks=pytest.mark.slow)])
+def test_writers_killed_at_random_lose_no_update_and_repeat_none(kills: int, tmp_path: Path) -> None:
     path, choose, torn = tmp_path / "bank", random.Random(3), 0
     writers = Writers(path, "abcd")
-    for number in range(KILLS):
+    for number in range(kills):
         time.sleep(choose.uniform(0.01, 0.08))
         holder = (
             writers.holder(path) if number % 2 else None
@@ -263,6 +263,6 @@ def test_writers_killed_at_random_lose_no_update_and_repeat_none(tmp_path: Path)
         steps = [update.step for update in updates if update.writer == f"run:{name}"]
         # Each acknowledged step is there once, in order; one more may have been written and not acknowledged.
         assert steps == list(range(len(steps))) and len(steps) - 1 in (last, last + 1)
-        assert last >= 3
+        assert last >= 1
     assert all(update.reason == f"{update.writer[-1]} {update.step}" for update in updates)
     assert torn, f"{torn} kills fell into the middle of a line: the test does not test it"

@@ -101,16 +101,6 @@ def test_a_bank_is_made_and_changed(tmp_path: Path) -> None:
     assert "at version 6: nothing differs" in skillttrl("skills", "rollback", path, "5").out
 
 
-def test_inspect_shows_a_bank(bank: Path) -> None:
-    found = skillttrl("inspect", bank, "--json").json
-    assert found["kind"] == "bank" and found["facts"]["version"] == 2
-    assert found["facts"]["skills"] == "2 (general 1, task 1, mistake 0)" and found["facts"]["task types"] == "cooking"
-    assert found["facts"]["uses"] == "2, successful 1 (0.50)"
-    assert found["rows"][0] == ["mod", "general", "Modular arithmetic", "1/2 (0.50)", "49", 1, None, None]
-    shown = skillttrl("inspect", bank, "--rows", 1)
-    assert shown.code == 0 and "showing 1 of 2 skills; --rows 2 shows all" in shown.out and "potatoes" not in shown.out
-
-
 def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
     bank: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

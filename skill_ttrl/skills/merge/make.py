@@ -7,7 +7,6 @@ and `threshold`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
@@ -60,7 +59,6 @@ class SkillMerger:
     `use_api` may be set on a merger that has a model.
 
     Args:
-        mode: only "heuristic".
         use_api: ask a language model; None: where `model` is given.
         model: its name, as the server knows it, e.g. "gpt-4o".
         api_key: None: that of the environment variable `OPENAI_API_KEY`. It is kept in memory only.
@@ -72,13 +70,12 @@ class SkillMerger:
         threshold: least similarity of texts that are fused.
 
     Raises:
-        ConfigError: another mode; `use_api` without a model; no key for a server that needs one.
+        ConfigError: `use_api` without a model; no key for a server that needs one.
         MissingDependencyError: a language model is to be asked, and the packages of the extra `openai` are not installed.
     """
 
     def __init__(
         self,
-        mode: Literal["heuristic"] = "heuristic",
         *,
         use_api: bool | None = None,
         model: str | None = None,
@@ -88,8 +85,6 @@ class SkillMerger:
         similarity: Similarity | None = None,
         threshold: float = 0.95,
     ) -> None:
-        if mode != "heuristic":
-            raise ConfigError(f"Unknown mode {mode!r} of SkillMerger. Known: heuristic.")
         if use_api and model is None:
             raise ConfigError(
                 "SkillMerger(use_api=True) needs the name of the language model to ask: "

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from skill_ttrl.skills.retrieval.template import by_template
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
 
+MISTAKES = 5
+"""Most mistakes in a prompt under `template` (SkillRL's code)."""
 TIERS: tuple[Tier, ...] = ("general", "task", "mistake")
 POOL = 4
 """Candidates ranked per prompt, as a multiple of the skills it has room for."""
@@ -49,7 +50,7 @@ class BankView:
     def select_for_prompts(self, queries: Sequence[Query], k: int) -> list[tuple[Skill, ...]]:
         """At most `k` skills for each prompt, taken from the tiers in turn: the best general one, the best for the task,
         the best warning, then the second of each. Within a tier, those of the highest scores are ordered by score times record
-        (`lift`). Under `template` they are chosen by type of task (`template.by_template`).
+        (`lift`). Under `template` they are chosen by type of task (`by_template`).
         """
         if k == 0:
             return [()] * len(queries)
@@ -114,3 +115,28 @@ def round_robin(columns: Sequence[Sequence[Skill]], k: int) -> list[Skill]:
     longest = max((len(column) for column in columns), default=0)
     ordered = [column[row] for row in range(longest) for column in columns if row < len(column)]
     return ordered[:k]
+
+
+def by_template(snapshot: Snapshot, task_type: str, k: int) -> list[list[Skill]]:
+    """SkillRL's own way of choosing skills for a prompt, without a query: `k` general ones, all for the task's type, five mistakes.
+
+    Each tier is ordered by record, best first, ties in the order of the bank. An evolved skill keeps its place only as long as it
+    serves as well; in SkillRL's code all evolved ones come first, which leaves the others no place after two rounds.
+
+    Args:
+        snapshot: the frozen bank.
+        task_type: what the task is, in the bank's words; empty for any.
+        k: most general skills.
+    """
+    fitting = [skill for skill in snapshot if not task_type or skill.task_type in ("", task_type)]
+    general = [skill for skill in snapshot if skill.tier == "general"]
+    task = [skill for skill in fitting if skill.tier == "task"]
+    mistakes = [skill for skill in fitting if skill.tier == "mistake"]
+    return [most_useful(general)[:k], most_useful(task), most_useful(mistakes)[:MISTAKES]]
+
+
+def most_useful(skills: Iterable[Skill]) -> list[Skill]:
+    """Order skills by success per use, best first, one success and one failure added, so that an unused skill counts as 1/2 (as in eviction)."""
+    return sorted(
+        skills, key=lambda skill: -(skill.stats.successes + 1) / (skill.stats.uses + 2)
+    )  # stable: as in the bank

@@ -73,7 +73,7 @@ class ChromaIndex:
             raise
 
     def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """See `VectorIndex.fetch`."""
+        """See `MemoryIndex.fetch`."""
 
         def read() -> dict[str, NDArray[np.float32]]:
             found: dict[str, NDArray[np.float32]] = {}
@@ -90,7 +90,7 @@ class ChromaIndex:
         return self._try(read, {})
 
     def add(self, keys: Sequence[str], vectors: Vectors) -> None:
-        """See `VectorIndex.add`."""
+        """See `MemoryIndex.add`."""
 
         def write() -> bool:
             for start, batch in zip(range(0, len(keys), self._batch_size), self._batches(keys), strict=True):
@@ -98,10 +98,12 @@ class ChromaIndex:
             return True
 
         if not self._try(write, False) and not self._try(write, False):
-            raise SkillBankError(f"{self._where()} takes no vectors, not even anew. Use `skills.index: memory`.")
+            raise SkillBankError(
+                f"{self._where()} cannot store vectors, even after a reset. Use `skills.index: memory`."
+            )
 
     def prune(self, keep: Collection[str]) -> None:
-        """See `VectorIndex.prune`."""
+        """See `MemoryIndex.prune`."""
 
         def delete() -> None:
             if too_many(self._collection.count(), keep):
@@ -236,7 +238,7 @@ class ChromaIndex:
             reason = " ".join(str(error).split())[:300]
             raise SkillBankError(
                 f"{self._where()} does not serve the skills' vectors: {reason} Start it (chroma run --path FOLDER --port "
-                "PORT), correct skills.chroma_server, or do without: skills.index=memory."
+                "PORT), correct skills.chroma_server, or use skills.index=memory."
             ) from None
 
     def _where(self) -> str:
@@ -263,7 +265,7 @@ def _lock(folder: Path) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         return acquire_lock(folder)
     except OSError as error:
-        raise SkillBankError(f"Cannot make {folder} for the skills' vectors: {error.strerror or error}.") from None
+        raise SkillBankError(f"Cannot create {folder} for the skills' vectors: {error.strerror or error}.") from None
     except RunFolderError as error:
         raise SkillBankError(
             f"Cannot open the skills' vectors: {str(error).partition('. ')[0]}. One process owns an embedded Chroma: a second "

@@ -8,7 +8,6 @@ not hold is embedded again.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,26 +19,6 @@ PRUNE_SLACK = 1000
 rollback finds them again, and deleting each one at once would cost more than it frees."""
 
 
-class VectorIndex(Protocol):
-    """Vectors by key. Not for use by several threads at once."""
-
-    def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """The vectors that are held, bit for bit as they were added."""
-        ...
-
-    def add(self, keys: Sequence[str], vectors: Vectors) -> None:
-        """Hold these vectors, of shape (len(keys), dimension)."""
-        ...
-
-    def prune(self, keep: Collection[str]) -> None:
-        """Forget vectors outside `keep` where there are many of them."""
-        ...
-
-    def close(self) -> None:
-        """Give back what is held open."""
-        ...
-
-
 class MemoryIndex:
     """Vectors in this process: nothing on the disk, nothing approximate, everything embedded again at the next start."""
 
@@ -47,15 +26,15 @@ class MemoryIndex:
         self._vectors: dict[str, NDArray[np.float32]] = {}
 
     def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
-        """See `VectorIndex.fetch`."""
+        """The vectors that are stored, bit for bit as they were added."""
         return {key: self._vectors[key] for key in keys if key in self._vectors}
 
     def add(self, keys: Sequence[str], vectors: Vectors) -> None:
-        """See `VectorIndex.add`."""
+        """Store these vectors, of shape (len(keys), dimension)."""
         self._vectors.update(zip(keys, vectors, strict=True))
 
     def prune(self, keep: Collection[str]) -> None:
-        """See `VectorIndex.prune`."""
+        """Forget vectors outside `keep` if there are many of them."""
         if too_many(len(self._vectors), keep):
             self._vectors = {key: self._vectors[key] for key in keep if key in self._vectors}
 

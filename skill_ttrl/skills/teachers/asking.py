@@ -183,7 +183,7 @@ def _first(read: Iterable[tuple[Draft | None, str]], most: int) -> tuple[list[Dr
         if draft is None:
             refused.append(problem)
         elif len(found) == most:
-            more = f"it is one more than the {most} that were asked for"
+            more = f"the answer has more than the {most} requested"
             refused.append(f"the teacher's skill {quote(draft.title)}: {more}")
         else:
             found.append(draft)

@@ -83,6 +83,6 @@ def make_teacher(name: str = "heuristic", *, models: LLMEndpoints | None = None)
     missing = [each for each in ("distill", "evolve") if not callable(getattr(made, each, None))]
     if missing:
         raise ConfigError(
-            f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}, so it is no teacher."
+            f"{name!r} returned an object of type {type(made).__name__} without {' and '.join(missing)}; a teacher needs both."
         )
     return made

@@ -72,7 +72,7 @@ def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_ve
         (Draft("T", "  "), "the text is empty"),
         (Draft("T", "x" * 10_001), "the most is 10000"),
         (Draft("T", "Better.", base="gone"), "not in the bank"),
-        (Draft("T", "Old news."), "it was tried, and retired"),
+        (Draft("T", "Old news."), "evicted or rejected before"),
     ],
 )
 def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(draft: Draft, why: str) -> None:
@@ -85,7 +85,7 @@ def test_a_round_brings_no_more_than_it_may_and_says_each_thing_once() -> None:
     drafts = [Draft("A", f"Advice {word}.") for word in ("one", "one", "two", "three", "four")]
     found = evolved(drafts, bank(), most=3)
     assert found.count("add") == 3
-    assert [len(found.fusions), [problem[:16] for _, problem in found.refused]] == [1, ["there are 3 in t"]]
+    assert len(found.fusions) == 1 and "evolve.max_new_skills" in found.refused[0][1]
 
 
 def test_what_is_said_already_is_found_with_the_type_that_it_is_said_to() -> None:
@@ -109,7 +109,7 @@ def test_over_their_bound_the_evolved_skills_go_that_are_least_surely_useful() -
 def test_what_was_in_the_bank_before_never_makes_room() -> None:
     statics = [Skill(f"gen_{number:03d}", "S", f"old advice {number}", tier="general") for number in range(10)]
     found = evolved([Draft("N", "New advice.")], bank(*statics), most=3, room=0)
-    assert found.changes == () and "no room" in found.refused[0][1]
+    assert found.changes == () and "full" in found.refused[0][1]
     better = evolved([Draft("N", "New advice.", base="gen_004")], bank(*statics), most=3, room=0)
     assert better.count("replace") == 1, "a better text takes no room"
 

@@ -56,13 +56,6 @@ def test_similarity_fuses_other_wordings_where_it_is_handed_in() -> None:
     assert fused.members == (0, 1) and fused.text == texts[1] and alone.text == texts[2]
 
 
-def test_names_spelled_alike_are_why_similarity_is_no_default() -> None:
-    rule = "The rule for the operator {} is to add the two numbers and then plus 9"
-    fab, fob = rule.format("fab"), rule.format("fob")
-    assert ngram_similarity([fab], [fob])[0][0] > 0.9
-    assert len(clusters([fab, fob])) == 2
-
-
 def test_the_wording_is_the_most_frequent_then_the_shortest_then_the_first() -> None:
     assert clusters(["Go on!", "go on", "Go on!"])[0].text == "Go on!"
     assert clusters(["Go on!!", "go on"])[0].text == "go on"

@@ -136,16 +136,6 @@ def test_stale_skills_retire() -> None:
     assert bank.evict_stale(100) == ["used"] and "seed" in bank and SkillBank().evict_stale(100) == []
 
 
-def test_old_snapshots_stay(bank: SkillBank) -> None:
-    bank.add(skill("a"))
-    before = bank.snapshot()
-    assert bank.snapshot() is before
-    bank.edit("a", text="other")
-    assert before.skills["a"] == skill("a") and before.version == 1
-    with pytest.raises(TypeError):
-        before.skills["b"] = skill("b")  # type: ignore[index]
-
-
 def test_versions_diff_and_rollback(bank: SkillBank) -> None:
     bank.add(skill("a"))
     bank.add(skill("b"))
@@ -309,16 +299,6 @@ def test_a_bank_from_a_frozen_version() -> None:
         bank.at(4)
     bank.rewind(5)
     assert bank.snapshot() == start
-
-
-def test_retrieval(bank: SkillBank) -> None:
-    assert bank.retrieve("anything") == []
-    bank.add(skill("a", text="modular arithmetic with primes"))
-    bank.add(skill("b", text="boil the potatoes"))
-    assert [found.id for found in bank.retrieve("arithmetic modulo primes", top_k=1)] == ["a"]
-    assert bank.search("potatoes")[0].skill.id == "b" and bank.retrieve("") == [] == bank.retrieve("  ")
-    bank.remove("b")
-    assert [found.id for found in bank.retrieve("potatoes")] == ["a"]
 
 
 def test_the_module_is_light() -> None:

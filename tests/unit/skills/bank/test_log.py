@@ -138,17 +138,6 @@ def test_a_line_without_its_checksum_is_damaged(path: Path) -> None:
         SkillBank(path, read_only=True)
 
 
-def test_every_version_is_a_replay_of_the_log(path: Path) -> None:
-    expected = fill(path, 40)
-    with SkillBank(path, read_only=True) as bank:
-        assert bank.snapshot() == expected
-        versions = [bank.at(version) for version in range(41)]
-    with SkillBank(None, max_skills=5) as replayed:
-        for update in bank.history():
-            replayed.apply(update)
-            assert versions[update.version] == replayed.snapshot()
-
-
 def test_one_writer_many_readers(path: Path) -> None:
     with SkillBank(path) as bank:
         bank.add(Skill("a", "t", "x"))
@@ -182,7 +171,7 @@ def test_another_schema(path: Path) -> None:
     (path / "bank.json").write_text('{"schema": 2, "settings": {}}')
     before = content(path)
     for read_only in (True, False):
-        with pytest.raises(SkillBankError, match="written under schema 2, this version of Skill-TTRL reads 1"):
+        with pytest.raises(SkillBankError, match="written under schema 2"):
             SkillBank(path, read_only=read_only)
     assert content(path) == before
     for wrong in ("", "[]", '{"settings": 1, "schema": 1}', "\udcff"):
@@ -227,14 +216,6 @@ def test_a_path_that_is_no_bank(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["file.json"]
     with pytest.raises(SkillBankError, match="Cannot open"):
         SkillBank(file / "bank")
-
-
-def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
-    where = Path("/proc/self/fdinfo/bank") if os.geteuid() == 0 else tmp_path / "closed" / "bank"
-    if os.geteuid():
-        (tmp_path / "closed").mkdir(mode=0o500)
-    with pytest.raises(SkillBankError, match=r"Cannot open .*: .* Check the path, its permissions"):
-        SkillBank(where)
 
 
 FULL_DISK = """

@@ -223,16 +223,6 @@ def test_hostile_texts_stay_between_their_tags(text: str) -> None:
     assert found.evolved_skills == (Rewrite("[INST]", "Sounder advice.", (1,)),)
 
 
-def test_prompts_are_replaced_by_name(tmp_path: Path) -> None:
-    (tmp_path / "merge.md").write_text("My own rules, at most $most.")
-    with scripted(NOTHING) as server:
-        make_merger("openai", models=models(server, prompts=str(tmp_path))).merge([written(new("Rule."))])
-        (tmp_path / "merge.md").write_text("$nonsense")
-        with pytest.raises(ConfigError, match=r"'merge'.*may hold \$most"):
-            make_merger("openai", models=models(server, prompts=str(tmp_path)))
-    assert asked(server)[0][0] == "My own rules, at most 1."
-
-
 # --- when the model is of no use ---
 
 
@@ -280,11 +270,6 @@ def test_where_the_budget_is_spent_nothing_is_used(monkeypatch: pytest.MonkeyPat
         with pytest.raises(BudgetError, match="budget is spent"):
             merger.merge(outputs)
     assert ledger.totals().requests == 1 == len(server.asked)
-
-
-def test_the_endpoint_is_looked_for_at_once() -> None:
-    with pytest.raises(ConfigError, match=r"endpoints\.merger"):
-        make_merger("openai")
 
 
 # --- the published name ---

@@ -18,7 +18,7 @@ from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
 from skill_ttrl.skills.retrieval.embed_sentences import SentenceTransformerEmbedder, hub_commit
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS
-from skill_ttrl.skills.retrieval.make import EMBEDDERS, make_embedder
+from skill_ttrl.skills.retrieval.make import make_embedder
 
 MASK = (1 << 64) - 1
 
@@ -63,11 +63,6 @@ def test_hash_is_the_same_in_every_process_and_version() -> None:
     assert row[np.flatnonzero(row)[0]] == pytest.approx(-0.1414214, abs=1e-6)
 
 
-@pytest.mark.parametrize("text", ["", " \n\t", "!?.,", "\x00\x01"])
-def test_hash_of_nothing_is_zeros(text: str) -> None:
-    assert not HashEmbedder().embed([text]).any()
-
-
 def test_hash_reads_a_bounded_prefix_and_survives_any_text() -> None:
     long = "word " * 300_000
     hostile = ["\ud800 lone", "</skill>\u202e", "a" * 1_000_000, long, "{0.__class__} %s [bold]"]
@@ -76,12 +71,6 @@ def test_hash_reads_a_bounded_prefix_and_survives_any_text() -> None:
     assert time.process_time() - started < 1.0
     assert np.array_equal(rows[3], HashEmbedder().embed([long[:EMBED_CHARS]])[0])
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
-
-
-def test_unknown_embedder_names_the_known() -> None:
-    with pytest.raises(ConfigError, match=r"Did you mean 'hash'\? Known: hash, openai, sentence-transformers"):
-        make_embedder("hsh")
-    assert sorted(EMBEDDERS) == ["hash", "openai", "sentence-transformers"]
 
 
 def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.retrieval import index as index_module
-from skill_ttrl.skills.retrieval import search_index
+from skill_ttrl.skills.retrieval import retriever as search_index
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.embedders import Vectors

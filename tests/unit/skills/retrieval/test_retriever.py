@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
 from skill_ttrl.skills.retrieval.embedders import EMBED_CHARS, Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Retriever
-from skill_ttrl.skills.retrieval.search_index import skill_text
+from skill_ttrl.skills.retrieval.retriever import CACHED_VERSIONS, Hit, Retriever, skill_text
 from skill_ttrl.skills.settings import BankSettings, Mode
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, Tier
@@ -265,34 +262,3 @@ def test_versions_are_cached_and_unchanged_texts_are_embedded_once() -> None:
         retriever.search(Snapshot.of(version, [*first, skill("e", str(version))]), ["q"])
     assert ids(retriever.search(first, ["one"], k=1)[0]) == ["a"]  # dropped from the cache, its vectors are still held
     assert "two" not in embedder.asked and len(retriever._versions) == CACHED_VERSIONS
-
-
-def test_an_embedder_that_breaks_its_promise_is_named() -> None:
-    class Long(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            return super().embed(texts) * 2
-
-    class Flat(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            row: Vectors = super().embed(texts)[0]
-            return row
-
-    class NotANumber(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            return super().embed(texts) * np.float32("nan")
-
-    snapshot = Snapshot.of(1, [skill("a", "one")])
-    for broken, says in ((Long(), "length is not 1"), (Flat(), r"shape \(384,\)"), (NotANumber(), "length is not 1")):
-        with pytest.raises(ConfigError, match=says):
-            Retriever("embedding", broken, MemoryIndex()).search(snapshot, ["q"])
-
-
-def test_names_that_are_not_known(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Unknown retrieval 'fuzzy'\. Known: embedding, keyword, hybrid"):
-        make_retriever(BankSettings(retrieval_mode="fuzzy", index="memory"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"Unknown index 'faiss'\. Known: chroma, memory"):
-        make_retriever(BankSettings(retrieval_mode="embedding", index="faiss"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="needs the bank's folder or a chroma_server"):
-        make_retriever(BankSettings(retrieval_mode="embedding"))
-    make_retriever(BankSettings(retrieval_mode="keyword", embedder="no such"), tmp_path)  # opens neither
-    assert not list(tmp_path.iterdir())

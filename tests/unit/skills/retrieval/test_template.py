@@ -10,9 +10,8 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.formats.files import read_file
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query, by_template
 from skill_ttrl.skills.retrieval.retriever import Retriever
-from skill_ttrl.skills.retrieval.template import by_template
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
 

@@ -69,13 +69,6 @@ def test_a_fault_that_most_failures_share_is_drafted_as_a_mistake(faulty: Case, 
     assert draft.text and draft.when_to_apply and not any(sign.isdigit() for sign in draft.text)
 
 
-def test_failures_that_share_nothing_teach_nothing() -> None:
-    assert drafted([FINE, FINE, FINE]) == []
-    assert drafted([STUCK, FINE, FINE]) == [], "one of three is chance"
-    assert drafted([STUCK]) == [], "so is one of one"
-    assert drafted([]) == []
-
-
 def test_what_the_bank_says_already_is_not_drafted_again() -> None:
     (draft,) = evolved_by_counting([STUCK, STUCK], [], CONFIG).drafts
     assert drafted([STUCK, STUCK], Skill("m", "M", draft.text.upper(), tier="mistake")) == []

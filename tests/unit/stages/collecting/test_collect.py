@@ -17,11 +17,11 @@ from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult, count_success
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
-from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES, Collected, TaskSelection
+from skill_ttrl.stages.collecting.collection import Collected, TaskSelection
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
-from tests.doors import DOORS, TASKS
+from tests.doors import DOORS
 
 MADE: dict[str, Any] = {"env": "Doors-v0", "kwargs": {}, "seed": 0}
 
@@ -54,10 +54,6 @@ def twice(shift: int) -> Callable[[int], int]:
     return work_on
 
 
-def no_start() -> Callable[[int], int]:
-    raise ConfigError("nothing can be made here")
-
-
 @pytest.fixture
 def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh Python finds this module."""
@@ -80,29 +76,9 @@ def test_what_fails_in_a_process_is_raised_here(jobs: int) -> None:
         next(found)
 
 
-@pytest.mark.usefixtures("found_by_processes")
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_what_cannot_begin_is_raised_here(jobs: int) -> None:
-    with pytest.raises(ConfigError, match="nothing can be made here"):
-        list(work(no_start, [1, 2, 3], jobs))
-
-
 def test_a_process_that_dies_is_an_error_and_not_a_wait_for_ever() -> None:
     with pytest.raises(EnvError, match=r"ended before it was done \(exit code 9\)"):
         run(DOORS, agent="tests.doors:Deadly", jobs=2)
-
-
-def naps() -> Callable[[int], int]:
-    """Answers 0 at once, others after a minute each."""
-    return lambda number: time.sleep(60 * number) or number  # type: ignore[func-returns-value]
-
-
-def test_who_leaves_early_waits_for_nobody() -> None:
-    results = work(naps, [0, 1, 2], 2)
-    assert next(results) == 0
-    began = time.monotonic()
-    results.close()
-    assert time.monotonic() - began < 30
 
 
 def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(tmp_path: Path) -> None:
@@ -119,19 +95,6 @@ def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(t
     assert found.played == 6 and found.output == str(tmp_path / "out.jsonl")
     facts = json.loads(identity_file(tmp_path / "out.jsonl").read_text())["facts"]
     assert facts["source"] == ["joinery"] and "gymnasium" in facts["libraries"]
-
-
-def test_one_process_and_two_write_the_same_bytes(tmp_path: Path) -> None:
-    files = [tmp_path / f"{jobs}.jsonl" for jobs in (1, 2)]
-    for jobs, file in enumerate(files, 1):
-        run(DOORS, agent="random", rollouts_per_task=3, jobs=jobs, output=file)
-    one, two = (file.read_bytes() for file in files)
-    assert one == two
-    tries = [[step.action for step in line.steps] for line in trajectories(files[0])]
-    assert len(tries) == 3 * TASKS["train"]
-    assert any(tries[place] != tries[place + 1] for place in range(0, len(tries), 3)), "the tries at a task differ"
-    run(DOORS, agent="random", rollouts_per_task=3, seed=1, output=tmp_path / "other.jsonl")
-    assert (tmp_path / "other.jsonl").read_bytes() != one
 
 
 def test_an_episode_that_fails_is_a_line_with_its_error_and_no_success(tmp_path: Path) -> None:
@@ -158,21 +121,8 @@ class Heard(SilentProgress):
         self.notices.append((text, warning))
 
 
-def test_what_an_environment_warns_of_is_said_once() -> None:
-    heard = Heard()
-    run(DOORS, agent="tests.doors:Clumsy", kwargs={"worn": True}, progress=heard)
-    assert heard.notices == [("a hinge squeaks", True)]
-
-
 def test_what_comes_after_a_failure_does_not_suffer_from_it() -> None:
     assert run(DOORS, agent="tests.doors:Brittle", split="test", jobs=1).overall.failed == 1
-
-
-def test_half_a_character_is_replaced_and_ends_nothing(tmp_path: Path) -> None:
-    found = run(DOORS, agent="tests.doors:Mute", split="test", output=tmp_path / "out.jsonl")
-    lines = trajectories(tmp_path / "out.jsonl")
-    assert [line.stop_reason for line in lines] == ["truncated", "terminated"] * 3
-    assert lines[0].steps[0].action == "\ufffd" and found.overall.failed == 0 and found.overall.success == 0.5
 
 
 @pytest.mark.parametrize(
@@ -185,11 +135,6 @@ def test_where_every_episode_fails_nothing_is_kept_and_the_first_error_is_said(
     with pytest.raises(EnvError, match=rf"(?s)All 30 episodes failed .*{words}"):
         run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_broken_setting_is_noticed_long_before_the_end(tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=f"All {ABORT_AFTER_FAILURES} episodes failed"):
-        run("math", agent="random", output=tmp_path / "out.jsonl", kwargs={"family": "add"})
 
 
 def test_a_task_with_a_true_answer_is_graded(tmp_path: Path) -> None:
