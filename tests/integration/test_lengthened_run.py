@@ -27,22 +27,3 @@ def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tm
         assert folder.config.rl.steps == 4
     with pytest.raises(RunFolderError, match=r"rl\.steps 4 there, 2 here"):
         train.run(load_config(tiny_yaml, SETTINGS), tmp_path / "short", resume="auto")
-
-
-@pytest.mark.parametrize(
-    ("setting", "words"),
-    [
-        ("rl.lr_scheduler=cosine", "rl.lr_scheduler=cosine has already lowered its learning rate over 2"),
-        ("vote.strategy=restrain", "vote.strategy=restrain asked the initial policy"),
-    ],
-)
-def test_where_steps_depend_on_their_number_the_way_is_named(
-    tiny_yaml: Path, tmp_path: Path, setting: str, words: str
-) -> None:
-    given = [*SETTINGS, setting, "sft.steps=1", "rl.steps=1"]
-    with RunFolder.create(tmp_path / "run", load_config(tiny_yaml, [*given[:-1], "rl.steps=2"])) as folder:
-        folder.checkpoints.mkdir()
-    with pytest.raises(
-        RunFolderError, match=rf"{words}.* skillttrl rl .*run/config.yaml --policy .*run --set rl.steps=3$"
-    ):
-        train.run(load_config(tiny_yaml, [*given[:-1], "rl.steps=5"]), tmp_path / "run", resume="auto")

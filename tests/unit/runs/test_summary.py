@@ -190,25 +190,3 @@ def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.Monk
     assert not folder.tracker.exists()
 
 
-def test_a_card_has_what_was_measured_before_and_after_on_what_and_with_intervals() -> None:
-    def measured(label: str, right: list[int]) -> dict[str, Any]:
-        accuracy = sum(right) / (4 * len(right))
-        results = [{"correct": count, "samples": 4} for count in right]
-        return {
-            **{
-                "label": label,
-                "split": "test",
-                "problems": len(right),
-                "samples": 4,
-                "temperature": 1.0,
-                "majority": None,
-            },
-            **{"accuracy": accuracy, "accuracy_interval": (0.1, 0.9), "results": results, "transductive": False},
-        }
-
-    config = SkillTTRLConfig(name="t")
-    config.data.eval = SourceConfig(path="synthetic:add")
-    card = model_card(config, phase="rl", step=2, evaluations=[measured("before", [1, 2]), measured("after", [4, 4])])
-    assert "Measured on 2 held-out problems (`synthetic:add`, split test), 4 samples each at T = 1" in card
-    assert "| metric | before | after |" in card
-    assert "| avg@4 | 0.375 [0.100, 0.900] | 1.000 [0.100, 0.900] |" in card and "maj@4" not in card
