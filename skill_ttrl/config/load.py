@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import importlib.resources
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import UnionType
@@ -17,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 from pydantic import ValidationError
 
 from skill_ttrl.config.data import FIELDS_OF_OTHER_KINDS, SourceConfig, source_kind
-from skill_ttrl.config.schema import SECTIONS_ALONE, SkillTTRLConfig
+from skill_ttrl.config.schema import SkillTTRLConfig
 from skill_ttrl.config.section import explain_problem, section_at
 from skill_ttrl.config.yaml_text import read_mapping, read_value
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -28,24 +27,15 @@ MAY_HOLD_A_KEY = {"base_url", "api_key_env", "servers", "extra_body"}
 
 
 class InvalidConfigError(ConfigError):
-    """Settings that no config can have.
+    """Settings that no config can have: all that are found at once.
 
     Args:
         where: names the config.
         problems: a line for each.
-        rest: the config without them; None where there is none, or its names are not to be looked up.
-        removed: names of the keys that `rest` does without.
     """
 
-    def __init__(
-        self, where: str, problems: Sequence[str], rest: SkillTTRLConfig | None = None, removed: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, where: str, problems: Sequence[str]) -> None:
         super().__init__("\n".join([f"{where} has {len(problems)} problem{'s' * (len(problems) > 1)}:", *problems]))
-        self.where, self.problems, self.rest, self.removed = where, tuple(problems), rest, tuple(removed)
-
-    def also(self, problems: Sequence[str]) -> InvalidConfigError:
-        """The same with further problems."""
-        return InvalidConfigError(self.where, [*self.problems, *(f"  {each}" for each in problems)])
 
 
 def load_config(
@@ -79,10 +69,7 @@ def load_config(
     try:
         config = SkillTTRLConfig.model_validate(data)
     except ValidationError as error:
-        # Names of a run that another user made are not looked up: that may import code.
-        raise _explain(
-            error, where, data, looked_up=isinstance(source, Mapping) or not _is_of_run(source, where)
-        ) from None
+        raise InvalidConfigError(where, [*_problems(error)]) from None
     if not isinstance(source, Mapping) and _is_of_run(source, where):
         chosen = (".".join(parse_override(each)[0]) for each in overrides)
         check_trusted(Path(where), text, config.stated(), chosen, shown=trust)
@@ -196,25 +183,6 @@ def _recipe_hint(name: str) -> str:
     return did_you_mean(name, recipe_names()) + " List them with: skillttrl configs."
 
 
-def _explain(error: ValidationError, where: str, data: Mapping[str, Any], *, looked_up: bool) -> InvalidConfigError:
-    problems = [*_problems(error)]
-    # A wrong value hides what contradicts another section: pydantic looks at the whole only once every part is right.
-    bare, changed = copy.deepcopy(dict(data)), []
-    for place in [problem["loc"] for problem in error.errors()]:
-        changed += [str(place[-1])] if _without(bare, place) else []
-    try:
-        SkillTTRLConfig.model_validate(bare)
-    except ValidationError as further:
-        hidden = [rf"\b{re.escape(name)}\b" for name in changed]
-        rest = [each for each in _problems(further) if not any(re.search(name, each) for name in hidden)]
-        problems += [each for each in rest if each not in problems]
-    try:
-        alone = SkillTTRLConfig.model_validate(bare, context=SECTIONS_ALONE) if looked_up else None
-    except ValidationError:  # a section as a whole is wrong: what else it says cannot be read
-        alone = None
-    return InvalidConfigError(where, problems, alone, changed)
-
-
 def _problems(error: ValidationError) -> Iterator[str]:
     """One line for each mistake that pydantic has found."""
     for problem in error.errors():
@@ -222,14 +190,3 @@ def _problems(error: ValidationError) -> Iterator[str]:
         shows_value = not {*problem["loc"]} & MAY_HOLD_A_KEY
         for text in explain_problem(problem, SkillTTRLConfig, shows_value=shows_value):
             yield f"  {path}: {text}" if path else f"  {text}"
-
-
-def _without(data: dict[str, Any], place: Sequence[str | int]) -> bool:
-    """Take the value at `place` out; False where a whole section is wrong, or the way there leads through no sections."""
-    node: Any = data
-    for key in place[:-1]:
-        node = node.get(key) if isinstance(node, dict) else None
-    if not place or not isinstance(node, dict) or isinstance(node.get(place[-1]), dict) or place[-1] not in node:
-        return False
-    del node[place[-1]]
-    return True

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from skill_ttrl.config.command import CommandConfig
 from skill_ttrl.config.data import DataConfig, EnvConfig
@@ -28,8 +28,6 @@ from skill_ttrl.config.vllm import VLLMConfig
 from skill_ttrl.config.yaml_text import write_yaml
 
 Phase = Literal["collect", "distill", "sft", "dagger", "rl", "vote_sft"]
-SECTIONS_ALONE = {"sections": "alone"}
-"""Validation context that leaves out the rules between sections."""
 _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 
 
@@ -115,11 +113,11 @@ class SkillTTRLConfig(SeedSections, Section):
         return phases
 
     @model_validator(mode="after")
-    def _sections_fit_together(self, info: ValidationInfo) -> SkillTTRLConfig:
+    def _sections_fit_together(self) -> SkillTTRLConfig:
         agent, skills = self.agent, self.skills
         if agent.document is not None and agent.document_as == "bank" and skills is not None and skills.bank is None:
             skills.bank = f"document:{agent.document}"
-        if info.context != SECTIONS_ALONE and (problems := [*self._contradictions()]):
+        if problems := [*self._contradictions()]:
             raise ValueError("\n".join(problems))  # one line each: all of them are shown at once
         return self
 

@@ -163,8 +163,8 @@ def test_all_problems_of_a_config_are_named_at_once(tiny_skills_yaml: Path) -> N
     check_refused(
         tiny_skills_yaml, [*EVERYTHING, *names], 2, f"{len(names)} problems", *(UNKNOWN[each] for each in names)
     )
-    wrong = ["seed=-1", "rl.stepz=3", "rl.loss=ppo_clop", "vote.strategy=majoritty", "env.id=maht"]
-    check_refused(tiny_skills_yaml, wrong, 2, "5 problems", "seed", "rl.stepz", "'ppo_clop'", "'majoritty'", "'maht'")
+    wrong = ["seed=-1", "rl.stepz=3", "rl.kl_estimator=k33"]
+    check_refused(tiny_skills_yaml, wrong, 2, "3 problems", "seed", "rl.stepz", "rl.kl_estimator")
 
 
 GOOD = '{"prompt": "Compute 1+1.", "answer": 2}\n'

@@ -9,8 +9,7 @@ broken.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
-from skill_ttrl.config import BUILTIN, InvalidConfigError, Phase, RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, Phase, RLConfig, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
@@ -64,7 +63,7 @@ def load_checked(
     overrides: Sequence[str] = (),
     notice: Callable[[str], object] = lambda text: None,
 ) -> SkillTTRLConfig:
-    """`load_config`, whose error lists the names that nothing has too; another algorithm than the source's has its own defaults.
+    """`load_config`, where another algorithm than the source's has its own defaults.
 
     Args:
         source: see `load_config`.
@@ -74,18 +73,15 @@ def load_checked(
     Raises:
         ConfigError, TrustError: see `load_config`.
     """
-    try:
-        config = load_config(source, overrides)
-        if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
-            return config
-        names = ", ".join(f"rl.{key}" for key in keys)
-        notice(
-            f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, and its defaults replace those that the "
-            f"config sets for the old one: {names}. To choose otherwise, --set them."
-        )
-        return load_config(source, overrides, without=keys)
-    except InvalidConfigError as error:
-        raise with_wrong_names(error) from None
+    config = load_config(source, overrides)
+    if not (keys := superseded(source, overrides)):  # after the source is known to be trusted: it may name code
+        return config
+    names = ", ".join(f"rl.{key}" for key in keys)
+    notice(
+        f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, and its defaults replace those that the "
+        f"config sets for the old one: {names}. To choose otherwise, --set them."
+    )
+    return load_config(source, overrides, without=keys)
 
 
 def check_ready(config: SkillTTRLConfig) -> None:
@@ -582,21 +578,19 @@ def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
     return found
 
 
-def wrong_names(config: SkillTTRLConfig, skipping: Collection[str] = ()) -> Iterator[SkillTTRLError]:
-    """Errors of the names that nothing has, each once; `skipping` names `lookups` to leave out."""
-    env = True
+def wrong_names(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
+    """Errors of the names that nothing has, each once."""
+    env, skipping = True, ""
     try:
         check_env(config)
         config = with_env_defaults(config)
     except SkillTTRLError as error:
         yield error
-        env, skipping = False, (*skipping, "prompt template")  # it may be one that the environment brings
+        env, skipping = False, "prompt template"  # it may be one that the environment brings
     with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
         config = with_algorithm_defaults(config)
     data, shown = config.data, config.sft.data if config.imitates else None
-    every: list[Callable[[], object]] = [
-        look for name, look in lookups(config, env=env).items() if name not in skipping
-    ]
+    every: list[Callable[[], object]] = [look for name, look in lookups(config, env=env).items() if name != skipping]
     every += [partial(find_family, source) for source in (data.train, data.eval, shown) if source is not None]
     seen = set[str]()
     for look in every:
@@ -606,17 +600,6 @@ def wrong_names(config: SkillTTRLConfig, skipping: Collection[str] = ()) -> Iter
             if str(error) not in seen:
                 yield error
             seen.add(str(error))
-
-
-def with_wrong_names(error: InvalidConfigError) -> InvalidConfigError:
-    """The same error with the names that nothing has, as far as what is wrong elsewhere lets them be seen."""
-    if error.rest is None:
-        return error
-    # A template is one of a turn or of a question by `agent.context_mode`, and is looked for in `agent.prompts`.
-    skipping = ("prompt template",) if {*error.removed} & {"context_mode", "prompts"} else ()
-    further = [str(each) for each in wrong_names(error.rest, skipping)]
-    hidden = [rf"\b{re.escape(name)}\b" for name in error.removed]
-    return error.also([each for each in further if not any(re.search(name, each) for name in hidden)])
 
 
 def _known(name: str, find: Callable[..., object], *args: Any) -> str:

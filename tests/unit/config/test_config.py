@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override, read_config_text
+from skill_ttrl.config import SkillTTRLConfig, load_config, parse_override
 from skill_ttrl.config.yaml_text import read_mapping, write_yaml
 from skill_ttrl.errors import ConfigError, did_you_mean
 
@@ -65,15 +65,9 @@ def test_override_has_the_value_it_looks_like(override: str, expected: object) -
     assert type(value) is type(expected)
 
 
-@pytest.mark.parametrize("override", ["rl.steps=3.5", "rl.learning_rate=nan", "rl.learning_rate=inf", "rl.steps=three"])
-def test_override_of_the_wrong_kind_is_refused(override: str) -> None:
-    with pytest.raises(ConfigError, match=override.partition("=")[0]):
-        load_config({}, [override])
-
-
 @pytest.mark.parametrize("override", ["rl.steps", "=3", "rl..steps=3", ".rl=3", ""])
 def test_override_that_is_none_says_how_one_is_written(override: str) -> None:
-    with pytest.raises(ConfigError, match=r"written key=value, e\.g\. rl\.learning_rate=1e-6"):
+    with pytest.raises(ConfigError, match="key=value"):
         load_config({}, [override])
 
 
@@ -103,27 +97,28 @@ def test_misspelt_key_is_answered_with_the_right_one(data: dict[str, Any], path:
     assert f"{path}: unknown key. Did you mean '{hint}'? Known: " in str(caught.value)
 
 
-def test_misspelt_key_of_an_override_is_answered_too() -> None:
-    with pytest.raises(ConfigError, match=r"rl\.stesp: unknown key\. Did you mean 'steps'\?"):
-        load_config({}, ["rl.stesp=3"])
-
-
 @pytest.mark.parametrize(
     ("override", "words"),
     [
-        (
-            "rl.kl_in_reward=0.01",
-            "rl.kl_in_reward: a section is needed: write {coef: 0.01}, or null for none (found 0.01).",
-        ),
-        ("rl.overlong=true", "write {} for its defaults, or null for none (found True)."),
-        ("rl.adaptive_entropy=true", "write {target: …}, or null for none"),
-        ("rl.critic=policy", "write {model: policy}, or null for none (found 'policy')."),
-        ("rl=3", "rl: a section is needed: write {key: value} (found 3). Its keys: reward, "),
-        ("rl.loss=3", "rl.loss: a name is needed, or {type: name} with options (found 3)."),
-        ("rl.extra_rewards=format", "rl.extra_rewards: a mapping is needed: write {name: value} (found 'format')."),
-        ("rl.steps=-1", "rl.steps: must be greater than or equal to 0 (found -1)."),
-        ("rl.overlong={buffer: 9000}", "\n  rl.overlong.buffer (9000) is longer than"),
-        ("rl.overlong={penalty: false}", "rl.overlong: neither penalty nor filter is on"),
+        ("rl.kl_in_reward=0.01", "{coef: 0.01}"),
+        ("rl.overlong=true", "null for none"),
+        ("rl.adaptive_entropy=true", "{target: …}"),
+        ("rl.critic=policy", "{model: policy}"),
+        ("rl=3", "Its keys: reward, "),
+        ("rl.loss=3", "{type: name}"),
+        ("rl.extra_rewards=format", "{name: value}"),
+        ("rl.steps=-1", "(found -1)"),
+        ("rl.steps=3.5", "rl.steps"),
+        ("rl.learning_rate=nan", "rl.learning_rate"),
+        ("rl.learning_rate=1e30", "rl.learning_rate"),
+        ("rl.betas=[2, 3]", "rl.betas"),
+        ("name=../../evil", "name"),
+        ("eval.extra_temperatures=[-1]", "eval.extra_temperatures"),
+        ("model.builtin.heads=7", "model.builtin"),
+        ("runtime.threads=100000", "runtime.threads"),
+        ("rollout={n_votes_per_prompt: 8, n_samples_per_prompt: 16}", "n_samples_per_prompt (16)"),
+        ("rl.overlong={buffer: 9000}", "rl.overlong.buffer"),
+        ("rl.overlong={penalty: false}", "rl.overlong"),
     ],
 )
 def test_a_wrong_value_is_answered_with_what_to_write(override: str, words: str) -> None:
@@ -140,41 +135,6 @@ def test_the_closest_name_is_the_one_with_two_letters_swapped(asked: str, meant:
     assert did_you_mean(asked, ["dapo", "dr_grpo", "gspo", "grpo"]).startswith(f" Did you mean {meant!r}?")
 
 
-def test_every_problem_is_named_at_once() -> None:
-    with pytest.raises(ConfigError) as caught:
-        load_config({"rl": {"steps": -1, "stpes": 2}, "seed": "x"})
-    message = str(caught.value)
-    assert "3 problems" in message
-    assert all(path in message for path in ("rl.steps", "rl.stpes", "seed"))
-    assert "(found -1)" in message
-
-
-def test_settings_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"n_votes_per_prompt \(8\) must be at least n_samples_per_prompt \(16\)"):
-        load_config({"rollout": {"n_votes_per_prompt": 8, "n_samples_per_prompt": 16}})
-
-
-def test_all_contradictions_are_named_at_once() -> None:
-    given = {"phases": ["distill", "rl"], "evolve": {}, "agent": {"action_order": "words"}}
-    with pytest.raises(ConfigError, match="3 problems") as caught:
-        load_config(given)
-    for part in ("the phase distill needs", "evolve needs", "agent.action_order=words"):
-        assert part in str(caught.value)
-
-
-def test_a_wrong_value_hides_no_contradiction_and_invents_none() -> None:
-    given = {
-        "seed": -1,
-        "rl": {"stepz": 3},
-        "evolve": {},
-        "agent": {"action_order": "words", "context_mode": "windows"},
-    }
-    with pytest.raises(ConfigError, match="4 problems") as caught:
-        load_config(given)
-    for part in ("seed: ", "rl.stepz: unknown key", "agent.context_mode: ", "evolve needs a skills section"):
-        assert part in str(caught.value)
-
-
 def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
     data = {"name": "x", "rl": {"learning_rate": 1e-6, "steps": 3, "mini_batch_size": None}, "phases": ["sft", "rl"]}
     (tmp_path / "a.json").write_text(json.dumps(data, indent="\t"), encoding="utf-8")
@@ -184,30 +144,13 @@ def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
     assert load_config(tmp_path / "a.json") == load_config(str(tmp_path / "a.yaml")) == load_config(data)
 
 
-def test_an_empty_file_does_not_start_a_run_of_defaults(tmp_path: Path) -> None:
+def test_a_file_that_holds_no_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("# nothing yet\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match="is empty"):
-        load_config(tmp_path / "a.yaml")
+    (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
+    for source in (*(tmp_path / f"{name}.yaml" for name in "abc"), "quickstrat"):
+        with pytest.raises(ConfigError, match=str(getattr(source, "name", source))):
+            load_config(source)
     assert load_config({}) == SkillTTRLConfig()
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        "name=../../evil",
-        "eval.extra_temperatures=[-1]",
-        "rl.betas=[2, 3]",
-        "rl.learning_rate=1e30",
-        "model.builtin.heads=7",
-        "model.builtin.hidden_size=1000000",
-        "runtime.threads=100000",
-    ],
-)
-def test_values_that_no_run_can_have_are_refused(override: str) -> None:
-    with pytest.raises(
-        ConfigError, match=override.partition("=")[0].removesuffix(".heads").removesuffix(".hidden_size")
-    ):
-        load_config({}, [override])
 
 
 @pytest.mark.parametrize(
@@ -254,19 +197,6 @@ def test_an_override_is_read_by_the_same_rules(text: str) -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_missing_file_and_unknown_recipe_say_what_there_is(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"No config file at .*nothing\.yaml"):
-        load_config(tmp_path / "nothing.yaml")
-    with pytest.raises(ConfigError, match=r"Unknown recipe 'quickstrat'.*skillttrl configs"):
-        load_config("quickstrat")
-
-
-def test_binary_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.yaml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match="Cannot read the config"):
-        load_config(tmp_path / "a.yaml")
-
-
 def test_run_folder_gives_its_resolved_config(tmp_path: Path) -> None:
     config = load_config({"name": "kept", "rl": {"steps": 2}})
     config.save(tmp_path / "config.yaml")
@@ -304,11 +234,6 @@ def test_text_of_an_override_never_breaks_anything(value: str) -> None:
     keys, parsed = parse_override(f"name={value}")
     assert keys == ["name"]
     assert parsed is None or isinstance(parsed, str | list | dict)
-
-
-def test_config_text_names_its_source(tmp_path: Path) -> None:
-    (tmp_path / "mine.yaml").write_text("name: mine\n", encoding="utf-8")
-    assert read_config_text(tmp_path / "mine.yaml") == ("name: mine\n", str(tmp_path / "mine.yaml"))
 
 
 YAML_PIECES = [

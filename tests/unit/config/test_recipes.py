@@ -21,10 +21,6 @@ REAL_MODELS = (
 )
 
 
-def test_recipes_of_the_project_are_there() -> None:
-    assert {"quickstart", *REAL_MODELS} <= set(recipe_names())
-
-
 @pytest.mark.parametrize("name", recipe_names())
 def test_recipe_is_valid_and_named_as_its_file(name: str) -> None:
     assert load_config(name).name == name
@@ -81,15 +77,6 @@ def test_7b_recipe_has_ttrl_s_published_settings() -> None:
     assert (rl.kl_coef, rl.kl_estimator, rl.entropy_coef) == (0.001, "k3", 0.0)
     assert (evaluation.samples, evaluation.temperature, evaluation.top_p) == (16, 0.6, 0.95)
     assert (config.runtime.nproc, config.runtime.parallel, config.requires) == (8, "fsdp", None)
-
-
-def test_recipe_with_a_colocated_engine_differs_from_the_one_without_in_its_sampler_alone() -> None:
-    with_engine = load_config("ttrl_qwen2.5_0.5b_lora_vllm").model_dump(exclude={"name", "vllm"})
-    without = load_config("ttrl_qwen2.5_0.5b_lora").model_dump(exclude={"name", "vllm"})
-    assert with_engine["rollout"].pop("backend") == "vllm" and without["rollout"].pop("backend") == "hf"
-    del with_engine["rollout"]["max_batch_size"], without["rollout"]["max_batch_size"]  # of the hf backend
-    assert with_engine == without
-    assert load_config("ttrl_qwen2.5_0.5b_lora_vllm").vllm.enable_sleep_mode
 
 
 @pytest.mark.parametrize("name", ["skillrl_alfworld", "skillrl_webshop"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.config import InvalidConfigError, load_config
+from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import BackendFacts
 from skill_ttrl.llm.backends import backend_facts
@@ -17,37 +17,12 @@ from skill_ttrl.stages.setup.checks import (
     check_constrained,
     check_names,
     uncorrected_staleness,
-    with_wrong_names,
 )
 from tests.scripted_backend import ScriptedBackend
 
 
 def test_names_that_no_phase_uses_are_not_looked_up(tiny_yaml: Path) -> None:
     check_names(load_config(tiny_yaml, ["phases=[sft]", "rl.loss=ppo_clp", "collect.agent=randm"]))
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        {"agent": {"context_mode": "windw", "template": "episode"}},  # a template of a turn
-        {"agent": {"action_parser": "actions"}, "rl": {"invalid_action_penalty_coef": 0.1}},
-        {"phases": ["distill", "rl"]},  # contradicts: no skills section
-    ],
-)
-def test_a_wrong_value_invents_no_wrong_name(data: dict[str, Any]) -> None:
-    with pytest.raises(InvalidConfigError) as caught:
-        load_config(data)
-    assert caught.value.rest is not None
-    assert str(with_wrong_names(caught.value)) == str(caught.value)
-
-
-def test_names_of_a_run_s_own_config_that_is_wrong_are_not_looked_up(tmp_path: Path) -> None:
-    """They may import code, and nobody has checked whose run it is."""
-    (tmp_path / "run.json").write_text("{}")
-    (tmp_path / "config.yaml").write_text("seed: -1\nenv: {id: 'evil:Evil-v0'}\n")
-    with pytest.raises(InvalidConfigError) as caught:
-        load_config(tmp_path)
-    assert caught.value.rest is None
 
 
 @pytest.mark.parametrize(
