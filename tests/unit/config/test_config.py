@@ -147,8 +147,9 @@ def test_yaml_and_json_files_mean_the_same(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_config_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("# nothing yet\n", encoding="utf-8")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    for source in (*(tmp_path / f"{name}.yaml" for name in "abc"), "quickstrat"):
-        with pytest.raises(ConfigError, match=str(getattr(source, "name", source))):
+    sources: list[str | Path] = ["quickstrat", *(tmp_path / f"{name}.yaml" for name in "abc")]
+    for source in sources:
+        with pytest.raises(ConfigError, match=Path(source).name):
             load_config(source)
     assert load_config({}) == SkillTTRLConfig()
 
