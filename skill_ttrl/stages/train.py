@@ -45,11 +45,11 @@ from skill_ttrl.stages.setup.checks import (
 )
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
-from skill_ttrl.stages.setup.on_cluster import on_cluster
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
+from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver

@@ -1,4 +1,6 @@
-"""The rollouts of a run that trains, on the workers of a Ray cluster: each has the policy, its agent and environments of its own.
+"""Workers of a Ray cluster for a run that trains (`scale.training`): they sample its rollouts, or hold its environments.
+
+A worker that samples has the policy, its agent and environments of its own.
 
 A batch has its own seed (`rollout.prompts_per_batch`) and is sampled with the weights and the bank that it names, so it does not matter who
 samples it, or how often it was begun.
@@ -8,20 +10,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.answers.decide import EquivalenceResult
 from skill_ttrl.answers.equivalence import judged, take_over
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.config.scale import LOCAL
+from skill_ttrl.envs import make_env, resolve_env
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
+from skill_ttrl.rollout.env_pool import EnvPool
+from skill_ttrl.scale.hosted_env import HostedEnv
 from skill_ttrl.scale.pool import Pool
-from skill_ttrl.scale.run import open_pool
+from skill_ttrl.scale.run import open_hosts, open_pool
 from skill_ttrl.scale.shared import Shared
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
@@ -29,13 +35,16 @@ from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.build import make_envs
+from skill_ttrl.stages.setup.checks import rolls_out_on_workers, shares_rollouts
 from skill_ttrl.stages.setup.policy import build_policy, load_policy
 from skill_ttrl.stages.training.components import Batch, OnRolloutEnd, RolloutWorker, TrainingComponents
+from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.types import Group, Task
 
 if TYPE_CHECKING:
     from skill_ttrl.rl.parallel.commands import Driver
 
+Parts = tuple[TrainingComponents, Meter]
 Weights = tuple[int, bytes]
 """Version of the policy, and the parameters that learn (`pack_weights`)."""
 
@@ -244,3 +253,50 @@ def _describe(components: TrainingComponents) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="skillttrl-policy-") as folder:
         save_model(policy.model, policy.tokenizer, Path(folder), weights=adapters)
         return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
+
+
+@contextmanager
+def on_cluster(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[Parts]:
+    """The parts of a run with workers that end with the block, where `scale.engine` asks for them; else as they are.
+
+    Raises:
+        ScaleError: there is no cluster, or its nodes are not ready.
+        SkillTTRLError: a worker cannot make the policy or the environment.
+    """
+    config = components.config
+    if config.scale.engine == LOCAL or not rolls_out_on_workers(config):
+        yield components, meter
+    elif shares_rollouts(config):
+        with rolling_out_on_workers(components, meter.eval_tasks, progress) as sharing:
+            yield sharing, meter
+    else:
+        with _hosting_environments(components, meter, progress) as parts:
+            yield parts
+
+
+@contextmanager
+def _hosting_environments(components: TrainingComponents, meter: Meter, progress: Progress) -> Iterator[Parts]:
+    config = components.config
+    check = partial(check_environment, config, (components.train_tasks[0], meter.eval_tasks[0]))
+    make = partial(make_env, resolve_env(config.env.id), **config.env.kwargs)
+    expensive = bool(getattr(components.worker.envs.acquire(1)[0].unwrapped, "expensive", False))
+    with ExitStack() as stack:
+        hosts = stack.enter_context(open_hosts(make, check, config.scale, progress))
+
+        def pool() -> EnvPool:
+            found = EnvPool(lambda: HostedEnv(hosts, config.scale.max_retries, expensive))
+            stack.callback(found.close)
+            return found
+
+        gate = components.gate and replace(components.gate, envs=pool())
+        worker = replace(components.worker, envs=pool())
+        yield replace(components, worker=worker, gate=gate), replace(meter, envs=pool())
+
+
+def check_environment(config: SkillTTRLConfig, tasks: tuple[Task, ...]) -> None:
+    """See that a node can make the environment and play a task: `scale.preflight.Check`.
+
+    Raises:
+        EnvError: the environment or its data are not there.
+    """
+    make_envs(config, tasks).close()
