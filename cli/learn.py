@@ -183,33 +183,19 @@ def _checked(config: str | None, overrides: Sequence[str] | None) -> SkillTTRLCo
 
 
 def distilled_view(found: Distilled) -> RenderableType:
-    """Tables of the episodes and of the skills by tier and type, control characters escaped."""
-    counts: list[tuple[object, ...]] = []
-    for kind in sorted({*found.episodes, *(skill.task_type for skill in found.skills if skill.task_type)}):
-        played = found.episodes.get(kind, {})
-        tiers = [skill.tier for skill in found.skills if skill.task_type == kind]
-        figures = (played.get("won", 0), played.get("lost", 0), tiers.count("task"), tiers.count("mistake"))
-        counts.append((kind or "(no type)", *figures))
-    general = sum(skill.tier == "general" for skill in found.skills)
-    any_type = sum(skill.tier == "mistake" and not skill.task_type for skill in found.skills)
-    counts.append((f"any type: {general} general", None, None, None, any_type))
-    tables = [
-        FittedTable("Episodes and skills by type", ("type", "successes", "failures", "skills", "mistakes"), counts)
+    """The new skills, control characters escaped."""
+    rows = [
+        (
+            each.tier,
+            each.task_type or None,
+            each.title,
+            one_line(each.text, MAX_SKILL),
+            len(each.evidence),
+            _flags(each),
+        )
+        for each in found.skills
     ]
-    if found.skills:
-        rows = [
-            (
-                each.tier,
-                each.task_type or None,
-                each.title,
-                one_line(each.text, MAX_SKILL),
-                len(each.evidence),
-                _flags(each),
-            )
-            for each in found.skills
-        ]
-        tables.append(FittedTable("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows))
-    return Group(*tables)
+    return FittedTable("Skills", ("tier", "type", "title", "text", "tasks", "flags"), rows) if rows else Group()
 
 
 def merged_view(found: MergeResult) -> RenderableType:
@@ -234,10 +220,12 @@ def _flags(skill: Skill) -> str | None:
 
 
 def distilled_lines(found: Distilled) -> list[str]:
-    """Lines about episodes that were skipped, the cost, and the bank."""
+    """Lines about the episodes, those that were skipped, the cost, and the bank."""
     from skill_ttrl.llm.openai.ledger import usage_lines
 
-    lines = [one_line(note, 300) for note in found.notes[:MAX_NOTES]] + _more(len(found.notes) - MAX_NOTES)
+    won, lost = (sum(each.get(name, 0) for each in found.episodes.values()) for name in ("won", "lost"))
+    lines = [f"Episodes: {won} successes, {lost} failures."]
+    lines += [one_line(note, 300) for note in found.notes[:MAX_NOTES]] + _more(len(found.notes) - MAX_NOTES)
     if found.requests:
         lines.append(f"LLM calls to the teacher: {found.requests}, without a usable answer: {found.failed}.")
     lines += usage_lines(found.usage)

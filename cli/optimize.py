@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.output import print_json, prints_aside, say, show
+from skill_ttrl.cli.display.output import prints_aside, show
 from skill_ttrl.cli.display.views import RunView, interval, number
 from skill_ttrl.cli.options import (
     CONFIG_HELP,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.optimize import Checked
     from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
 
-FILES = "Results: {0}. The document to use: {0}/best_skill.md. Report: {0}/report.html. Steps: skillttrl inspect {0}"
+FILES = "Results: {0}. The document to use: {0}/best_skill.md. Steps: skillttrl inspect {0}"
 
 Config = Annotated[
     str | None,
@@ -71,6 +71,7 @@ def optimize(
     Example: `skillttrl optimize quickstart_optimize --policy openai:gpt-4o-mini --dry-run`
     """
     from skill_ttrl.stages.optimize import check_start, optimize_run, prepare
+    from skill_ttrl.stages.optimizing.summary import summary_lines
 
     if policy is not None:
         check_model(policy, "`skillttrl optimize`")
@@ -80,36 +81,17 @@ def optimize(
             checked = check_start(prepare(config, **options), output, resume=resume)  # type: ignore[arg-type]  # checked there
         show(checked, as_json, checked_view)
         return
-    screen = Console(stderr=True)
-    title = f"optimize {config or policy or ''}"
-    with prints_aside(), RunView(screen, title) as view:
+    with prints_aside(), RunView(Console(stderr=True), f"optimize {config or policy or ''}") as view:
         prepared = prepare(config, **options, progress=view)
         folder = prepared.place(output)
         found = optimize_run(prepared, output=folder, resume=resume, progress=view)  # type: ignore[arg-type]  # checked there
-    if as_json:
-        print_json(found)
-        return
-    show_optimized(found, folder)
-
-
-def show_optimized(found: OptimizeSummary, folder: Path) -> None:
-    """Print the scores of the first and the best document, and what stands under them."""
-    from skill_ttrl.stages.optimizing.summary import summary_lines
-
-    Console().print(summary_table(found))
-    say(*summary_lines(found), FILES.format(folder))
+    show(found, as_json, summary_table, lambda each: [*summary_lines(each), FILES.format(folder)])
 
 
 def summary_table(found: OptimizeSummary) -> FittedTable:
     """Scores of the first and the best document."""
-    rows = [
-        (
-            "selection (decides)",
-            _score(found.selection_first),
-            number(found.selection_best),
-            str(found.items["selection"]),
-        )
-    ]
+    first, best = _score(found.selection_first), number(found.selection_best)
+    rows = [("selection (decides)", first, best, str(found.items["selection"]))]
     if found.test_first is not None:
         rows.append(("test", _score(found.test_first), _score(found.test_best), str(found.test_first.items)))
     title = f"{found.name}: a document for {found.policy} in {found.environment}, {found.optimizer}, seed {found.seed}"
@@ -119,16 +101,13 @@ def summary_table(found: OptimizeSummary) -> FittedTable:
 def checked_view(found: Checked) -> RenderableType:
     """The sizes that are known before an optimization starts."""
     begins = "continues in" if found.continues else "would begin in"
-    rows = [(f"{role} tasks", f"{count:,}") for role, count in found.items.items()]
-    rows += [("epochs", str(found.epochs))]
-    rows += (
-        [] if found.steps is None else [("steps", f"{found.steps:,}"), ("training tasks a step", str(found.step_items))]
-    )
-    rows += [("tokens of the first document, about", f"{found.document_tokens:,}")]
+    sizes: dict[str, int | None] = {f"{role} tasks": count for role, count in found.items.items()}
+    sizes |= {"epochs": found.epochs, "steps": found.steps, "training tasks a step": found.step_items}
+    sizes |= {"tokens of the first document, about": found.document_tokens}
+    rows = [(name, f"{size:,}") for name, size in sizes.items() if size is not None]
     title = f"{found.name}: a document for {found.policy}, engine {found.engine}, optimizer {found.optimizer}"
-    return Group(
-        FittedTable(title, ("size", ""), rows), Text(f"Checked; nothing was sent. It {begins} {found.folder}.", "dim")
-    )
+    ending = f"Checked; nothing was sent. It {begins} {found.folder}."
+    return Group(FittedTable(title, ("size", ""), rows), Text(ending, "dim"))
 
 
 def _score(score: Score | None) -> str:

@@ -124,20 +124,19 @@ def _source(stored: str | None, policy: str | None) -> str:
     """
     from skill_ttrl.stages.targets.stored import is_stored
 
-    if (stored is None) == (policy is None):
+    source = str(stored if policy is None else policy)
+    if (stored is None) == (policy is None) or is_stored(source) == (policy is not None):
         raise ConfigError(
-            "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)."
-        )
-    if policy is None:
-        if not is_stored(str(stored)):
-            raise ConfigError(
-                f"{stored} holds no stored samples. To draw samples from a policy: skillttrl vote --policy {stored}"
+            "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)"
+            + (
+                "."
+                if stored is None and policy is None
+                else f"; {source} holds {'no ' * (policy is None)}stored samples."
             )
-        return str(stored)
-    if is_stored(policy):
-        raise ConfigError(f"{policy} holds stored samples, not a policy: skillttrl vote {policy}")
-    check_model(policy, "drawing samples")
-    return policy
+        )
+    if policy is not None:
+        check_model(policy, "drawing samples")
+    return source
 
 
 def strategy_options(given: Sequence[str]) -> dict[str, dict[str, Any]]:

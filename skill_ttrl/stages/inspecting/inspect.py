@@ -157,14 +157,10 @@ def _samples(path: Path) -> Inspection:
         (name, draw["rollouts_per_task"], draw["temperature"], draw["max_new_tokens"])
         for name, draw in made_with["draws"].items()
     ]
-    columns: tuple[str, ...] = ("way of sampling", "samples of each", "temperature", "longest")
     notes = [f"vote on them: skillttrl vote {path} --strategies all"]
     if (path / EVALUATION).is_file():
-        facts |= {str(name): f"{rollouts} of each problem at T = {heat:g}" for name, rollouts, heat, _ in rows}
-        figures = evaluation_inspection(path / EVALUATION)
-        return Inspection(
-            "samples", str(path), facts, figures.columns, figures.rows, notes, main_rows=figures.main_rows
-        )
+        notes.append(f"metrics: skillttrl inspect {path / EVALUATION}")
+    columns = ("way of sampling", "samples of each", "temperature", "longest")
     return Inspection("samples", str(path), facts, columns, rows, notes)
 
 
