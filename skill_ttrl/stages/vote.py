@@ -50,19 +50,6 @@ class Drawing:
     limit: int | None = None
     """Problems of each file or data set; None: all."""
 
-    def asked(self) -> list[str]:
-        """Return the options that were set, as the command line spells them."""
-        given = {
-            "--data": self.data,
-            "--samples": self.samples is not None,
-            "--config": self.config is not None,
-            "--batch-size": self.chunk is not None,
-            "--no-skills": not self.use_bank,
-            "--paraphrase": self.both_wordings,
-            "--limit": self.limit is not None,
-        }
-        return [name for name, value in given.items() if value]
-
 
 AS_IN_TRAINING = Drawing()
 
@@ -98,7 +85,11 @@ def run(
     progress = progress or SilentProgress()
     with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
         if is_stored(source):
-            _refuse_draw(source, drawing)
+            if drawing != AS_IN_TRAINING:
+                raise ConfigError(
+                    f"{source} holds stored samples, so nothing is sampled: options of sampling (--data, --samples, --limit, --config, "
+                    "--batch-size, --no-skills, --paraphrase) need a run or a model, named with --policy."
+                )
             found = _stored(source, output, overrides, progress)
         else:
             found = _drawn(source, drawing, output, overrides, progress)
@@ -133,13 +124,6 @@ def _asked(strategies: Sequence[str], options: Mapping[str, Mapping[str, Any]]) 
     return {name: options.get(name, {}) for name in names}
 
 
-def _refuse_draw(source: str | Path, drawing: Drawing) -> None:
-    if given := drawing.asked():
-        raise ConfigError(
-            f"{source} holds stored samples, so nothing is sampled: {', '.join(given)} needs a run or a model."
-        )
-
-
 def _stored(source: str | Path, output: str | Path | None, overrides: Sequence[str], progress: Progress) -> _Found:
     config = load_checked({}, overrides)
     if output is not None:
@@ -165,26 +149,14 @@ def _drawn(
         raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
-    chunk, use_bank, both_wordings = drawing.chunk, drawing.use_bank, drawing.both_wordings
+    how: dict[str, Any] = {"chunk": drawing.chunk, "use_bank": drawing.use_bank, "both_wordings": drawing.both_wordings}
     folder = None
     with ExitStack() as stack:
         if output is not None:
-            opened = open_samples(
-                output, subject, problems, draws, chunk=chunk, use_bank=use_bank, both_wordings=both_wordings
-            )
-            folder = stack.enter_context(opened)
+            folder = stack.enter_context(open_samples(output, subject, problems, draws, **how))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, subject.config.endpoints))
         stack.enter_context(ledger.phase("vote"))
-        found = draw_samples(
-            subject,
-            problems,
-            draws,
-            folder=folder,
-            chunk=chunk,
-            use_bank=use_bank,
-            progress=progress,
-            both_wordings=both_wordings,
-        )
+        found = draw_samples(subject, problems, draws, folder=folder, progress=progress, **how)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     known = found.known
