@@ -149,14 +149,18 @@ def _drawn(
         raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
-    how: dict[str, Any] = {"chunk": drawing.chunk, "use_bank": drawing.use_bank, "both_wordings": drawing.both_wordings}
+    asked: dict[str, Any] = {
+        "chunk": drawing.chunk,
+        "use_bank": drawing.use_bank,
+        "both_wordings": drawing.both_wordings,
+    }
     folder = None
     with ExitStack() as stack:
         if output is not None:
-            folder = stack.enter_context(open_samples(output, subject, problems, draws, **how))
+            folder = stack.enter_context(open_samples(output, subject, problems, draws, **asked))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, subject.config.endpoints))
         stack.enter_context(ledger.phase("vote"))
-        found = draw_samples(subject, problems, draws, folder=folder, progress=progress, **how)
+        found = draw_samples(subject, problems, draws, folder=folder, progress=progress, **asked)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
     known = found.known
