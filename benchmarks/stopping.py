@@ -25,7 +25,7 @@ from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.stop_rules import RULES, stop_step
 from skill_ttrl.runs.summary import Summary, read_summary
-from skill_ttrl.stages.reports.baseline import find_baseline
+from skill_ttrl.stages.reports.compare import compare
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 
@@ -151,7 +151,7 @@ def main() -> None:
             if not options.tables_only:
                 run_seed(recipe, seed, options.output, options.validate_every)
             folder = options.output / f"{recipe}-{seed}"
-            if (folder / "summary.json").exists() and find_baseline(folder) is not None:
+            if all((each / "summary.json").exists() for each in (folder, baseline_of(folder))):
                 found.setdefault(recipe, []).append(read_pair(seed, folder))
     for recipe, pairs in found.items():
         print(
@@ -164,7 +164,7 @@ def main() -> None:
 def run_seed(recipe: str, seed: int, output: Path, validate_every: int) -> None:
     """Cold start, reinforcement and baseline of one seed."""
     folder = output / f"{recipe}-{seed}"
-    baseline = output / f"{folder.name}-vote_sft"
+    baseline = baseline_of(folder)
     start = cold_start(recipe, seed, output)
     if not (folder / "summary.json").exists():
         skillttrl("rl", recipe, seed, folder, [start, f"rl.eval_steps={validate_every}"])
@@ -212,17 +212,22 @@ def skillttrl(command: str, recipe: str, seed: int, folder: Path, settings: list
     subprocess.run([sys.executable, "-m", "skill_ttrl.cli.main", *words], check=True, stdout=subprocess.DEVNULL)
 
 
+def baseline_of(folder: Path) -> Path:
+    """Where the baseline of the RL run in a folder is."""
+    return folder.with_name(f"{folder.name}-vote_sft")
+
+
 def read_pair(seed: int, folder: Path) -> Pair:
     """The finished runs of one seed."""
-    beside = find_baseline(folder)
-    assert beside is not None and beside.difference is not None, f"{folder} has no baseline with labels"
+    change = compare([baseline_of(folder), folder])[0].figures["accuracy"]
     steps = look_back(folder)
     right = {}
     for line in read_jsonl(folder / "evaluations.jsonl"):
         step = {"before": 0, "after": steps.steps}.get(line["label"])
         step = int(line["label"].removeprefix("step ")) if step is None else step
         right[step] = [result["correct"] / result["samples"] for result in line["results"]]
-    return Pair(seed, read_summary(folder), beside.summary, beside.difference, steps, right)
+    difference = (change.difference, *change.interval)
+    return Pair(seed, read_summary(folder), read_summary(baseline_of(folder)), difference, steps, right)
 
 
 def baseline_table(pairs: list[Pair]) -> str:

@@ -172,10 +172,9 @@ def _run_seeds(
 
 def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:
     """Print the result of a run at `folder`: the table, the lines under it, and where the files are."""
-    from skill_ttrl.stages.reports.baseline import baseline_lines
     from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
 
     columns, rows, _ = summary_table(summary, full=full)
     screen.print(FittedTable(summary_title(summary), columns, rows))
-    say(*closing_lines(summary, baseline_lines(folder), full=full), screen=screen, soft_wrap=False)
+    say(*closing_lines(summary, full=full), screen=screen, soft_wrap=False)
     say(EVERYTHING.format(folder), screen=screen)

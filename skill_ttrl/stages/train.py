@@ -28,7 +28,6 @@ from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.optimizing.bank_text import BankText, make_bank_text
-from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
@@ -104,7 +103,7 @@ def run(
             run.components.worker.update_weights(0)
             run.evaluate("after")
         summary = summarise(run)
-        write_summary(run.folder, summary, baseline_lines(run.folder.path))
+        write_summary(run.folder, summary)
         write_report_html(run.folder)
         return summary
 

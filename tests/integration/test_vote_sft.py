@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.reports.baseline import baseline_command, baseline_lines, find_baseline
+from skill_ttrl.stages.reports.compare import compare
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
@@ -114,50 +111,17 @@ def test_every_turn_is_learned_from_but_not_what_the_bank_told(tmp_path: Path) -
     assert list(agreeing(tmp_path / "none.jsonl")) == []
 
 
-def test_the_two_stand_beside_each_other(pair: tuple[Path, Path]) -> None:
+def test_the_two_are_compared_task_by_task(pair: tuple[Path, Path]) -> None:
     reinforced, baseline = pair
-    for path, other, learned in ((reinforced, baseline, "vote_sft"), (baseline, reinforced, "rl")):
-        found = find_baseline(path)
-        assert found is not None and found.path == other and found.learned == learned
-        assert found.summary == read_run(other).summary
-        assert found.difference is not None
-        shown = inspect(path)
-        assert any("RL − SFT on the majority answers: " in note for note in shown.notes)
     after = [read_run(path).summary for path in pair]
     assert after[0] is not None and after[1] is not None
     assert after[0].accuracy_after is not None and after[1].accuracy_after is not None
-    difference = after[0].accuracy_after - after[1].accuracy_after
-    found = find_baseline(reinforced)
-    assert found is not None and found.difference is not None and found.difference[0] == pytest.approx(difference)
+    (found,) = compare([baseline, reinforced])
+    assert found.paired
+    assert found.figures["accuracy"].difference == pytest.approx(after[0].accuracy_after - after[1].accuracy_after)
     assert "SFT on the majority answers, seed 0" in (baseline / "summary.md").read_text()
     card = max((baseline / "checkpoints").iterdir()).joinpath("README.md").read_text()
-    assert "no labels were used" in card and "self-training" in card and "grpo" not in card
-    html = (baseline / "report.html").read_text()
-    assert "maj@2 of the base" in html
-
-
-def test_without_a_baseline_the_report_names_the_command_that_makes_it(
-    base: Path, tiny_yaml: Path, tmp_path: Path
-) -> None:
-    run = tmp_path / "alone"
-    config = load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", *DRAWN, "rl.steps=1"])
-    train.run(config, run)
-    command = baseline_command(run, config)
-    (told,) = baseline_lines(run)
-    assert told.endswith(command) and command in (run / "summary.md").read_text()
-    words = shlex.split(command)
-    assert words[:2] == ["skillttrl", "train"] and words[-2:] == ["-o", f"{run}-vote_sft"]
-    train.run(load_config(words[2], [words[4]]), words[-1])
-    assert find_baseline(run) is not None
-
-    for path, settings in (
-        ("random", ["rl.reward=random"]),
-        ("cold", ["phases=[sft]", "sft.steps=2", "model.path=builtin"]),
-    ):
-        train.run(
-            load_config(tiny_yaml, ["phases=[rl]", f"model.path={base}", "rl.steps=0", *settings]), tmp_path / path
-        )
-        assert baseline_lines(tmp_path / path) == []
+    assert "no labels were used" in card and "grpo" not in card
 
 
 def test_a_control_imitates_what_a_coin_chooses(
@@ -172,41 +136,9 @@ def test_a_control_imitates_what_a_coin_chooses(
     assert len(list(agreeing(tmp_path / "mine-vote_sft" / "trajectories.jsonl"))) == sum(heads)
     assert "SFT by the control random" in (tmp_path / "mine-vote_sft" / "summary.md").read_text()
     assert summary.steps["vote_sft"] > 4
-    (tmp_path / "mine").symlink_to(pair[0])
-    assert find_baseline(tmp_path / "mine") is None, "a coin is no baseline of votes"
 
 
 def test_where_nobody_answers_there_is_nothing_to_imitate(tiny_yaml: Path, tmp_path: Path) -> None:
     summary = train.run(load_config(tiny_yaml, ["phases=[sft, vote_sft]", "sft.steps=1"]), tmp_path / "run")
     assert summary.steps == {"sft": 1, "vote_sft": 2} and summary.accuracy_after == summary.accuracy_before
     assert any("nothing to imitate" in text for text in summary.warnings)
-
-
-def command(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> tuple[int, str, str]:
-    """The command through its real entry point: exit code, stdout, stderr, their lines joined again."""
-    monkeypatch.setattr("sys.argv", ["skillttrl", *map(str, words)])
-    capsys.readouterr()
-    code = 0
-    try:
-        main()
-    except SystemExit as leaving:
-        code = int(leaving.code or 0)
-    shown = capsys.readouterr()
-    return code, " ".join(shown.out.split()), " ".join(shown.err.split())
-
-
-def test_the_commands_name_the_baseline(
-    base: Path, tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    settings = [word for setting in (f"model.path={base}", "rl.eval_steps=1", *DRAWN) for word in ("--set", setting)]
-    code, out, _ = command(monkeypatch, capsys, "rl", tiny_yaml, *settings, "-o", "mine")
-    named = out.partition("Run it with: skillttrl ")[2].partition(" Wall time:")[0]
-    assert code == 0 and named == "train mine/config.yaml --set 'phases=[vote_sft]' -o mine-vote_sft"
-    code, out, _ = command(monkeypatch, capsys, *shlex.split(named))
-    assert code == 0 and "SFT on the majority answers, seed 0" in out and "vote SFT: learn" in out
-    assert "Baseline: maj@2 of the base" in out and "reinforcement (mine)" in out
-    code, out, _ = command(monkeypatch, capsys, "inspect", "mine")
-    assert code == 0 and "SFT on the majority answers at equal samples (mine-vote_sft)" in out

@@ -25,7 +25,6 @@ from skill_ttrl.stages.inspecting.inspect_results import (
     seeds_inspection,
 )
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
-from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.compare import runs_in
 from skill_ttrl.stages.reports.inspection import Inspection, short
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
@@ -109,7 +108,7 @@ def _run(path: Path) -> Inspection:
         facts["skill bank"] = bank
     latest = {} if metrics.empty else {str(name): value for name, value in metrics.iloc[-1].dropna().items()}
     table = Table(("metric", "before", "after"), [], 0) if summary is None else summary_table(summary, full=True)
-    lines = [] if summary is None else closing_lines(summary, baseline_lines(path), full=True)
+    lines = [] if summary is None else closing_lines(summary, full=True)
     return Inspection(
         "run",
         str(path),

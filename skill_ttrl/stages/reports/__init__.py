@@ -1,1 +1,1 @@
-"""Reports: summaries of runs, comparisons, baselines, and HTML pages."""
+"""Reports: summaries of runs, comparisons, and an HTML page."""

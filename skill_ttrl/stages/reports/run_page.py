@@ -10,7 +10,6 @@ import jinja2
 
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import Run, read_run
-from skill_ttrl.stages.reports.baseline import baseline_lines
 from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
 
 FIRST = ("success", "score", "majority_ratio", "label_accuracy", "reward")
@@ -36,7 +35,7 @@ def report_html(run: Run) -> str:
     return page.render(
         title=f"{run.config.name}, seed {run.config.seed}" if summary is None else summary_title(summary),
         table=None if summary is None else summary_table(summary, full=True),
-        lines=[] if summary is None else closing_lines(summary, baseline_lines(run.path), full=True),
+        lines=[] if summary is None else closing_lines(summary, full=True),
         charts=curves(run),
         config=run.config.to_yaml(sparse=True),
         width=WIDTH,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -36,14 +36,14 @@ class Table(NamedTuple):
     """Number of main rows: the headline metrics, the largest pass@k, the run without its skills, and the controls."""
 
 
-def write_summary(folder: RunFolder, summary: Summary, baseline: Sequence[str] = ()) -> None:
-    """Write `summary.json` and `summary.md`; `baseline` are the lines on the run's baseline.
+def write_summary(folder: RunFolder, summary: Summary) -> None:
+    """Write `summary.json` and `summary.md`.
 
     Raises:
         RunFolderError: the folder cannot be written.
     """
     folder.write_json("summary.json", asdict(summary))
-    folder.write_text("summary.md", summary_markdown(summary, baseline))
+    folder.write_text("summary.md", summary_markdown(summary))
 
 
 def summary_title(summary: Summary) -> str:
@@ -106,8 +106,8 @@ def summary_table(summary: Summary, *, full: bool = False) -> Table:
     return Table(columns, table, len(main))
 
 
-def closing_lines(summary: Summary, baseline: Iterable[str] = (), *, full: bool = False) -> list[str]:
-    """Lines under the table: the gain of the skills, the vote, the baseline (`baseline_lines`), wall times, cost, warnings."""
+def closing_lines(summary: Summary, *, full: bool = False) -> list[str]:
+    """Lines under the table: the gain of the skills, the vote, wall times, cost, warnings."""
     lines = [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if full and summary.algorithm else []
     if _changes(summary):
         level = f"{summary.confidence:.0%}"
@@ -119,7 +119,7 @@ def closing_lines(summary: Summary, baseline: Iterable[str] = (), *, full: bool 
     found = [_decline(summary), vote_line(summary), *(skill_lines(summary) if full else ())]
     lines += [text for text in found if text is not None]
     lines += [f"Controls: {summary.no_controls}."] if summary.no_controls else []
-    lines += [*([summary.stopped] if summary.stopped else []), *baseline]
+    lines += [summary.stopped] if summary.stopped else []
     phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in summary.seconds.items() if "." not in name)
     lines += [f"Wall time: {phases}."] if phases else []
     lines += [f"{text[0].upper()}{text[1:]}." for text in usage_lines(summary.usage)]
@@ -153,7 +153,7 @@ def skill_lines(summary: Summary) -> list[str]:
     return [*lines, *([] if exposed is None else [exposed])]
 
 
-def summary_markdown(summary: Summary, baseline: Sequence[str] = ()) -> str:
+def summary_markdown(summary: Summary) -> str:
     """The summary as Markdown: the table, the lines under it, and the versions."""
     table = summary_table(summary, full=True)
     rows = (table.columns, ["---", *["---:"] * (len(table.columns) - 1)], *table.rows)
@@ -163,7 +163,7 @@ def summary_markdown(summary: Summary, baseline: Sequence[str] = ()) -> str:
         f"{summary_title(summary)}. {summary.samples} samples at T = {summary.temperature:g}.",
     ]
     lines += ["", *(f"| {' | '.join('-' if cell is None else str(cell) for cell in row)} |" for row in rows), ""]
-    lines += [f"- {text}" for text in closing_lines(summary, baseline, full=True)]
+    lines += [f"- {text}" for text in closing_lines(summary, full=True)]
     if summary.versions:
         lines += ["", "Versions: " + ", ".join(f"{name} {version}" for name, version in summary.versions.items()) + "."]
     return "\n".join(lines) + "\n"
