@@ -25,6 +25,7 @@ from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.llm.models.load import LoadedModel, add_lora, save_model
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
 from skill_ttrl.types import Message
 from tests.vllm_server import VLLMServer
@@ -72,7 +73,6 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     lengths = ["--max-model-len", 512, "--max-num-seqs", 64, "--max-lora-rank", 4, "--enable-sleep-mode"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
-        patch.setenv("SKILLTTRL_TEST_STALE_HEAD", "1")
         words = ["--weight-transfer-dir", transfer, *lengths]
         with VLLMServer(folder / "model", *words, log=folder / "log") as server:
             yield Served(server, folder / "model", transfer)
@@ -201,14 +201,14 @@ def test_each_update_changes_what_is_sampled(served: Served) -> None:
     assert list(served.folder.iterdir()) == []
 
 
-def test_an_output_layer_that_keeps_its_old_weights_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server is told, as a test may, to leave out the cure; whoever comes next says that it is wanted again."""
+def test_weights_that_did_not_arrive_end_the_run(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = learner(served)
     backend = backend_for(served, loaded)
     backend.update_weights(1)
+    old = {name: value.clone() for name, value in full_weights(loaded.model)}
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
-        patch.setattr("skill_ttrl.llm.vllm.servers.http.INIT", {"stale_head": True})
+        patch.setattr("skill_ttrl.llm.vllm.servers.backend.full_weights", lambda model: iter(old.items()))
         with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
             backend.update_weights(2)
     backend.update_weights(2)

@@ -21,7 +21,6 @@ from vllm.distributed.weight_transfer.base import (
 )
 
 BACKEND = "skillttrl"
-STALE_HEAD_VARIABLE = "SKILLTTRL_TEST_STALE_HEAD"
 
 
 def register() -> None:
@@ -34,11 +33,7 @@ def register() -> None:
 
 @dataclass
 class TransferInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not there when types are checked
-    """What an engine needs to know before it takes weights: nothing, but in a test."""
-
-    stale_head: bool = False
-    """Test only, and only where the server was started with the variable of `STALE_HEAD_VARIABLE`: leave out the cure of a tied
-    head."""
+    """What an engine needs to know before it takes weights: nothing."""
 
 
 @dataclass
@@ -55,10 +50,7 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
     update_info_cls = TransferUpdate
 
     def init_transfer_engine(self, init_info: TransferInit) -> None:
-        """Get ready for an update."""
-        if init_info.stale_head and not os.environ.get(STALE_HEAD_VARIABLE):
-            raise ValueError(f"stale_head is for tests: start the server with {STALE_HEAD_VARIABLE}=1.")
-        self._cures_head = not init_info.stale_head
+        """Nothing to prepare."""
 
     def start_weight_update(self) -> None:
         """Put the layers into the state in which they take weights."""
@@ -92,7 +84,7 @@ class TransferEngine(WeightTransferEngine[TransferInit, TransferUpdate]):  # typ
         from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
 
         finalize_layerwise_reload(self.model, self.model_config)
-        if self._cures_head and self.device.type == "cpu":
+        if self.device.type == "cpu":
             pack_head(self.model)
 
     def shutdown(self) -> None:

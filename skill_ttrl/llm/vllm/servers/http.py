@@ -207,10 +207,6 @@ SHARED_MEMORY = Path("/dev/shm")
 STALE = 3600.0
 """Seconds after which what a learner that is gone has left there is removed."""
 
-INIT: dict[str, bool] = {}
-"""`init_info` sent to a server before an update; a test patches it to make the later check fail."""
-
-
 UNFINISHED = "unfinished"
 """Version of a server's weights during an update: where it breaks off they are of nobody."""
 
@@ -283,7 +279,7 @@ def send_file(server: Server, version: str, path: Path) -> None:
     with update_of(server):
         server.post("/pause?mode=wait")
         try:
-            server.post("/init_weight_transfer_engine", {"init_info": INIT})
+            server.post("/init_weight_transfer_engine", {"init_info": {}})
             server.post("/update_weight_version", {"new_version": UNFINISHED})
             server.post("/start_weight_update")
             server.post("/update_weights", {"update_info": {"path": str(path)}})
