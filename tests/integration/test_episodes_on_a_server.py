@@ -70,7 +70,7 @@ def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(d
         return walks(body, draw)
 
     faults = ("429", "500", "drop before the answer", "truncated JSON")
-    with FaultyServer(faults, 0.2, answer=answer, seed=1) as server, track_usage(None, EndpointsConfig()) as ledger:
+    with FaultyServer(faults, 0.1, answer=answer, seed=1) as server, track_usage(None, EndpointsConfig()) as ledger:
         groups = play(data, backend(server))
         spent = ledger.totals()
         assert (spent.tokens_in, spent.tokens_out) == (server.delivered["prompt"], server.delivered["answer"])
