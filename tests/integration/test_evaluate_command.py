@@ -91,16 +91,6 @@ def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) ->
         evaluate.run(run, [f"data.eval={{path: {mixed}}}"])
 
 
-def test_demonstrations_were_trained_on_too(run: Path, tmp_path: Path) -> None:
-    from skill_ttrl.data.tasks import load_demonstrations
-
-    config = load_config(run / "config.yaml")
-    assert config.sft.data is not None
-    shown = load_demonstrations(config.sft.data)[0].prompt
-    file = problems(tmp_path / "demo.jsonl", shown.removeprefix("Compute ").rstrip("."))
-    assert skillttrl("evaluate", run, "--data", file, "--json").json["transductive"] is True
-
-
 def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Path) -> None:
     """`rl --policy RUN` goes on from another run's weights, which have seen that run's demonstrations."""
     demos = tmp_path / "demos.jsonl"

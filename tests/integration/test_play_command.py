@@ -61,16 +61,6 @@ class House(TextEnv):
         return f"You did: {action}.", float(won), won, not won and self.played >= self.max_steps, self.info(won)
 
 
-class Waits:
-    """A player that opens the door at once, without the key."""
-
-    def start(self, observation, info, seed):
-        pass
-
-    def act(self, observation, info):
-        return "open the door"
-
-
 gymnasium.register("House-v0", House)
 '''
 PLAY = ("envs", "play", "play_house:House-v0")

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from skill_ttrl.answers import canonical
-from skill_ttrl.stages import vote
 from skill_ttrl.voting import STRATEGIES
 from tests.integration.test_cli_commands import refused, skillttrl
 
@@ -215,10 +214,3 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     (tmp_path / "photos" / "cat.jpg").write_bytes(b"")
     refused(skillttrl("vote", file, "-o", tmp_path / "photos"), 4, "holds something other than votes")
     assert [entry.name for entry in (tmp_path / "photos").iterdir()] == ["cat.jpg"]
-
-
-def test_from_python(run: Path) -> None:
-    lab = vote.run(run / "trajectories.jsonl", strategies=["all"], options={"gated": {"threshold": 0.9}})
-    gated = next(each for each in lab.strategies if each.strategy == "gated")
-    assert gated.options == {"threshold": 0.9} and gated.figures["abstained"].value > 0
-    assert lab.strategies[0].strategy == "majority" and not lab.strategies[0].differences

@@ -12,7 +12,7 @@ from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import parse_numbered_action
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.agents.scripted.scripted_agent import FirstAgent, make_scripted_agent
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import AgentConfig, SkillsConfig, SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env
@@ -81,15 +81,6 @@ def test_constant_writes_the_same_text_which_is_read_as_the_config_reads_a_model
         make_scripted_agent("constant", "Room-v0")
     with pytest.raises(ConfigError, match=r"[Dd]id you mean 'first'"):
         make_scripted_agent("frist", "Room-v0")
-
-
-def test_another_action_in_its_place_counts_as_done() -> None:
-    player = FirstAgent(LISTING)
-    info = Room()._info
-    player.start("A room.", info, 0)
-    assert player.act("A room.", info) == "go to desk 1"
-    player.overruled("take mug 1")
-    assert player.act("A room.", info) == "go to desk 1", "the desk was not gone to"
 
 
 @pytest.mark.parametrize("bank", [None, (STEPS,)])
@@ -166,22 +157,6 @@ def test_a_player_measured_by_a_recipe_has_its_tasks_turns_and_lists() -> None:
     assert found.overall.steps == 1.5
     with pytest.raises(EnvError, match="no tasks in the split"):
         run_as_configured(config, agent="first", split="nowhere")
-
-
-def test_an_order_that_depends_on_a_bank_is_not_guessed() -> None:
-    content = {
-        "env": {"id": DOORS},
-        "agent": {"context_mode": "window", "template": "episode", "action_order": "words"},
-        "skills": {"bank": "synthetic:operators"},
-    }
-    with pytest.raises(ConfigError, match="bank's skills decide"):
-        run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
-
-
-def test_an_agent_is_not_measured_on_other_tasks_than_the_policy() -> None:
-    content = {"env": {"id": "math"}, "data": {"train": {"path": "synthetic:add"}}}
-    with pytest.raises(ConfigError, match="evaluates on synthetic:add, but an agent plays the environment's own tasks"):
-        run_as_configured(SkillTTRLConfig.model_validate(content), agent="first")
 
 
 def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
