@@ -39,8 +39,8 @@ ORDINARY = [
     (r"\cot x", r"\frac{\cos x}{\sin x}"),
 ]
 PLACES = ("#", r"so \boxed{#}.", "<answer>#</answer>", "The final answer is #", r"# \boxed{1}")
-LONG = 150_000
-"""Characters."""
+LONG = 20_000
+"""Characters, of which time that grows with their square takes seconds."""
 SAMPLE_SECONDS = 0.02
 GIVEN_UP = 0.5
 
@@ -62,8 +62,7 @@ def expand(parts: Sequence[Any]) -> str:
 def slowest_extraction(text: str, number: int) -> float:
     """Longest time to find the answer in a text that has it in one of the places where answers are looked for.
 
-    Cases take turns in which place has all of a long text; the others have its beginning, in which time that grows with the
-    square of the length is still minutes.
+    Cases take turns in which place has all of a long text; the others have its beginning.
     """
     seconds = []
     for place, form in enumerate(PLACES):

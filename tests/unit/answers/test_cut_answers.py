@@ -47,8 +47,8 @@ def test_no_two_halves_of_answers_are_an_error(first: str, second: str, begin: i
 
 
 def test_no_beginning_of_an_answer_is_an_error() -> None:
-    for whole in ALL:
-        for end in range(len(whole) + 1):
+    for number, whole in enumerate(ALL):  # of each a third of its beginnings
+        for end in range(number % 3, len(whole) + 1, 3):
             check_decided(whole[:end])
 
 
