@@ -1,6 +1,6 @@
 """The table of where things are that ALFWorld's exploring expert plays by: how it was counted, and what it is worth.
 
-    python benchmarks/alfworld_expert.py places        # prints the table of agents/scripted/alfworld_places.txt; a test compares the two
+    python benchmarks/alfworld_expert.py places        # prints the table of agents/scripted/alfworld_places.txt
     python benchmarks/alfworld_expert.py worth         # the expert with it, and with every receptacle equally likely
 
 Both need the official games ($ALFWORLD_DATA, or --data). How the expert does by type of task, with intervals, is what

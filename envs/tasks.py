@@ -152,7 +152,7 @@ def _where(
         for split in splits or (name.partition("/")[0],):
             with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
                 tasks = find(split)
-                if any(name in task.id for task in tasks):
+                if any(name in task.id for task in tasks) or (tasks and not splits):
                     return tasks, split
     return own, None
 

@@ -43,7 +43,7 @@ class WebShopRule:
         return self._search if product is None else click(product)
 
 
-class WebShopCareful:
+class WebShopCareful(WebShopRule):
     """A rule that reads the instruction and not the products: it searches for the instruction as it is, opens the first product,
     chooses every option that is wanted and listed, and buys.
 
@@ -56,9 +56,8 @@ class WebShopCareful:
         Raises:
             EnvError: there is no `info["task"]`.
         """
-        task = read_task(info)
-        self._search = search(task)
-        self._wanted = [click(value) for _, value in read_wish(task).options]
+        super().start(observation, info, seed)
+        self._wanted = [click(value) for _, value in read_wish(read_task(info)).options]
         self._chosen: set[str] = set()
         self._last: list[str] = []
 
@@ -72,10 +71,7 @@ class WebShopCareful:
             self._last = left[:1]
             return left[0] if left else click(BUY)
         self._chosen.clear()  # a page that is left forgets what was chosen on it
-        if click(PREVIOUS) in listed:
-            return click(PREVIOUS)
-        product = next((name for name in clicks if name not in BUTTONS), None)
-        return self._search if product is None else click(product)
+        return click(PREVIOUS) if click(PREVIOUS) in listed else super().act(observation, info)
 
     def overruled(self, action: str) -> None:
         """See `ScriptedAgent`: something else was done, so that the option is still to be chosen."""

@@ -98,13 +98,13 @@ def read_game_file(path: Path) -> dict[str, Any]:
             f"The game {path} cannot be read: {error}. It may be truncated; copy or unpack it again."
         ) from None
     if not isinstance(content, dict):
-        raise EnvError(f"The game {path} is no JSON object.")
+        raise EnvError(f"The game {path} is not a JSON object.")
     for name, kind in _FIELDS.items():
         value = content.get(name)
         if not isinstance(value, kind):
             raise EnvError(f"The game {path} has no {name!r}.")
         if isinstance(value, str) and not is_text(value):
-            raise EnvError(f"The game {path} is no Unicode text in {name!r}.")
+            raise EnvError(f"The game {path} is not Unicode text in {name!r}.")
     return content
 
 

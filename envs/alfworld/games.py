@@ -165,7 +165,7 @@ class GameList(Sequence[Game]):
         if not every.games:
             why = f" {len(self.skipped)} are left out, the first: {self.skipped[0].reason}" if self.skipped else ""
             raise EnvError(
-                f"There is no game in {every.folder}: looked for TASK/TRIAL/{GAME_FILE}.{why} Known splits: "
+                f"There is no game in {every.folder}: expected TASK/TRIAL/{GAME_FILE}.{why} Known splits: "
                 f"{', '.join(data.splits())}."
             )
         if not self._games:

@@ -65,7 +65,7 @@ def _of_file(path: Path, progress: Progress) -> Iterator[Trajectory]:
             try:
                 yield from_json(Trajectory, line)
             except ValidationError as error:
-                raise DataError(f"{path}:{number} is no episode: {first_problem(error)}.") from None
+                raise DataError(f"{path}:{number} is not an episode: {first_problem(error)}.") from None
             found += 1
     if not found:
         raise DataError(f"{path} holds no episode{cut}. Collect some into another file: skillttrl collect.")
@@ -77,7 +77,7 @@ def _of_array(path: Path) -> Iterator[Trajectory]:
     try:
         items = parse_json(text)
     except ValueError as error:
-        raise DataError(f"{path} is no JSON: {error}. Collect some into another file: skillttrl collect.") from None
+        raise DataError(f"{path} is not JSON: {error}. Collect some into another file: skillttrl collect.") from None
     if not isinstance(items, list) or not items:
         found = "an empty list" if items == [] else type(items).__name__
         raise DataError(
@@ -87,7 +87,7 @@ def _of_array(path: Path) -> Iterator[Trajectory]:
         try:
             yield from_json(Trajectory, json.dumps(item))
         except ValidationError as error:
-            raise DataError(f"{path}: entry {number} is no episode: {first_problem(error)}.") from None
+            raise DataError(f"{path}: entry {number} is not an episode: {first_problem(error)}.") from None
 
 
 def _missing(path: Path) -> str:

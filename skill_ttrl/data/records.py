@@ -270,7 +270,7 @@ def _read_csv(file: Path) -> _Placed:
                 continue
             if len(row) != len(names):
                 raise DataError(
-                    f"{where}: {len(row)} fields under {len(names)} names. A field with a comma stands in quotes."
+                    f"{where}: {len(row)} fields under {len(names)} names. Put a field with a comma in quotes."
                 )
             yield where, {name: _field(field) for name, field in zip(names, row, strict=True) if field}
     except csv.Error as error:

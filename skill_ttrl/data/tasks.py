@@ -8,7 +8,6 @@ from typing import Any
 
 from skill_ttrl.answers import find_answer, true_answer
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.data.chat_layout import ANSWERS, ground_truths, has_chats, read_chats
 from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import DEFAULT_NOISE, FAMILIES, Demonstration, ProblemFamily
 from skill_ttrl.data.formats import Formats
@@ -23,6 +22,8 @@ TYPE_FIELDS = ("task_type", "type", "subject")
 PROMPT_FALLBACKS = ("question", "problem")
 SOLUTION = "solution"
 """Column with the answer, or a solution that marks it, where there is neither the answer column nor verl's."""
+GRADED = "reward_model"
+"""Column of verl's layout that holds the true answer as `ground_truth`."""
 _FAMILY_OPTIONS = ("noise",)
 
 FAMILIES.register("operators")(Operators())
@@ -39,7 +40,7 @@ def load_tasks(source: SourceConfig, env_id: str = MATH_ENV_ID, *, split: str = 
 
     The reference is the answer column's value, or None where there is no such column; of an answer that ends in
     `#### 72` (GSM8K) it is what follows the mark. Where there is no column `answer`, a column `solution` has the answer, or a solution that
-    marks it. In verl's layout (`chat_layout`) the problem is the user's message and the answer
+    marks it. In verl's layout (a conversation in `prompt`, its other columns unread) the problem is the user's message and the answer
     `reward_model.ground_truth`; a system message is no part of a task (`system_message`). The task type is the column `task_type`, `type` or `subject`, or what
     `classify` says. The tasks of `SkillTTRL/QA-v0` have their accepted answers among the options (`qa_tasks`).
 
@@ -135,8 +136,8 @@ def system_message(source: SourceConfig) -> str | None:
 def _questions(source: SourceConfig, records: Records) -> tuple[list[str], str | None]:
     """(problems, the system message that stands before all of them)."""
     name = _prompt_column(source, records)
-    if has_chats(records, name):
-        return read_chats(records, name)
+    if isinstance(records.rows[0].get(name), list):
+        return _read_chats(records, name)
     return column(records, name), None
 
 
@@ -155,8 +156,8 @@ def _prompt_column(source: SourceConfig, records: Records) -> str:
 
 def _answers(records: Records, name: str) -> Sequence[str | None]:
     default = name == SourceConfig.model_fields["answer_field"].default
-    if name not in records.columns and default and ANSWERS in records.columns:
-        return [_answer(value) for value in ground_truths(records)]
+    if name not in records.columns and default and GRADED in records.columns:
+        return [_answer(value) for value in _ground_truths(records)]
     if name not in records.columns and default and SOLUTION in records.columns:
         return [_solved(value) for value in column(records, SOLUTION, (str, int, float, type(None)))]
     if name not in records.columns:
@@ -196,3 +197,64 @@ def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
         raise DataError(f"{place}: the 'content' of each message must be str.")
     turns = list(zip(said[::2], said[1::2], strict=True))
     return [Demonstration(*turn, before=tuple(turns[:number])) for number, turn in enumerate(turns)]
+
+
+def _read_chats(records: Records, prompt: str) -> tuple[list[str], str | None]:
+    """Read the problems of a column of conversations.
+
+    A conversation is a user's message, which may have a system message before it. The agent puts the problem into its template, as
+    it does one that is a text.
+
+    Returns:
+        (problems, system message); None where there is none.
+
+    Raises:
+        DataError: a conversation of another shape, or system messages that differ.
+    """
+    read = [_chat(row, prompt, place) for row, place in zip(records.rows, records.places, strict=True)]
+    first = read[0][0]
+    for (system, _), place in zip(read, records.places, strict=True):
+        if system != first:
+            raise DataError(
+                f"{place}: its system message is another than that of {records.places[0]}. One system message is sent with every "
+                "prompt of a run (agent.system): put what differs into the user's message."
+            )
+    return [question for _, question in read], first
+
+
+def _ground_truths(records: Records) -> list[Any]:
+    """The true answer of each record, None where it has none.
+
+    Raises:
+        DataError: one that is no text or number: it cannot be graded.
+    """
+    found = []
+    for row, place in zip(records.rows, records.places, strict=True):
+        graded = row.get(GRADED)
+        truth = graded.get("ground_truth") if isinstance(graded, Mapping) else graded
+        if not isinstance(truth, str | int | float | None) or isinstance(truth, bool):
+            raise DataError(
+                f"{place}: {GRADED}.ground_truth must be a text or a number, found {type(truth).__name__}. Answers are compared as "
+                "mathematics; name another column with answer_field, or one that does not exist to train without."
+            )
+        found.append(truth)
+    return found
+
+
+def _chat(row: Mapping[str, Any], prompt: str, place: str) -> tuple[str | None, str]:
+    """(system message or None, the user's message) of one conversation."""
+    messages = row.get(prompt)
+    turns = [each if isinstance(each, Mapping) else {} for each in messages] if isinstance(messages, list) else []
+    roles = [turn.get("role") for turn in turns]
+    if roles not in (["user"], ["system", "user"]):
+        raise DataError(
+            f"{place}: {prompt!r} must be a user's message, with a system message before it at most; found "
+            f"{f'roles {roles}' if isinstance(messages, list) else type(messages).__name__}."
+        )
+    contents = [turn.get("content") for turn in turns]
+    for role, content in zip(roles, contents, strict=True):
+        if not isinstance(content, str):
+            raise DataError(
+                f"{place}: the content of the {role} message must be a text, found {type(content).__name__}."
+            )
+    return (contents[0] if len(contents) == 2 else None), str(contents[-1])

@@ -78,8 +78,8 @@ def test_a_file_that_is_cut_off_is_used_as_far_as_it_is_whole_and_it_is_said(pla
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 is no episode: task: Field required"),
-        (b"no JSON\n", r"episodes\.jsonl:1 is no episode"),
+        (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 is not an episode: task: Field required"),
+        (b"no JSON\n", r"episodes\.jsonl:1 is not an episode"),
         (b"", r"holds no episode\."),
         (b'{"task": {"id": "1"', r"holds no episode but a line that was cut off"),
     ],

@@ -36,7 +36,7 @@ def test_an_array_that_was_not_begun_here_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("[]", "found an empty list"), ("{}", "found dict"), ("[", "is no JSON"), ("[{}]", "entry 1 is no episode")],
+    [("[]", "found an empty list"), ("{}", "found dict"), ("[", "is not JSON"), ("[{}]", "entry 1 is not an episode")],
 )
 def test_an_array_that_holds_no_episodes(text: str, problem: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(text)

@@ -100,7 +100,7 @@ def ensure_generated(split: str, progress: Progress | None = None, train: int | 
     cache = cache_folder("alfworld")
     train = COUNTS["train"] if train is None else train
     if not 1 <= train <= MAX_GAMES:
-        raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {train:,} were asked for.")
+        raise EnvError(f"Choose from 1 to {MAX_GAMES:,} games, found {train:,}.")
     size = "" if train == COUNTS["train"] else f"-{train}"
     root = cache / f"generated-{GENERATOR}-alfworld-{read_ontology().version}{size}"
     if (root / GENERATED_FILE).is_file():
@@ -112,7 +112,7 @@ def ensure_generated(split: str, progress: Progress | None = None, train: int | 
                 _make_whole(root, counts(train), progress)
     except OSError as error:
         raise EnvError(
-            f"The generated games cannot be kept in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
+            f"The generated games cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME "
             "to a folder that can be written; or make them elsewhere with `skillttrl envs generate alfworld -o FOLDER` and "
             "give that folder as data."
         ) from error
@@ -150,7 +150,7 @@ def generate_games(
     _check_split(split)
     types = _checked_types(task_types)
     if not 1 <= count <= MAX_GAMES:
-        raise EnvError(f"From 1 to {MAX_GAMES:,} games are made, {count:,} were asked for.")
+        raise EnvError(f"Choose from 1 to {MAX_GAMES:,} games, found {count:,}.")
     wanted = {"games": count, "seed": seed, "task_types": list(types)}
     read_ontology()  # where the package is missing, no folder is made either
     try:
@@ -184,7 +184,7 @@ def read_record(root: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise EnvError(f"{path} cannot be read: {error}. Remove its folder and make the games again.") from None
     if not isinstance(record, dict) or record.get("schema") != SCHEMA or not isinstance(record.get("splits"), dict):
-        raise EnvError(f"{path} is no record of generated games that this version knows. Choose another folder.")
+        raise EnvError(f"{path} is not a record of generated games that this version can read. Choose another folder.")
     return record
 
 
@@ -192,27 +192,19 @@ def _open_record(root: Path, split: str, wanted: dict[str, Any]) -> dict[str, An
     """Return the record with the wanted games of a split; raises `EnvError` if the split cannot be started or continued."""
     made_by = {"schema": SCHEMA, "generator": GENERATOR, "alfworld": read_ontology().version}
     target = root / JSON_FOLDER / split
-    record = read_record(root)
-    if record is None:
-        if (root / JSON_FOLDER).is_dir() and any((root / JSON_FOLDER).iterdir()):
-            raise EnvError(
-                f"{root / JSON_FOLDER} has games that were not generated, or not by this package. Choose another folder."
-            )
-        record = {**made_by, "splits": {}}
+    record = read_record(root) or {**made_by, "splits": {}}
     there = record["splits"].get(split)
     if {name: record.get(name) for name in made_by} != made_by:
         raise EnvError(f"The games in {root} were made by another version. Choose another folder.")
+    own = target if record["splits"] else root / JSON_FOLDER
+    if there is None and own.is_dir() and any(own.iterdir()):
+        raise EnvError(f"{own} has games that were not generated, or not by this package. Choose another folder.")
     if there is not None:
         others = [f"{name} {there.get(name)}" for name in ("seed", "task_types") if there.get(name) != wanted[name]]
-        if others:
-            raise EnvError(f"{target} has games already, of {' and '.join(others)}. Choose another folder.")
         if there.get("games", 0) > wanted["games"]:
-            raise EnvError(
-                f"{target} is a series of {there['games']} games, {wanted['games']} were asked for. Ask for as many or more, "
-                "or choose another folder."
-            )
-    elif target.is_dir() and any(target.iterdir()):
-        raise EnvError(f"{target} has games that {root / GENERATED_FILE} does not name. Choose another folder.")
+            others.append(f"games {there['games']}")
+        if others:
+            raise EnvError(f"{target} already has a series with {' and '.join(others)}. Choose another folder.")
     record["splits"][split] = {**wanted, "complete": False}
     return record
 

@@ -156,7 +156,7 @@ def generated_count(data: object) -> int | None:
     count = int(number[:12]) if number.isascii() and number.isdigit() else 0
     if not 1 <= count <= MAX_PRODUCTS:
         raise EnvError(
-            f"data={data[:60]!r} has no number of products from 1 to {MAX_PRODUCTS:,} behind the colon. Write "
+            f"data={data[:60]!r} has no number of products from 1 to {MAX_PRODUCTS:,} after the colon. Write "
             f'"{GENERATED}:10000".'
         )
     return count

@@ -71,12 +71,12 @@ def _find(path: Path, where: str) -> Files:
     elif not path.is_file():
         raise EnvError(f"There is no folder or file {path}{where}. {HOW_TO_GET}")
     elif not path.name.startswith(PRODUCTS):
-        raise EnvError(f"{path}{where} is no file of products, whose name begins with {PRODUCTS}. {HOW_TO_GET}")
+        raise EnvError(f"{path}{where} is not a file of products: its name must begin with {PRODUCTS}. {HOW_TO_GET}")
     ending = path.name[len(PRODUCTS) :]
     about, human = path.with_name(ABOUT + ending), path.with_name(HUMAN + ending)
     if not about.is_file():
         raise EnvError(
-            f"{path.name} is there and {about.name}, which says what is wanted of its products, is missing in {path.parent}"
+            f"{path.name} is there and {about.name}, which has the instructions, is missing in {path.parent}"
             f"{where}. {HOW_TO_GET}"
         )
     if not human.is_file():
@@ -113,9 +113,11 @@ def read_products(files: Files) -> Iterator[tuple[Product, int]]:
                 yield product, stream.tell()
         except ijson.JSONError as error:
             why = next(iter(str(error).strip().splitlines()), "")  # below it a picture of the place
-            raise EnvError(f"{files.products} is no whole JSON list of products: {why[:200]}. {HOW_TO_GET}") from None
+            raise EnvError(
+                f"{files.products} is not a complete JSON list of products: {why[:200]}. {HOW_TO_GET}"
+            ) from None
     if not seen:
-        raise EnvError(f"{files.products} holds no product: a JSON list of them is looked for. {HOW_TO_GET}")
+        raise EnvError(f"{files.products} holds no products; expected a JSON list of them. {HOW_TO_GET}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def _object(path: Path) -> dict[str, Any]:
     try:
         read = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise EnvError(f"{path} is no whole JSON file: {str(error)[:200]}. {HOW_TO_GET}") from None
+        raise EnvError(f"{path} is not complete JSON: {str(error)[:200]}. {HOW_TO_GET}") from None
     if b"\\ud" in raw.lower():  # half of a surrogate pair, which no file or terminal takes: "?", as among the products
         read = json.loads(json.dumps(read, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(read, dict):

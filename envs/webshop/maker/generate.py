@@ -80,7 +80,7 @@ def write_catalogue(
     """
     folder = Path(folder)
     if not 1 <= count <= MAX_PRODUCTS:
-        raise EnvError(f"A catalogue has from 1 to {MAX_PRODUCTS:,} products, {count:,} were asked for.")
+        raise EnvError(f"Choose from 1 to {MAX_PRODUCTS:,} products, found {count:,}.")
     if seed < 0:
         raise EnvError(f"A seed is 0 or above, found {seed}.")
     wanted = {"schema": SCHEMA, "generator": GENERATOR, "products": count, "seed": seed}
@@ -167,5 +167,5 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise EnvError(f"{path} cannot be read: {error}. Choose another folder.") from None
     if not isinstance(record, dict) or not {"schema", "products", "seed"} <= set(record):
-        raise EnvError(f"{path} is no record of a generated catalogue. Choose another folder.")
+        raise EnvError(f"{path} is not a record of a generated catalog. Choose another folder.")
     return record

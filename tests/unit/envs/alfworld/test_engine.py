@@ -142,10 +142,10 @@ def test_this_kitchen_is_the_same_to_the_official_engine(tmp_path: Path, kind: s
         ("", "cannot be read: Expecting value"),
         ('{"pddl_domain": "(define', "cannot be read: Unterminated string.*copy or unpack it again"),
         ("[" * 100_000, "cannot be read"),
-        ("[]", "is no JSON object"),
+        ("[]", "is not a JSON object"),
         ("{}", "has no 'pddl_domain'"),
         (json.dumps({"pddl_domain": "", "grammar": "", "pddl_problem": "", "walkthrough": 3}), "has no 'walkthrough'"),
-        ('{"pddl_domain": "\\ud800", "grammar": "", "pddl_problem": "", "walkthrough": []}', "is no Unicode text in 'pddl_domain'"),
+        ('{"pddl_domain": "\\ud800", "grammar": "", "pddl_problem": "", "walkthrough": []}', "is not Unicode text in 'pddl_domain'"),
     ],
     ids=["empty", "cut off", "deep", "list", "nothing in it", "walkthrough", "surrogate"],
 )  # fmt: skip

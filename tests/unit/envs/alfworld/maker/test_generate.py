@@ -156,10 +156,10 @@ def test_a_process_killed_while_it_fills_the_cache_leaves_nothing_that_counts(
 REFUSALS = [
     pytest.param({"split": "test"}, "no generated games of a split 'test'. Known: train", id="split"),
     pytest.param({"task_types": ["pick_heat_then_place"]}, "Did you mean 'pick_heat_then_place_in_recep'", id="type"),
-    pytest.param({"count": 0}, "From 1 to 1,000,000 games", id="none"),
-    pytest.param({"count": 2}, "is a series of 6 games, 2 were asked for", id="fewer"),
-    pytest.param({"seed": 5}, "has games already, of seed 0. Choose another folder", id="seed"),
-    pytest.param({"task_types": ["look_at_obj_in_light"]}, "has games already, of task_types", id="other types"),
+    pytest.param({"count": 0}, "from 1 to 1,000,000 games", id="none"),
+    pytest.param({"count": 2}, "games 6", id="fewer"),
+    pytest.param({"seed": 5}, "seed 0. Choose another folder", id="seed"),
+    pytest.param({"task_types": ["look_at_obj_in_light"]}, "series with task_types", id="other types"),
 ]
 
 

@@ -103,14 +103,14 @@ def test_products_that_the_official_engine_leaves_out_are_left_out(tmp_path: Pat
 
 
 BAD_PRODUCTS = {
-    "cut off": (json.dumps(LAMPS)[:-40], "is no whole JSON list of products"),
-    "more behind it": (json.dumps(LAMPS) + "x", "is no whole JSON list of products"),
-    "empty": ("", "is no whole JSON list of products"),
-    "not a number": ('[{"asin": NaN}]', "is no whole JSON list of products"),
-    "no list": (json.dumps({"B0LAMP0001": {}}), "holds no product: a JSON list"),
-    "nothing in it": ("[]", "holds no product"),
+    "cut off": (json.dumps(LAMPS)[:-40], "is not a complete JSON list"),
+    "more behind it": (json.dumps(LAMPS) + "x", "is not a complete JSON list"),
+    "empty": ("", "is not a complete JSON list"),
+    "not a number": ('[{"asin": NaN}]', "is not a complete JSON list"),
+    "no list": (json.dumps({"B0LAMP0001": {}}), "holds no products; expected"),
+    "nothing in it": ("[]", "holds no products"),
     "no objects": ("[1]", "product 0 (counted from 0): a product is a JSON object, found int"),
-    "not UTF-8": (b'[{"asin": "\xff"}]', "is no whole JSON list of products"),
+    "not UTF-8": (b'[{"asin": "\xff"}]', "is not a complete JSON list"),
 }
 
 
@@ -130,8 +130,8 @@ def test_a_damaged_file_of_products_is_an_error_that_names_it(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(json.dumps(LAMPS_ABOUT)[:-9], "is no whole JSON file"), ("[]", "holds a JSON object by ASIN, found list"),
-     ("[" * 100_000, "is no whole JSON file"), ("", "is no whole JSON file")],
+    [(json.dumps(LAMPS_ABOUT)[:-9], "is not complete JSON"), ("[]", "holds a JSON object by ASIN, found list"),
+     ("[" * 100_000, "is not complete JSON"), ("", "is not complete JSON")],
     ids=["cut off", "a list", "too deep", "empty"],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["items_ins_v2.json", "items_human_ins.json"])
@@ -192,7 +192,7 @@ def test_each_missing_file_is_named_with_the_way_to_get_it(tmp_path: Path) -> No
     (tmp_path / "items_shuffle_1000.json").write_text("[]")
     (tmp_path / "items_ins_v2.json").write_text("{}")  # of another catalogue
     assert "items_shuffle_1000.json is there and items_ins_v2_1000.json" in said(tmp_path)
-    assert "items_ins_v2.json is no file of products" in said(tmp_path / "items_ins_v2.json")
+    assert "items_ins_v2.json is not a file of products" in said(tmp_path / "items_ins_v2.json")
 
 
 def test_the_variable_names_the_folder_and_stands_in_the_message(

@@ -168,7 +168,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_says_where(
         (parent / "skill-ttrl" / "webshop").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(parent))
     with pytest.raises(
-        EnvError, match=r"The catalogue cannot be kept in .*/blocked/skill-ttrl/webshop: .*XDG_CACHE_HOME"
+        EnvError, match=r"The catalog cannot be stored in .*/blocked/skill-ttrl/webshop: .*XDG_CACHE_HOME"
     ):
         open_catalogue(data)
 
@@ -201,7 +201,9 @@ def test_a_disk_that_fills_up_anywhere_is_an_error_and_never_the_end_of_the_proc
         pytest.skip(f"needs a file system of its own: {done.stderr[-200:]}")
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line != "filled"]
-    assert len(lines) == 3 and all("cannot be kept in" in line and line.endswith(" []") for line in lines), done.stdout
+    assert len(lines) == 3 and all("cannot be stored in" in line and line.endswith(" []") for line in lines), (
+        done.stdout
+    )
 
 
 SLOW = """

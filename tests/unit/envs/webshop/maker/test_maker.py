@@ -157,8 +157,8 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("count", "seed", "message"),
     [
-        (0, 0, "from 1 to 10,000,000 products, 0 were asked for"),
-        (10_000_001, 0, "10,000,001 were asked for"),
+        (0, 0, "from 1 to 10,000,000 products, found 0"),
+        (10_000_001, 0, "found 10,000,001"),
         (1, -1, "0 or above, found -1"),
     ],
 )
@@ -206,7 +206,7 @@ def test_the_command_makes_a_catalogue_and_says_so_as_json(
         (("webshop", "--games", 3, "--split", "dev"), 2, "--split and --games cannot be set for webshop"),
         (("webshop", "--types", "tea"), 2, "--types cannot be set for webshop"),
         (("alfworld", "--products", 3), 2, "--products cannot be set for alfworld"),
-        (("webshop", "--products", 20_000_000), 3, "20,000,000 were asked for"),
+        (("webshop", "--products", 20_000_000), 3, "found 20,000,000"),
     ],
 )
 def test_the_command_refuses_what_does_not_fit(
