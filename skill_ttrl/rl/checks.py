@@ -41,22 +41,32 @@ def check_algorithm(
         ConfigError: there is no such algorithm, an option is wrong, or the combination makes no sense.
     """
     algorithm = build_algorithm(rl.algorithm)
+    options = getattr(algorithm, "options", None)
+    level = getattr(options, "level", None)
+    penalty = f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}"
     problems = [
         *_missing_inputs(rl, algorithm, multi_turn),
-        *_strategy_problems(rl, vote_strategy),
-        *_vote_problems(rl, algorithm, vote_strategy if vote_shapes else None),
-        *_step_problems(rl, algorithm),
+        *_vote_problems(rl, algorithm, vote_strategy, vote_shapes, level or "episode"),
         *_reward_problems(rl, algorithm),
-        *_loss_problems(rl),
-        *_reference_problems(rl),
-        *_length_problems(rl),
+        *_settings_without_effect(rl),
         *_half_problems(rl, algorithm),
-        *(_whole_episode_problems(rl, algorithm) if whole_episodes and multi_turn else ()),
     ]
     if rl.invalid_action_penalty_coef and action_parser == "none":
         problems.append(
-            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}, but with agent.action_parser=none no action is ever found invalid. "
-            "Set agent.action_parser=action, or rl.invalid_action_penalty_coef=0."
+            f"{penalty}, but with agent.action_parser=none no action is ever found invalid. Set agent.action_parser=action, or "
+            "rl.invalid_action_penalty_coef=0."
+        )
+    estimate = getattr(algorithm, "estimate", None)
+    if rl.invalid_action_penalty_coef and level != "step" and estimate is not None and not is_stepwise(estimate):
+        problems.append(
+            f"{penalty}: {_named(rl)} cannot penalise single steps and let each episode weigh the same. Set "
+            f"{'rl.algorithm.level=step, ' if level else ''}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
+        )
+    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)
+    if whole_episodes and multi_turn and stepwise and getattr(build_loss(rl.loss), "one_advantage", False):
+        problems.append(
+            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.context_mode=episode is an episode, "
+            f"but each step has its own ({_named(rl)}, {penalty}). Set rl.loss=ppo_clip, or agent.context_mode=conversation."
         )
     if problems:
         raise ConfigError("\n".join(problems))
@@ -64,47 +74,56 @@ def check_algorithm(
 
 def _missing_inputs(rl: RLConfig, algorithm: object, multi_turn: bool) -> Iterator[str]:
     """A line for each input that the algorithm requires and the run does not have."""
-    name, requires = rl.algorithm["type"], requirements(algorithm)
+    requires = requirements(algorithm)
     if "votes" in requires and rl.reward != VOTED:
-        yield f"rl.algorithm={name} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
+        yield f"{_named(rl)} learns from votes, but rl.reward is {rl.reward!r}. Set rl.reward={VOTED}."
     if "critic" in requires and rl.critic is None:
         yield (
-            f"rl.algorithm={name} needs a critic, and there is none. Set rl.critic: {{}} for a value head on the policy's own decoder, "
-            "or name its model in rl.critic.model; without a critic there are rl.algorithm=grpo and reinforce_plus_plus."
+            f"{_named(rl)} needs a critic. Set rl.critic: {{}} for a value head on the policy's own decoder, or name a model in "
+            "rl.critic.model; rl.algorithm=grpo and reinforce_plus_plus need none."
         )
     if rl.critic is not None and "critic" not in requires:
-        yield f"rl.critic is set, but rl.algorithm={name} asks no critic. Set rl.algorithm=gae, or leave rl.critic out."
+        yield f"rl.critic is set, but {_named(rl)} does not use a critic. Set rl.algorithm=gae, or remove rl.critic."
     if "extra_rewards" in requires and not rl.extra_rewards:
         yield (
-            f"rl.algorithm={name} normalises several rewards, each by itself, and there is rl.reward={rl.reward} alone. Set "
-            "rl.extra_rewards, for example {format: 0.5}, or rl.algorithm=grpo."
+            f"{_named(rl)} normalizes several rewards, and there is only rl.reward={rl.reward}. Set rl.extra_rewards, for example "
+            "{format: 0.5}, or rl.algorithm=grpo."
         )
     if {"episodes", "states"} & requires and not multi_turn:
         yield (
-            f"rl.algorithm={name} compares steps of episodes, but agent.max_turns is 1: each rollout has a single step. "
-            "Use an environment of several turns (alfworld, webshop), or rl.algorithm=grpo."
+            f"{_named(rl)} compares steps of episodes, but agent.max_turns is 1: each rollout has a single step. Use an environment "
+            "of several turns (alfworld, webshop), or rl.algorithm=grpo."
         )
 
 
-def _strategy_problems(rl: RLConfig, vote_strategy: str) -> Iterator[str]:
-    """A line where the algorithm counts votes itself, and cannot follow the voting strategy."""
+def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool, level: str) -> Iterator[str]:
+    """A line where the algorithm cannot follow the voting strategy, or would ignore or lose part of the reward."""
     kind = ALGORITHMS.get(rl.algorithm["type"])
     known: frozenset[str] | None = getattr(kind, "vote_strategies", None)
-    if rl.reward == VOTED and known is not None and vote_strategy not in known:
+    if rl.reward == VOTED and known is not None and strategy not in known:
         yield (
-            f"{_named(rl)} cannot follow vote.strategy={vote_strategy}: it does not shape advantages by votes, or counts "
-            f"votes itself. Set vote.strategy to one of {', '.join(sorted(known))}, or rl.algorithm=grpo, which follows all."
+            f"{_named(rl)} cannot follow vote.strategy={strategy}. Set vote.strategy to one of {', '.join(sorted(known))}, or "
+            "rl.algorithm=grpo, which follows all."
         )
-    penalised = rl.overlong is not None and rl.overlong.penalty
-    added = [key for key, on in (("extra_rewards", rl.extra_rewards), ("overlong.penalty", penalised)) if on]
-    if (getattr(kind, "binary_rewards", False) or getattr(kind, "own_rewards", False)) and added:
+    if rl.reward == VOTED and shapes and not takes_shaped_votes(algorithm):
         yield (
-            f"{_named(rl)} makes its rewards of the votes alone, so rl.{' and rl.'.join(added)} would change nothing. Unset them, or "
-            "use rl.algorithm=grpo."
+            f"vote.strategy={strategy} shapes the advantages of a group's rollouts, which {_named(rl)} does not allow: its advantages "
+            "depend on tokens, lengths or the rest of the batch. Set vote.strategy=majority, or rl.algorithm=grpo."
         )
-    if getattr(kind, "binary_rewards", False) and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
+    if rl.reward == VOTED and shapes and (level == "step" or rl.invalid_action_penalty_coef):
         yield (
-            f"{_named(rl)} is about rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Unset them; "
+            f"vote.strategy={strategy} shapes the advantages of whole rollouts, but rl.algorithm.level={level} with "
+            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g} gives each step its own. Set vote.strategy=majority, or "
+            "rl.algorithm.level=episode and rl.invalid_action_penalty_coef=0."
+        )
+    binary = getattr(kind, "binary_rewards", False)
+    added = ["rl.extra_rewards"] if rl.extra_rewards else []
+    added += ["rl.overlong.penalty"] if rl.overlong is not None and rl.overlong.penalty else []
+    if (binary or getattr(kind, "own_rewards", False)) and added:
+        yield f"{_named(rl)} makes its rewards from the votes, so {' and '.join(added)} would change nothing. Remove that."
+    if binary and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
+        yield (
+            f"{_named(rl)} needs rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Remove them; "
             "rl.kl_coef puts a KL term into the loss."
         )
 
@@ -129,68 +148,54 @@ def check_correction(
     problems = []
     if not gives_log_probs:
         problems.append(
-            f"rollout.backend={backend} gives no log-probs, so neither the policy ratio nor a correction (rl.rollout_correction) can be "
-            "computed. Train with hf, vllm, or a backend of your own that gives them."
+            f"rollout.backend={backend} gives no log-probs, which the policy ratio and rl.rollout_correction need. Train with hf, vllm, "
+            "or a backend of your own that gives them."
         )
     corrects = kind is not None or settings.reject is not None or not settings.rescore
     if corrects and truncates_sampling and not sampler_is_learner:
         problems.append(
-            f"rl.rollout_correction compares the log-probs of {backend} with the learner's own, but with rollout.top_p below 1 or "
-            "rollout.top_k above 0 theirs are those of the truncated distribution: every weight would be too small. Set rollout.top_p=1 "
-            "and rollout.top_k=0, or rl.rollout_correction.type=none."
+            f"rl.rollout_correction compares the log-probs of {backend} with the learner's, but with rollout.top_p below 1 or "
+            "rollout.top_k above 0 they are of a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "
+            "rl.rollout_correction.type=none."
         )
-    if (
-        not settings.rescore
-        and kind is not None
-        and kind.endswith("truncate")
-        and getattr(build_loss(rl.loss), "has_ratio", True)
-    ):
+    truncates = not settings.rescore and kind is not None and kind.endswith("truncate")
+    if truncates and getattr(build_loss(rl.loss), "has_ratio", True):
         problems.append(
             f"rl.rollout_correction.type={kind} with rescore=false would weigh twice: the ratio of rl.loss={rl.loss['type']} is then taken "
-            "against the sampler and is the weight. Use token_mask, sequence_mask or icepop, rl.loss={{type: reinforce, ratio: false}}, or rescore=true."
+            "against the sampler. Set type to token_mask, sequence_mask or icepop, or rescore=true."
         )
     if not settings.rescore and settings.batch_normalize:
         problems.append(
-            "rl.rollout_correction.batch_normalize divides by the mean of a step's weights, which with rescore=false nobody knows before "
-            "the update. Set one of them otherwise."
+            "rl.rollout_correction.batch_normalize divides by the mean weight of a step, which with rescore=false is not known before the "
+            "update. Set batch_normalize=false or rescore=true."
         )
     if problems:
         raise ConfigError("\n".join(problems))
 
 
-def _loss_problems(rl: RLConfig) -> Iterator[str]:
-    """A line where the algorithm means another loss."""
-    name, loss = rl.algorithm["type"], rl.loss["type"]
-    meant = getattr(ALGORITHMS.get(name), "defaults", {}).get("loss", {}).get("type", loss)
+def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
+    """A line for each setting of the loss, the KL divergence or lengths that contradicts another or has no effect."""
+    loss, weighted = rl.loss["type"], ("k1", "k3")
+    meant = getattr(ALGORITHMS.get(rl.algorithm["type"]), "defaults", {}).get("loss", {}).get("type", loss)
     if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
         yield (
-            f"rl.algorithm={name} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, "
-            "which goes with any loss."
+            f"{_named(rl)} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which "
+            "goes with any loss."
         )
-
-
-def _reference_problems(rl: RLConfig) -> Iterator[str]:
-    """A line for each setting of the KL divergence or its reference that has no effect."""
-    weighted = ("k1", "k3")
     if rl.kl_bias_correction and (rl.kl_coef == 0 or rl.kl_estimator not in weighted):
         yield (
-            f"rl.kl_bias_correction corrects the gradient of the KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is "
-            f"{rl.kl_coef:g} and rl.kl_estimator is {rl.kl_estimator}. Set rl.kl_coef above 0 and one of these estimators, or rl.kl_bias_correction=false."
+            f"rl.kl_bias_correction needs a KL term with rl.kl_estimator {' or '.join(weighted)}, but rl.kl_coef is {rl.kl_coef:g} and "
+            f"rl.kl_estimator is {rl.kl_estimator}. Set both, or rl.kl_bias_correction=false."
         )
     if rl.ref_model_sync_steps and rl.kl_coef == 0 and rl.kl_in_reward is None:
         yield (
             f"rl.ref_model_sync_steps={rl.ref_model_sync_steps} refreshes a reference model, but with rl.kl_coef=0 and no "
             "rl.kl_in_reward there is none. Set one of them, or rl.ref_model_sync_steps=null."
         )
-
-
-def _length_problems(rl: RLConfig) -> Iterator[str]:
-    """A line for each part of the phase or of a step that is longer than the whole."""
     warmup = 0 if rl.critic is None else rl.critic.warmup_steps
     if warmup and warmup >= rl.steps:
         yield (
-            f"rl.critic.warmup_steps={warmup}, but there are rl.steps={rl.steps}: only the critic would learn, and the policy never. Lower the "
-            "one, or raise the other."
+            f"rl.critic.warmup_steps={warmup}, but rl.steps={rl.steps}: the policy would never learn. Lower the one, or raise the other."
         )
     if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
         yield (
@@ -212,66 +217,22 @@ def _half_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     bonus = sum(max(0.0, weight) for weight in rl.extra_rewards.values())
     if bonus > 1 and getattr(algorithm, "half", "correct") != "correct":
         yield (
-            f"The weights of rl.extra_rewards add up to {bonus:g}, so a wrong sample could earn more than 1, and {_named(rl)}, whose advantage "
-            "is then its reward less 1, would raise it. Let them add up to 1 at most."
+            f"The weights of rl.extra_rewards add up to {bonus:g}. A wrong sample could then earn more than 1, and {_named(rl)} would raise "
+            "its probability. Let them add up to 1 at most."
         )
     if getattr(algorithm, "drop", False) and rl.whiten_advantages and not (rl.extra_rewards or rl.kl_in_reward):
         yield (
-            f"rl.whiten_advantages takes the mean off, and all samples that {_named(rl)} learns from have the same advantage: nothing would "
-            "be left. Set rl.whiten_advantages=false, or rl.algorithm.drop=false."
-        )
-
-
-def _vote_problems(rl: RLConfig, algorithm: object, shaping: str | None) -> Iterator[str]:
-    """A line where the vote shapes advantages (`shaping` names it), and the algorithm has none that it could shape."""
-    if shaping is None or rl.reward != VOTED:
-        return
-    if not takes_shaped_votes(algorithm):
-        yield (
-            f"vote.strategy={shaping} shapes the advantages of a group's rollouts, and those of {_named(rl)} are no such "
-            "thing: they depend on tokens, lengths or the rest of the batch. Use vote.strategy=majority, or rl.algorithm=grpo."
-        )
-    level = getattr(getattr(algorithm, "options", None), "level", "episode")
-    if level == "step" or rl.invalid_action_penalty_coef:
-        yield (
-            f"rl.algorithm.level={level} with rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g} is about single steps, but "
-            f"vote.strategy={shaping} shapes the advantages of whole rollouts. Use vote.strategy=majority, or "
-            "rl.algorithm.level=episode and rl.invalid_action_penalty_coef=0."
-        )
-
-
-def _step_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
-    """A line where steps of an episode differ, and the algorithm knows whole rollouts only."""
-    options = getattr(algorithm, "options", None)
-    level = getattr(options, "level", None)
-    estimate = getattr(algorithm, "estimate", None)
-    if rl.invalid_action_penalty_coef and level != "step" and estimate is not None and not is_stepwise(estimate):
-        instead = "rl.algorithm.level=step, " if level is not None else ""
-        yield (
-            f"rl.invalid_action_penalty_coef={rl.invalid_action_penalty_coef:g}: {_named(rl)} cannot penalise single steps and let each episode weigh "
-            f"the same. Use {instead}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
-        )
-
-
-def _whole_episode_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
-    """A line where the loss takes one advantage a sequence, and the steps of an episode, which is a sequence here, have their own."""
-    level = getattr(getattr(algorithm, "options", None), "level", None)
-    stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)
-    if getattr(build_loss(rl.loss), "one_advantage", False) and stepwise:
-        yield (
-            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.context_mode=episode is an episode, but "
-            f"{_named(rl)} gives each step its own (or rl.invalid_action_penalty_coef takes something off single steps). Use rl.loss=ppo_clip or gspo, "
-            "rl.algorithm=grpo with level=episode and rl.invalid_action_penalty_coef=0, or agent.context_mode=conversation."
+            f"rl.whiten_advantages subtracts the mean, and all samples that {_named(rl)} learns from have the same advantage, so nothing "
+            "would be learned. Set rl.whiten_advantages=false, or rl.algorithm.drop=false."
         )
 
 
 def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     """A line where rewards are named twice, or the algorithm cannot take them with what is taken off them."""
     if rl.reward in rl.extra_rewards:
-        yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Leave it out."
-    taken_off = [
-        key for key, off in (("kl_in_reward", None), ("invalid_action_penalty_coef", 0.0)) if getattr(rl, key) != off
-    ]
+        yield f"rl.extra_rewards names {rl.reward} again, which is rl.reward with the weight 1. Remove it."
+    taken_off = ["kl_in_reward"] if rl.kl_in_reward is not None else []
+    taken_off += ["invalid_action_penalty_coef"] if rl.invalid_action_penalty_coef else []
     if getattr(getattr(algorithm, "options", None), "scale_rewards", None) == "mean":
         why = f"makes rewards below 0 possible, and {_named(rl)} divides by their mean"
         instead = "rl.algorithm.scale_rewards=group"
@@ -282,7 +243,7 @@ def _reward_problems(rl: RLConfig, algorithm: object) -> Iterator[str]:
     else:
         return
     for key in taken_off:
-        yield f"rl.{key} {why}. Leave it out, or set {instead}."
+        yield f"rl.{key} {why}. Remove it, or set {instead}."
 
 
 def _named(rl: RLConfig) -> str:

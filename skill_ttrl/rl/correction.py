@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,19 +26,6 @@ from skill_ttrl.config.rl import RejectionConfig, RolloutCorrectionConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.losses import masked_mean
-
-
-class Sequences(Protocol):
-    """Which tokens belong to one sequence. All functions map values at the tokens onto values of the same shape."""
-
-    def sum(self, values: Tensor) -> Tensor:
-        """Sum over each token's sequence."""
-
-    def mean(self, values: Tensor) -> Tensor:
-        """Mean over each token's sequence."""
-
-    def max(self, values: Tensor) -> Tensor:
-        """Maximum over each token's sequence."""
 
 
 @dataclass(frozen=True)
@@ -58,15 +45,15 @@ class FlatSequences:
         return values_K.new_zeros(len(self.counts_N)).index_add(0, self.sequence_K, values_K)
 
     def sum(self, values: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """See `Sequences`."""
+        """Sum over each token's sequence, at each of its tokens."""
         return self.sums_N(values)[self.sequence_K]
 
     def mean(self, values: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """See `Sequences`."""
+        """Mean over each token's sequence, at each of its tokens."""
         return self.sum(values) / self.counts_N[self.sequence_K]
 
     def max(self, values: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """See `Sequences`."""
+        """Maximum over each token's sequence, at each of its tokens."""
         found_N = values.new_full((len(self.counts_N),), -torch.inf)
         return found_N.scatter_reduce(0, self.sequence_K, values, "amax")[self.sequence_K]
 
@@ -79,19 +66,20 @@ class PaddedSequences:
     """1 at tokens that count."""
 
     def sum(self, values: Float[Tensor, "N R"]) -> Float[Tensor, "N R"]:
-        """See `Sequences`."""
+        """Sum over each token's sequence, at each of its tokens."""
         return (values * self.mask_N_R).sum(dim=1, keepdim=True).expand_as(values)
 
     def mean(self, values: Float[Tensor, "N R"]) -> Float[Tensor, "N R"]:
-        """See `Sequences`."""
+        """Mean over each token's sequence, at each of its tokens."""
         return self.sum(values) / self.mask_N_R.sum(dim=1, keepdim=True).clamp(min=1)
 
     def max(self, values: Float[Tensor, "N R"]) -> Float[Tensor, "N R"]:
-        """See `Sequences`."""
+        """Maximum over each token's sequence, at each of its tokens."""
         inside = values.masked_fill(self.mask_N_R == 0, -torch.inf)
         return inside.amax(dim=1, keepdim=True).expand_as(values)
 
 
+Sequences = FlatSequences | PaddedSequences
 LOG_WEIGHT_BOUND = 20.0
 """Log-weights are clamped to this before exp (verl)."""
 
@@ -227,7 +215,7 @@ def corrected(
     """Weight each trained token, and measure the gap between learner and sampler.
 
     Args:
-        batch: With `old_log_probs_F` of the learner itself (`Learner.score`).
+        batch: With `old_log_probs_F` of the learner itself (`LocalLearner.score`).
         kind: One of `CORRECTIONS`; None measures and rejects only.
         settings: Bounds, normalisation and rejection.
 

@@ -1,6 +1,6 @@
 """One update, from rewarded rollouts to new weights: scores → KL penalty → advantages → gradient.
 
-The order is verl's. Advantages are computed where the votes are; only `Learner.score` and `Learner.update` touch the model, so a
+The order is verl's. Advantages are computed where the votes are; only `LocalLearner.score` and `LocalLearner.update` touch the model, so a
 learner may span several processes.
 """
 
@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
 from skill_ttrl.config import RLConfig
+from skill_ttrl.config.rl import AdaptiveEntropyConfig, OverlongConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import (
     AdvantageEstimate,
@@ -23,14 +29,15 @@ from skill_ttrl.rl.algorithms import (
 )
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.correction import choose_correction, corrected
-from skill_ttrl.rl.entropy import EntropyController, at_high_entropy, sampled_entropy
 from skill_ttrl.rl.kl import KLController, apply_kl_penalty
-from skill_ttrl.rl.learner import Learner
+from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.options import naming_own
-from skill_ttrl.rl.overlong import without_truncated
 from skill_ttrl.rl.pack import pack, with_advantages
-from skill_ttrl.rl.update_metrics import TurnGradients
+from skill_ttrl.rl.update_metrics import TurnGradients, sampled_entropy
 from skill_ttrl.types import Group, Trajectory, VoteResult
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.parallel.learner import DriverLearner
 
 VOTED = "majority"
 """The reward that the votes decide."""
@@ -132,7 +139,7 @@ class UpdateRule:
 
     def __call__(
         self,
-        learner: Learner,
+        learner: LocalLearner | DriverLearner,
         groups: Sequence[Group],
         votes: Sequence[VoteResult],
         *,
@@ -155,7 +162,7 @@ class UpdateRule:
             greedy: Reward of a greedy rollout of each task, by its id, where the algorithm requires it. Groups without one are left out.
 
         Returns:
-            Metrics of the correction, the KL penalty, the algorithm and `Learner.update`.
+            Metrics of the correction, the KL penalty, the algorithm and `LocalLearner.update`.
         """
         samples = self._samples(groups, votes, voters, greedy)
         batch = pack(samples.groups, invalid_action_penalty_coef=samples.invalid_action_penalty_coef, join=self.join)
@@ -250,3 +257,89 @@ class UpdateRule:
             self.kl.coef = float(state["kl_coef"])
         if self.entropy is not None and "entropy_coef" in state:
             self.entropy.coef = float(state["entropy_coef"])
+
+
+# Entropy of the policy: a coefficient of the bonus that follows it, and the tokens where it is highest.
+
+
+@dataclass
+class EntropyController:
+    """Coefficient of the entropy bonus, adapted towards a target (Skywork-OR1, arXiv 2505.22312, section 4)."""
+
+    settings: AdaptiveEntropyConfig
+    coef: float
+
+    def apply(self, entropy: float) -> float:
+        """Coefficient to apply to a step of this entropy (nats a token): 0 above the target. Adapts it for the next step."""
+        settings, low = self.settings, entropy <= self.settings.target
+        applied = self.coef if low else 0.0
+        self.coef = min(max(self.coef + (settings.delta if low else -settings.delta), settings.min), settings.max)
+        return applied
+
+
+def high_entropy_mask(entropies_K: Float[Tensor, " K"], quantile: float) -> tuple[Bool[Tensor, " K"], float]:
+    """The tokens whose entropy is in the highest `quantile` of all, and the smallest entropy among them (arXiv 2506.01939, section 4)."""
+    threshold = float(np.quantile(entropies_K.numpy(), 1.0 - quantile)) if len(entropies_K) else 0.0
+    return entropies_K >= threshold, threshold
+
+
+def at_high_entropy(batch: RolloutBatch, quantile: float) -> tuple[RolloutBatch, dict[str, float]]:
+    """Set the weight of all but the tokens of the highest entropy to 0. The batch has `entropies_F`.
+
+    Returns:
+        (batch, metrics): `entropy_threshold` (nats), below which a token has no policy loss.
+    """
+    assert batch.entropies_F is not None
+    high_K, threshold = high_entropy_mask(batch.entropies_F[batch.trained_F], quantile)
+    weights_F = torch.ones_like(batch.entropies_F) if batch.weights_F is None else batch.weights_F.clone()
+    weights_F[batch.trained_F] *= high_K
+    return replace(batch, weights_F=weights_F), {"entropy_threshold": threshold}
+
+
+# DAPO's treatment of overlong responses: a soft penalty on the reward, and a filter of truncated samples (arXiv 2503.14476, section 3.4).
+
+
+def length_penalty(length: int, limit: int, buffer: int, factor: float) -> float:
+    """Penalty of a response, at most 0 (equation 13): it begins where `buffer` tokens are left and reaches -`factor` at the limit.
+
+    Args:
+        length: Sampled tokens.
+        limit: Longest possible response.
+        buffer: Tokens before the limit, at least 1.
+        factor: Penalty at the limit.
+    """
+    excess = length - (limit - buffer)
+    return -factor * min(max(excess / buffer, 0.0), 1.0)
+
+
+def overlong_penalties(group: Group, settings: OverlongConfig, limit: int) -> list[float]:
+    """Penalty of each rollout: that of its longest response. `limit`: `rollout.max_new_tokens`."""
+    buffer = min(settings.buffer or max(limit // 5, 1), limit)
+
+    def longest(trajectory: Trajectory) -> int:
+        return max((step.completion.num_sampled_tokens for step in trajectory.steps if step.completion), default=0)
+
+    return [length_penalty(longest(each), limit, buffer, settings.factor) for each in group.trajectories]
+
+
+def truncated_turns(batch: RolloutBatch, trajectories: Sequence[Trajectory]) -> Bool[Tensor, " S"]:
+    """Turns whose completion ended at the token limit.
+
+    Args:
+        batch: S turns.
+        trajectories: The rollouts that were packed into it, group after group.
+    """
+    done = [trajectories[number].steps[step].completion for number, step in batch.turn_places]
+    return torch.tensor([each is not None and each.finish_reason == "length" for each in done], dtype=torch.bool)
+
+
+def without_truncated(batch: RolloutBatch, trajectories: Sequence[Trajectory]) -> tuple[RolloutBatch, dict[str, float]]:
+    """Take truncated responses out of the loss and its means; advantages of the others stay as they are.
+
+    Returns:
+        (batch, metrics): `filtered_overlong`, the share of turns.
+    """
+    truncated_S = truncated_turns(batch, trajectories)
+    trained_F = batch.trained_F & ~truncated_S[batch.turn_F]
+    metrics = {"filtered_overlong": float(truncated_S.float().mean()) if len(batch) else 0.0}
+    return replace(batch, trained_F=trained_F, advantages_F=batch.advantages_F * trained_F), metrics

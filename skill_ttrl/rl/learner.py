@@ -8,9 +8,9 @@ log-probs and advantages, and nothing of where they came from.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -33,28 +33,6 @@ from skill_ttrl.rl.parallel.split import own_micro_batches
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.rl.update_metrics import GradientTrace, SkippedUpdate, TurnGradients, UpdateMetrics, batch_metrics
 from skill_ttrl.types import derive_seed
-
-
-class Learner(Protocol):
-    """A learner as a training loop holds it: of this process, or one that spans several."""
-
-    @property
-    def skipped(self) -> Sequence[SkippedUpdate]:
-        """Optimizer steps of the latest update that were not taken, because loss or gradient was not finite."""
-
-    @property
-    def gradients(self) -> TurnGradients | None:
-        """Which turns of the latest update's batch carried its gradient; None before the first."""
-
-    def score(
-        self, batch: RolloutBatch, *, temperature: float, own: bool, reference: bool, entropy: bool = False
-    ) -> RolloutBatch:
-        """Compute log-probs of the batch's tokens; see `LocalLearner.score`."""
-
-    def update(
-        self, batch: RolloutBatch, *, step: int, seed: int, temperature: float, entropy_coef: float | None = None
-    ) -> dict[str, float]:
-        """Learn from one batch; see `LocalLearner.update`."""
 
 
 class LocalLearner:

@@ -13,9 +13,14 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.entropy import sampled_entropy
 from skill_ttrl.rl.forward.micro_batch import MicroBatch
 from skill_ttrl.rl.parallel.ranks import Ranks
+
+
+def sampled_entropy(batch: RolloutBatch) -> float:
+    """Minus the mean log-prob of the trained tokens: an unbiased estimate of the entropy of the policy that sampled (nats a token)."""
+    trained_K = batch.old_log_probs_F[batch.trained_F]
+    return -float(trained_K.mean()) if len(trained_K) else 0.0
 
 
 def batch_metrics(batch: RolloutBatch) -> dict[str, float]:
@@ -168,7 +173,7 @@ def update_rates(
     """Rates of an update that took so many seconds, scores included.
 
     Args:
-        metrics: Of `Learner.update`: `all_tokens` and `operations`.
+        metrics: Of `LocalLearner.update`: `all_tokens` and `operations`.
         seconds: Wall time.
         device: Where a rank computes.
         ranks: Processes that computed it, each with a device of its own.

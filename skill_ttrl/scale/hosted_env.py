@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.errors import EnvError
-from skill_ttrl.scale.hosts import HostLostError, Hosts
+from skill_ttrl.scale.crew import HostLostError, Hosts
 
 
 class HostedEnv(gymnasium.Env[str, str]):

@@ -1,4 +1,4 @@
-"""An ordered map over workers that come and go. Knows nothing of Ray: a `Crew` says what happens to the workers.
+"""An ordered map over workers that come and go. Knows nothing of Ray: its crew (`RayCrew`) says what happens to the workers.
 
 Results are yielded in the order of the items, each exactly once, to one caller, who writes them down: a worker that dies loses
 nothing and doubles nothing, whatever it had done of its item. Several threads may map at the same time: the items of whoever came first go first.
@@ -12,9 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.errors import ScaleError
+
+if TYPE_CHECKING:
+    from skill_ttrl.scale.crew import RayCrew
 
 WINDOW = 4
 """Items of each worker that may be done, or under way, ahead of the first one that is missing."""
@@ -62,22 +65,6 @@ class Lost:
 Event = Ready | Refused | Done | Lost
 
 
-class Crew(Protocol):
-    """Workers that come and go."""
-
-    def give(self, worker: str, item: Any) -> None:
-        """Have a ready worker without an item work on this one; nothing where it is gone, as `wait` will say."""
-        ...
-
-    def wait(self) -> Sequence[Event]:
-        """Wait for what happens next, for a moment at most; start workers where there is room for more. One thread waits at a time."""
-        ...
-
-    def close(self) -> None:
-        """Stop all workers; what they are at is lost."""
-        ...
-
-
 @dataclass(eq=False)
 class _Work:
     """The items of one map."""
@@ -107,7 +94,7 @@ class Pool:
         notice: called with what a user should know.
     """
 
-    def __init__(self, crew: Crew, retries: int, notice: Notice) -> None:
+    def __init__(self, crew: RayCrew, retries: int, notice: Notice) -> None:
         self._crew, self._retries, self._notice = crew, retries, notice
         self._at: dict[str, tuple[_Work, int] | None] = {}  # ready workers, and the item that each is at
         self._facts: list[Any] = []

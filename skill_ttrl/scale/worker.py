@@ -7,11 +7,13 @@ import os
 import pickle
 import platform
 import traceback
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from skill_ttrl.envs.contract import close_env
 from skill_ttrl.errors import ScaleError, SkillTTRLError
 
 Work = Callable[[Any], Any]
@@ -88,3 +90,113 @@ def portable(error: Exception) -> Exception:
     except Exception:  # whatever its own code does when it is pickled
         fits = False
     return error if fits else ScaleError(f"{type(error).__name__}: {error}")
+
+
+# One host: holds environments, which are called at the same time, each in a thread. Runs in a process of Ray; imports no ray.
+
+
+MakeEnv = Callable[[], Any]
+"""Makes an environment; a module's own function, or a `partial` of one."""
+
+
+class Host:
+    """Holds environments in a process of its own. What they print is in Ray's logs.
+
+    Args:
+        folder: working directory of the caller; taken where this machine has it, so that relative paths mean the same.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._envs: dict[str, Any] = {}
+        self._make: MakeEnv | None = None
+        with suppress(OSError):
+            os.chdir(folder)
+
+    def start(self, make: MakeEnv) -> tuple[str, Answer]:
+        """Make one environment, to see that it can be; the name of this machine."""
+
+        def try_it() -> None:
+            self._make = make
+            close_env(make())
+
+        return platform.node(), _answer(try_it)
+
+    def call(self, name: str, method: str, *args: Any, **kwargs: Any) -> Answer:
+        """Call a method of an environment, which is made first where it is not there yet; with an empty `method` it is made alone."""
+
+        def do() -> Any:
+            if name not in self._envs:
+                assert self._make is not None  # nothing is called before it has started
+                self._envs[name] = self._make()
+            return _as_it_travels(getattr(self._envs[name], method)(*args, **kwargs)) if method else None
+
+        return _answer(do)
+
+    def close(self, name: str) -> None:
+        """Close an environment, where there is one of this name."""
+        env = self._envs.pop(name, None)
+        if env is not None:
+            close_env(env)
+
+
+def _answer(call: Callable[[], Any]) -> Answer:
+    try:
+        return Answer(call())
+    except Exception as raised:
+        return Answer(error=portable(raised))
+
+
+def _as_it_travels(found: Any) -> Any:
+    """An answer of an environment, without those entries of its `info` that cannot be pickled, as nothing that is stored has them."""
+    if _travels(found) or not (isinstance(found, tuple) and found and isinstance(found[-1], Mapping)):
+        return found
+    return (*found[:-1], {name: value for name, value in found[-1].items() if _travels(value)})
+
+
+def _travels(value: Any) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:  # whatever its own code does when it is pickled
+        return False
+    return True
+
+
+# A value that many items name: stored once in the cluster, and taken from there once by each worker.
+
+
+T = TypeVar("T")
+MOST_HELD = 8
+"""Values that a worker holds; those go that were asked for longest ago."""
+_held: OrderedDict[str, Any] = OrderedDict()
+
+
+class Shared(Generic[T]):
+    """A handle that can be sent to workers, in the place of its value.
+
+    Args:
+        value: stored in the cluster that this process is connected to, for as long as anybody has the handle.
+    """
+
+    def __init__(self, value: T) -> None:
+        import ray
+
+        self._reference = ray.put(value)
+        self.key: str = self._reference.hex()
+        """Tells values apart."""
+
+    def fetch(self) -> T:
+        """Return the value, and hold no copy of it."""
+        import ray
+
+        found: T = ray.get(self._reference)
+        return found
+
+    def get(self) -> T:
+        """Return the value; in a worker, the same object each time, as long as it is held."""
+        if self.key not in _held:
+            _held[self.key] = self.fetch()
+        _held.move_to_end(self.key)
+        if len(_held) > MOST_HELD:
+            _held.popitem(last=False)
+        value: T = _held[self.key]
+        return value

@@ -26,7 +26,7 @@ from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
-from skill_ttrl.scale.run import open_pool
+from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
     PHASE,

@@ -29,8 +29,17 @@ from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
 from skill_ttrl.stages.training.sampling import VOTED, StepTimer, rolling_ahead, sample_step, shown, step_tasks
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
-from skill_ttrl.stages.training.state import RL, RLState, checkpoint_on_error, record_step, save_if_due
-from skill_ttrl.stages.training.stopping import remaining_steps, skipped_too_often, stopped_by, watch_updates
+from skill_ttrl.stages.training.state import (
+    RL,
+    RLState,
+    checkpoint_on_error,
+    record_step,
+    remaining_steps,
+    save_if_due,
+    skipped_too_often,
+    stopped_by,
+    watch_updates,
+)
 from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting.reward_set import RewardSet
 

@@ -11,8 +11,7 @@ from skill_ttrl.rl.parallel.learner import DriverSFTLearner
 from skill_ttrl.stages.setup.encode import Encoded
 from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.state import PhaseState, load_learner, save_if_due
-from skill_ttrl.stages.training.stopping import skipped_too_often, watch_updates
+from skill_ttrl.stages.training.state import PhaseState, load_learner, save_if_due, skipped_too_often, watch_updates
 
 PHASE, SHOWN = "sft", "cold start"
 """The phase in files, and as progress shows it."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from skill_ttrl.config.rl import AdaptiveEntropyConfig
-from skill_ttrl.rl.entropy import EntropyController, high_entropy_mask
 from skill_ttrl.rl.kl import compute_kl_penalty, kl_estimate
+from skill_ttrl.rl.learn import EntropyController, high_entropy_mask
 from skill_ttrl.rl.losses import (
     AggregationMode,
     Denominators,

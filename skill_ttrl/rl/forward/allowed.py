@@ -10,12 +10,15 @@ Suffixes: _K trained tokens, _Q pairs of a position and a set, _U sets, _P token
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from skill_ttrl.rl.forward.items import Items
+if TYPE_CHECKING:
+    from skill_ttrl.rl.batch import RolloutBatch
+
 
 GATHERED_SET = 1024
 """Largest set whose rows are gathered."""
@@ -64,7 +67,7 @@ class LimitedTokens:
 
 
 def limited_tokens(
-    batch: Items, places_K: Int[Tensor, " K"], rows_K: Int[Tensor, " K"], targets_K: Int[Tensor, " K"]
+    batch: RolloutBatch, places_K: Int[Tensor, " K"], rows_K: Int[Tensor, " K"], targets_K: Int[Tensor, " K"]
 ) -> tuple[LimitedTokens, ...]:
     """Sort the trained tokens of a micro-batch by the rows that they are scored against.
 
@@ -90,7 +93,7 @@ def limited_tokens(
 
 
 def _part(
-    batch: Items, places_K: Tensor, set_K: Tensor, rows_K: Tensor, targets_K: Tensor, gathers: bool
+    batch: RolloutBatch, places_K: Tensor, set_K: Tensor, rows_K: Tensor, targets_K: Tensor, gathers: bool
 ) -> LimitedTokens:
     assert batch.allowed_ids_P is not None
     assert batch.allowed_sizes_U is not None

@@ -10,15 +10,17 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from skill_ttrl.rl.forward.allowed import LimitedTokens, limited_tokens
-from skill_ttrl.rl.forward.items import Items
 from skill_ttrl.rl.forward.tree import PrefixTree, build_tree, moved
+
+if TYPE_CHECKING:
+    from skill_ttrl.rl.batch import RolloutBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,7 @@ class _Responses(NamedTuple):
     """Fields of a `MicroBatch` that do not depend on its layout."""
 
 
-def pad(batch: Items, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
+def pad(batch: RolloutBatch, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
     """Pad the items at `rows` on the right, with `pad_id`."""
     responses = _responses(batch, rows)
     starts, lengths = batch.starts_N[rows, None], batch.lengths_N[rows, None]
@@ -117,7 +119,7 @@ def pad(batch: Items, rows: Int[Tensor, " N"], pad_id: int) -> MicroBatch:
     )
 
 
-def pack_tree(batch: Items, rows: Int[Tensor, " N"]) -> MicroBatch:
+def pack_tree(batch: RolloutBatch, rows: Int[Tensor, " N"]) -> MicroBatch:
     """Merge what the items at `rows` begin with; what comes after an item's last prediction is left out."""
     responses = _responses(batch, rows)
     last_N_1 = torch.where(responses.mask_N_R, responses.columns_R, 0).amax(dim=1, keepdim=True)
@@ -136,7 +138,7 @@ def pack_tree(batch: Items, rows: Int[Tensor, " N"]) -> MicroBatch:
     )
 
 
-def _responses(batch: Items, rows: Int[Tensor, " N"]) -> _Responses:
+def _responses(batch: RolloutBatch, rows: Int[Tensor, " N"]) -> _Responses:
     prompts_N_1, lengths_N_1 = batch.prompt_lengths_N[rows, None], batch.response_lengths_N[rows, None]
     columns_R = torch.arange(int(lengths_N_1.max()))
     sources_N_R = (batch.starts_N[rows, None] + prompts_N_1 + columns_R).clamp(max=len(batch.tokens_F) - 1)
@@ -157,7 +159,7 @@ def _responses(batch: Items, rows: Int[Tensor, " N"]) -> _Responses:
 
 
 def cut_micro_batches(
-    batch: Items,
+    batch: RolloutBatch,
     indices: Int[Tensor, " M"],
     *,
     sequences: int | None = None,
@@ -187,7 +189,7 @@ def cut_micro_batches(
     return [torch.tensor(part) for part in parts]
 
 
-def _cut_rows(batch: Items, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
+def _cut_rows(batch: RolloutBatch, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
     """Cut padded items: those of a micro-batch are as long as its longest."""
     order = _by_length(batch, indices)
     parts: list[list[int]] = []
@@ -198,7 +200,7 @@ def _cut_rows(batch: Items, indices: Int[Tensor, " M"], sequences: int, tokens: 
     return parts
 
 
-def _cut_units(batch: Items, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
+def _cut_units(batch: RolloutBatch, indices: Int[Tensor, " M"], sequences: int, tokens: float) -> list[list[int]]:
     """Cut packed items prompt by prompt; a prompt whose items do not fit together is cut itself."""
     parts: list[list[int]] = []
     filled = 0
@@ -221,7 +223,7 @@ def _cut_units(batch: Items, indices: Int[Tensor, " M"], sequences: int, tokens:
 
 
 def split_over_ranks(
-    batch: Items, indices: Int[Tensor, " M"], ranks: int, *, packed: bool = False
+    batch: RolloutBatch, indices: Int[Tensor, " M"], ranks: int, *, packed: bool = False
 ) -> list[Int[Tensor, " N"]]:
     """Deal items out to ranks so that each has about as many tokens to compute: the same split on every rank.
 
@@ -292,7 +294,7 @@ class _PromptUnit:
         ]
 
 
-def _prompt_units(batch: Items, indices: Int[Tensor, " M"]) -> list[_PromptUnit]:
+def _prompt_units(batch: RolloutBatch, indices: Int[Tensor, " M"]) -> list[_PromptUnit]:
     """Items by prompt, those with the shortest longest response first."""
     order = _by_length(batch, indices)
     units: dict[int, _PromptUnit] = {}
@@ -304,5 +306,61 @@ def _prompt_units(batch: Items, indices: Int[Tensor, " M"]) -> list[_PromptUnit]
     return sorted(units.values(), key=lambda unit: unit.prompt + unit.responses[-1])
 
 
-def _by_length(batch: Items, indices: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
+def _by_length(batch: RolloutBatch, indices: Int[Tensor, " M"]) -> Int[Tensor, " M"]:
     return indices[torch.argsort(batch.lengths_N[indices], stable=True)]
+
+
+# Floating-point operations of forward and backward passes, counted from the shapes of a model and of its micro-batches.
+#
+# As in PaLM (arXiv 2204.02311, appendix B), what gradient checkpointing or the head computes twice counts once. Here tokens count as
+# they are computed: what several sequences share once, padding too.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWork:
+    """Operations of a causal language model: two for each multiplication of a weight or an attention score."""
+
+    weights: int
+    """Numbers in the decoder's linear layers."""
+    learnt: int
+    """Of these, numbers that learn."""
+    head: int
+    """Numbers in the head's matrix."""
+    head_learns: bool
+    attention: int
+    """Width of all query heads together x layers."""
+    vocabulary: int
+
+    def forward(self, micro_batch: MicroBatch) -> float:
+        """Operations of a forward pass: the decoder's for each token, the head's where a trained token is predicted."""
+        scores = 4 * self.attention * micro_batch.attention_pairs  # of a query with a key, and of its share of a value
+        return 2.0 * (self.weights * micro_batch.computed_tokens + self.head * self._whole_heads(micro_batch)) + scores
+
+    def update(self, micro_batch: MicroBatch) -> float:
+        """Operations of a forward and a backward pass: gradients of all inputs, and of the weights that learn."""
+        tokens, positions = micro_batch.computed_tokens, self._whole_heads(micro_batch)
+        gradients = 2.0 * (self.learnt * tokens + self.head * positions * self.head_learns)
+        return self.forward(micro_batch) * 2 + gradients + 4 * self.attention * micro_batch.attention_pairs
+
+    def _whole_heads(self, micro_batch: MicroBatch) -> float:
+        """Positions at which the head is applied; one with fewer of its rows counts as their share."""
+        if not micro_batch.allowed:
+            return len(micro_batch.positions_Q)
+        shares = (1.0 if part.ids_V is None else len(part.ids_V) / self.vocabulary for part in micro_batch.allowed)
+        return sum(len(part.queries_Q) * share for part, share in zip(micro_batch.allowed, shares, strict=True))
+
+    @classmethod
+    def of(cls, model: Any) -> ModelWork:
+        """Count a transformers model, with the adapters that sit in it; weights may be sharded."""
+        config = model.config.get_text_config()
+        linear = [module for module in model.get_decoder().modules() if isinstance(module, nn.Linear)]
+        head = model.get_output_embeddings()
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return cls(
+            weights=sum(module.weight.numel() for module in linear),
+            learnt=sum(module.weight.numel() for module in linear if module.weight.requires_grad),
+            head=config.vocab_size * config.hidden_size,
+            head_learns=any(parameter.requires_grad for parameter in head.parameters()),
+            attention=width * config.num_attention_heads * config.num_hidden_layers,
+            vocabulary=config.vocab_size,
+        )

@@ -41,7 +41,7 @@ LEARNER = "learner"
 
 
 class DriverLearner:
-    """The `Learner` of a run: makes one on every rank and passes each call to all of them."""
+    """The learner of a run: makes one on every rank and passes each call to all of them."""
 
     def __init__(self, driver: Driver, config: RLConfig, *, total_steps: int, max_response_tokens: int | None) -> None:
         self._driver = driver
@@ -49,13 +49,13 @@ class DriverLearner:
 
     @property
     def skipped(self) -> Sequence[SkippedUpdate]:
-        """See `Learner.skipped`; every rank has the whole batch, so the driver's are all."""
+        """See `LocalLearner.skipped`; every rank has the whole batch, so the driver's are all."""
         found: Sequence[SkippedUpdate] = self._driver.objects[LEARNER].skipped
         return found
 
     @property
     def gradients(self) -> TurnGradients | None:
-        """See `Learner.gradients`; the ranks' are added up."""
+        """See `LocalLearner.gradients`; the ranks' are added up."""
         found: TurnGradients | None = self._driver.objects[LEARNER].gradients
         return found
 

@@ -19,7 +19,7 @@ from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.signs import bank_votes, bank_warning
-from skill_ttrl.stages.training.stopping import stopped_by
+from skill_ttrl.stages.training.state import stopped_by
 from skill_ttrl.statistics import paired_difference
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import first_problem, from_json

@@ -7,7 +7,7 @@ from functools import partial
 from skill_ttrl.config.rl import OverlongConfig
 from skill_ttrl.errors import ConfigError, EnvError
 from skill_ttrl.llm.reward_model import RewardModel
-from skill_ttrl.rl.overlong import overlong_penalties
+from skill_ttrl.rl.learn import overlong_penalties
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.info import failure, reset_options
 from skill_ttrl.signals import FAILURES

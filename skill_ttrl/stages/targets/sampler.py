@@ -13,8 +13,8 @@ from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import Progress
+from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.scale.pool import Pool
-from skill_ttrl.scale.run import open_pool
 from skill_ttrl.stages.collecting.chunks import Chunk
 from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs

@@ -17,10 +17,9 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rl.device import GpuMemoryMonitor
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval.bank_view import BankView
-from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead
 from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run import Run
-from skill_ttrl.stages.training.state import RLState
+from skill_ttrl.stages.training.state import RLState, Rollouts, RolloutsAhead
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed, equal_rewards
 from skill_ttrl.voting.reward_set import RewardSet
 from skill_ttrl.voting.rewards import OVERLONG

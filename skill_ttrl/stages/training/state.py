@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
+from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import BudgetError, EndpointError, SkillTTRLError, TrainingError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
-from skill_ttrl.rl.learner import Learner
 from skill_ttrl.rl.parallel.commands import Objects, call
 from skill_ttrl.rl.parallel.learner import DriverLearner, DriverSFTLearner, load_state, save_state
+from skill_ttrl.rl.update_metrics import SkippedUpdate, dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
+from skill_ttrl.runs.stop_rules import stop_step
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.skills.evolution import Evolver
-from skill_ttrl.stages.training.ahead import RolloutsAhead
 from skill_ttrl.stages.training.bank_gate import BankGate, make_gate
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.votes import GreedyBaseline, VoteManager
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Group, Trajectory, VoteResult
 
 if TYPE_CHECKING:
@@ -38,7 +46,7 @@ class PhaseState:
     phase: str
     step: int
     """Steps of the phase that are done."""
-    learner: Learner | DriverSFTLearner | None = None
+    learner: DriverLearner | DriverSFTLearner | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """The part that JSON can hold."""
@@ -49,7 +57,7 @@ class PhaseState:
 class RLState(PhaseState):
     """Learner, votes, evolution, gate and step."""
 
-    learner: Learner
+    learner: DriverLearner
     rule: UpdateRule
     votes: VoteManager
     greedy: GreedyBaseline
@@ -245,3 +253,199 @@ def checkpoint_on_error(run: Run, state: PhaseState, *others: type[SkillTTRLErro
         if state.step:
             stop_if_requested(run, state)  # then this is why nothing was waited for
         raise
+
+
+# Rollouts that run ahead of the learner (`rl.max_staleness`): sampled in threads, taken in order.
+#
+# A step's rollouts are started while earlier steps are learned from, but never across a checkpoint or an evaluation: there nothing is in flight, so
+# that a run which goes on from it does what it would have done.
+
+
+LEAVE_S = 10.0
+"""Longest wait, in seconds, for the turns in flight of a run that leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollouts:
+    """Rollouts of one batch of tasks, before they are rewarded."""
+
+    groups: list[Group]
+    greedy: list[Group]
+    """A greedy rollout of each task, where the algorithm requires them."""
+    seconds: float
+    """Wall time of the sampling."""
+
+
+Prepare = Callable[[int], Callable[[], Rollouts]]
+"""Called in the main thread with the number of a step; the function that it gives rolls it out, in another thread."""
+
+
+def barriers(rl: RLConfig) -> tuple[int, ...]:
+    """Numbers of steps at whose multiples nothing is in flight: those between checkpoints, and between evaluations."""
+    return (rl.save_steps,) if rl.eval_steps is None else (rl.save_steps, rl.eval_steps)
+
+
+def next_barrier(rl: RLConfig, step: int) -> int:
+    """Steps that are done at the first checkpoint, evaluation or end of the phase after `step` of them."""
+    return min(rl.steps, *((step // period + 1) * period for period in barriers(rl)))
+
+
+class RolloutsAhead:
+    """The rollouts in flight, by step.
+
+    With `rl.in_flight_updates` all of them are sampled at the same time, else one step after the other. Their threads are daemons: the process
+    ends without one whose environment hangs.
+    """
+
+    def __init__(self, rl: RLConfig, update_weights: Callable[[int], None], prepare: Prepare) -> None:
+        self._rl, self._update_weights, self._prepare = rl, update_weights, prepare
+        self._running: dict[int, Future[Rollouts]] = {}
+        self._threads: dict[int, threading.Thread] = {}
+        self._left = threading.Event()
+
+    def take(self, step: int) -> Rollouts:
+        """Wait for the rollouts of a step, after `step` updates; those of the steps that may run ahead are started.
+
+        Raises:
+            BaseException: what ended them.
+        """
+        for later in range(step, min(step + self._rl.max_staleness + 1, next_barrier(self._rl, step))):
+            if later not in self._running:
+                self._start(later)
+        found = self._running[step].result()
+        del self._running[step], self._threads[step]
+        return found
+
+    def hand_over(self, policy_version: int) -> None:
+        """Hand the learner's weights to the sampler: between two turns, or once nothing is in flight (`rl.in_flight_updates`)."""
+        if not self._rl.in_flight_updates:
+            wait(self._running.values())
+        self._update_weights(policy_version)
+
+    def _start(self, step: int) -> None:
+        roll_out = self._prepare(step)
+        before = None if self._rl.in_flight_updates else self._running.get(step - 1)
+        future = self._running[step] = Future[Rollouts]()
+        context = copy_context()
+        context.run(LEFT.set, self._left)
+        context.run(PLACE.set, step)
+        thread = self._threads[step] = threading.Thread(
+            target=context.run, args=(_carry_out, future, roll_out, before), name=f"rollouts-{step}", daemon=True
+        )
+        thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drop the rollouts in flight, after an error or a stop rule: they end at their next turn, or are left alone after `LEAVE_S`."""
+        self._left.set()
+        until = time.monotonic() + LEAVE_S
+        for thread in self._threads.values():
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+def _carry_out(future: Future[Rollouts], roll_out: Callable[[], Rollouts], before: Future[Rollouts] | None) -> None:
+    if before is not None:
+        wait([before])
+    try:
+        future.set_result(roll_out())
+    except BaseException as error:  # passed on to whoever takes them, also a signal or an exit
+        future.set_exception(error)
+
+
+# Ending the training of a run: stopping rules, and updates that are skipped too often.
+
+
+LEFT_OUT = "Updates were skipped because the loss or gradient was not finite"
+"""Begins the warning of them, which a run gives once."""
+DUMPS = "nonfinite"
+"""Folder of a run with the batches of updates that were left out."""
+KEPT_DUMPS = 5
+"""Newest ones of a phase that stay."""
+Rows = Sequence[Mapping[str, Any]]
+"""Metrics of each step of a phase, oldest first."""
+
+
+def remaining_steps(run: Run, state: PhaseState) -> Iterator[int]:
+    """The steps to do, up to `rl.steps` or to where a stopping rule ends the run; each has to raise `state.step`."""
+    config = run.config.rl
+    while state.step < config.steps and stopped_by(run.log.rows(state.phase), config, state.step) is None:
+        yield state.step
+
+
+def stopped_by(rows: Rows, config: RLConfig, finished: int) -> str | None:
+    """Why `rl.stop_rule` ends a run with these metrics after at most `finished` steps; None: it continues.
+
+    Only the first `finished` steps count, so a resumed run stops where it stopped before.
+    """
+    if config.stop_rule is None:
+        return None
+    stop = stop_step(rows[:finished], config.stop_rule, config.stop_options)
+    if stop is None or stop == config.steps:  # it ended by itself
+        return None
+    return f"The stopping rule {config.stop_rule} ended RL after {stop} of {config.steps} steps."
+
+
+def skipped_too_often(run: Run, phase: str, *, ended: bool) -> TrainingError | None:
+    """Why `phase` cannot go on: its newest updates were all left out, `run.max_skipped_updates` of them or, where the phase has
+    `ended`, all that there were. None: it can.
+    """
+    rows = [row for row in run.log.rows(phase) if "skipped_updates" in row]
+    in_a_row = 0
+    for row in reversed(rows):
+        if row.get("updates", 1 - row["skipped_updates"]):
+            break
+        in_a_row += int(row["skipped_updates"])
+    limit = run.config.run.max_skipped_updates
+    every = ended and in_a_row > 0 and in_a_row == sum(row["skipped_updates"] for row in rows)
+    if not every and (limit is None or in_a_row < limit):
+        return None
+    found = "All updates" if every else f"The last {in_a_row} updates (run.max_skipped_updates={limit})"
+    return TrainingError(
+        f"{found} of the phase {phase} were skipped because loss or gradient was not finite, so nothing is learned. Check the "
+        f"loss, the learning rate and runtime.precision (docs/learner.md). Everything so far is saved in {run.folder.path}."
+    )
+
+
+def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | None:
+    """Record the updates of this step that were left out, and say whether the phase cannot go on after it.
+
+    Their batch is dumped into the run's folder, and the first one is warned of. fp16's loss scaler leaves updates out while it finds
+    its scale: these are counted alone.
+
+    Returns:
+        The error to end with, after `run.on_nan: stop` or `skipped_too_often`; None: the phase goes on.
+
+    Raises:
+        RunFolderError: the dump cannot be written.
+    """
+    if state.learner is None or not state.learner.skipped:
+        return None
+    skipped = [each for each in state.learner.skipped if not each.overflow]
+    if skipped:
+        file = _dump(run, state.phase, step, skipped)
+        what = f"{skipped[0].reason()}. The batch is in {file}"
+        if run.config.run.on_nan == "stop":
+            return TrainingError(
+                f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
+            )
+        run.warn(
+            (f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates."),
+            once=LEFT_OUT,
+        )
+    return skipped_too_often(run, state.phase, ended=False)
+
+
+def _dump(run: Run, phase: str, step: int, skipped: Sequence[SkippedUpdate]) -> str:
+    """Write the batch of a step into the run's folder, and remove the oldest beyond `KEPT_DUMPS`; gives the file's name there."""
+    folder = run.folder.path / DUMPS
+    path = folder / f"{phase}-{step:06d}.pt"
+    with wrap_os_errors("write", path):
+        folder.mkdir(exist_ok=True)
+        write_atomic(path, dump_skipped(skipped))
+        for old in sorted(folder.glob(f"{phase}-*.pt"))[:-KEPT_DUMPS]:
+            old.unlink()
+    return f"{DUMPS}/{path.name}"

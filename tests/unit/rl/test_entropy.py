@@ -14,9 +14,8 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.checks import check_algorithm
-from skill_ttrl.rl.entropy import at_high_entropy
 from skill_ttrl.rl.kl import KLEstimator, compute_kl_penalty, kl_estimate
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learn import UpdateRule, at_high_entropy
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import Group, VoteResult

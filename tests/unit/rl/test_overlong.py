@@ -13,9 +13,8 @@ from accelerate import Accelerator
 from skill_ttrl.config import RLConfig
 from skill_ttrl.config.rl import OverlongConfig
 from skill_ttrl.rl.batch import RolloutBatch
-from skill_ttrl.rl.learn import UpdateRule
+from skill_ttrl.rl.learn import UpdateRule, length_penalty, overlong_penalties, truncated_turns
 from skill_ttrl.rl.learner import LocalLearner
-from skill_ttrl.rl.overlong import length_penalty, overlong_penalties, truncated_turns
 from skill_ttrl.rl.pack import pack
 from skill_ttrl.rl.policy import Policy
 from skill_ttrl.types import FinishReason, Group, VoteResult

@@ -10,9 +10,8 @@ import pytest
 
 from skill_ttrl.config import ScaleConfig, load_config, settings_digest
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError, ScaleError
-from skill_ttrl.scale.cluster import connected
+from skill_ttrl.scale.cluster import NodeFacts, connected, problems
 from skill_ttrl.scale.crew import places
-from skill_ttrl.scale.preflight import NodeFacts, problems
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
 from skill_ttrl.stages.setup.checks import check_scale, check_shared_policy
 from skill_ttrl.stages.train import check_runnable

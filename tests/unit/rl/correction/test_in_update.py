@@ -132,7 +132,7 @@ PLAIN: dict[str, Any] = {
         ({}, {"gives_log_probs": False}, "vllm gives no log-probs"),
         ({}, {"truncates_sampling": True}, "truncated distribution"),
         ({"type": "token_truncate", "rescore": False}, {}, "would weigh twice"),
-        ({"type": "token_mask", "rescore": False, "batch_normalize": True}, {}, "nobody knows before the update"),
+        ({"type": "token_mask", "rescore": False, "batch_normalize": True}, {}, "batch_normalize"),
         ({"type": "icepopp"}, {}, "Did you mean 'icepop'"),
     ],
 )

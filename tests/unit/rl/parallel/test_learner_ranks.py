@@ -16,7 +16,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 from skill_ttrl.config import RLConfig, RuntimeConfig, SFTConfig
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.device import make_accelerator
-from skill_ttrl.rl.entropy import at_high_entropy
+from skill_ttrl.rl.learn import at_high_entropy
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.pack import EncodedDemonstration, pack, with_advantages
 from skill_ttrl.rl.parallel.ranks import Ranks, join

@@ -13,7 +13,7 @@ from skill_ttrl.config import RLConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.llm.hand_over import HandOver
-from skill_ttrl.stages.training.ahead import Rollouts, RolloutsAhead
+from skill_ttrl.stages.training.state import Rollouts, RolloutsAhead
 from tests.scripted_backend import ScriptedBackend
 
 

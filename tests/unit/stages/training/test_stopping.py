@@ -16,7 +16,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import figures_line, metric_rows
 from skill_ttrl.runs.stop_rules import RULES, stop_step
-from skill_ttrl.stages.training.stopping import stopped_by
+from skill_ttrl.stages.training.state import stopped_by
 
 Figures = dict[str, list[float | None]]
 
