@@ -12,12 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from skill_ttrl.errors import ScaleError
-
-if TYPE_CHECKING:
-    from skill_ttrl.scale.crew import RayCrew
 
 WINDOW = 4
 """Items of each worker that may be done, or under way, ahead of the first one that is missing."""
@@ -89,12 +86,12 @@ class Pool:
     """Workers, and the items that they work on, one after another.
 
     Args:
-        crew: the workers.
+        crew: the workers, a `crew.RayCrew` or what has its `give`, `wait` and `close`.
         retries: times that an item is given to another worker because its worker has died.
         notice: called with what a user should know.
     """
 
-    def __init__(self, crew: RayCrew, retries: int, notice: Notice) -> None:
+    def __init__(self, crew: Any, retries: int, notice: Notice) -> None:
         self._crew, self._retries, self._notice = crew, retries, notice
         self._at: dict[str, tuple[_Work, int] | None] = {}  # ready workers, and the item that each is at
         self._facts: list[Any] = []

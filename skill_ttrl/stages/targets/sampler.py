@@ -199,7 +199,7 @@ class PolicySetup:
         return work, _Facts(sampler.fitting, sampler.tokenizer, notices.texts)
 
     def check(self) -> None:
-        """See that a node has what the policy and its environment are loaded from: `scale.preflight.Check`.
+        """See that a node has what the policy and its environment are loaded from: `scale.cluster.Check`.
 
         Raises:
             RunFolderError: a folder that this policy is read from is not there.
