@@ -20,7 +20,7 @@ from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.distill import distill_into, read_with_progress
 from skill_ttrl.stages.inputs.leak import foreign_splits, leaked, seen_tasks, settle, training_splits
 from skill_ttrl.stages.inputs.tasks import evaluation_split, source_tasks, training_tasks
-from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_episodes, check_length, check_models
+from skill_ttrl.stages.setup.checks import DATA_PHASES, check_enough, check_length
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 
 COLLECTED = "collected.jsonl"
@@ -37,8 +37,6 @@ def check_before(config: SkillTTRLConfig, progress: Progress) -> None:
     train = training_tasks(config, env_id, config.data.train, progress)
     if config.data.eval is not None or config.data.train is None:
         source_tasks(config, env_id, config.data.eval, evaluation_split(config), config.env.eval_tasks, progress)
-    check_models(config)
-    check_episodes(config)
     check_length(config)
     if "rl" in config.phases:
         check_enough(config, train)

@@ -20,7 +20,7 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
-from skill_ttrl.config import BUILTIN, Phase, RLConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, Phase, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
@@ -50,8 +50,6 @@ from skill_ttrl.types import Message, Task
 from skill_ttrl.voting import shapes_advantages
 from skill_ttrl.voting.rewards import MODEL_REWARD, build_reward
 
-Lookup = Callable[[], str]
-"""Looks a name up: raises `SkillTTRLError` where nothing has it, else describes it."""
 ROLLING: tuple[Phase, ...] = ("rl", "vote_sft", "dagger")
 """Phases of training that roll out."""
 DATA_PHASES: tuple[Phase, ...] = ("collect", "distill")
@@ -525,75 +523,20 @@ def refuse_length(config: SkillTTRLConfig, parts: Mapping[str, int], positions: 
     raise ConfigError(f"{sums} = {needed} tokens, but the model has {positions} positions{bound}. Lower one{builtin}.")
 
 
-def check_env(config: SkillTTRLConfig) -> str:
-    """Look the environment and its arguments up; gives what its name means.
-
-    Raises:
-        EnvError: there is none, or it has no such argument.
-    """
-    env_id = resolve_env(config.env.id)
-    check_arguments(config.env.id, config.env.kwargs)
-    return f"{config.env.id} is {env_id}"
-
-
-def lookups(config: SkillTTRLConfig, *, env: bool = True) -> dict[str, Lookup]:
-    """Lookups for everything the config calls by name, keyed by what it is.
-
-    Args:
-        config: parts that no phase of it uses are left out.
-        env: False where there is no such environment (`check_env`): its scripted agents are then left out.
-    """
-    rl, skills = config.rl, config.skills
-    found: dict[str, Lookup] = {
-        "prompt template": partial(_template, config),
-        "form of observations": partial(_known, config.agent.observations, find_observations),
-        "backend": lambda: f"{config.rollout.backend} is {BACKENDS.get(config.rollout.backend).__module__}",
-    }
-    if env:
-        env_id, agent = resolve_env(config.env.id), config.collect.agent
-        for name in config.eval.controls:
-            found[f"control {name}"] = partial(_known, name, make_scripted_agent, env_id, config.agent)
-        if {"collect", "dagger"} & {*config.phases}:
-            found["scripted agent"] = partial(_known, agent, find_scripted_agent, env_id)
-    if "distill" in config.phases:
-        found["teacher of distill"] = partial(_known, config.distill.teacher, TEACHERS.get)
-    if skills is not None and skills.embeds:
-        found["embedder"] = partial(_known, skills.embedder, EMBEDDERS.get)
-    if "rl" not in config.phases:
-        return found
-    found |= {
-        "vote": partial(check_vote, config),
-        "reward": partial(_reward, rl.reward),
-        **{f"further reward {name}": partial(_reward, name) for name in rl.extra_rewards},
-        "loss": partial(_loss, rl),
-        "rollout correction": partial(_correction, config),
-        "algorithm": partial(_algorithm, config),
-    }
-    if rl.stop_rule is not None:
-        found["stop rule"] = partial(_known, rl.stop_rule, find_rule, rl.stop_options)
-    if skills is not None and skills.update == "merge":
-        found["merger"] = partial(_known, skills.merger, MERGERS.get)
-    if config.evolve is not None:
-        found["teacher of evolve"] = partial(_known, config.evolve.teacher, TEACHERS.get)
-    return found
-
-
 def wrong_names(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
     """Errors of the names that nothing has, each once."""
-    env, skipping = True, ""
+    env_id = None
     try:
-        check_env(config)
+        env_id = resolve_env(config.env.id)
+        check_arguments(config.env.id, config.env.kwargs)
         config = with_env_defaults(config)
     except SkillTTRLError as error:
         yield error
-        env, skipping = False, "prompt template"  # it may be one that the environment brings
+        env_id = None
     with suppress(SkillTTRLError):  # an unknown algorithm is found by its lookup
         config = with_algorithm_defaults(config)
-    data, shown = config.data, config.sft.data if config.imitates else None
-    every: list[Callable[[], object]] = [look for name, look in lookups(config, env=env).items() if name != skipping]
-    every += [partial(find_family, source) for source in (data.train, data.eval, shown) if source is not None]
     seen = set[str]()
-    for look in every:
+    for look in lookups(config, env_id):
         try:
             look()
         except SkillTTRLError as error:
@@ -602,19 +545,58 @@ def wrong_names(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
             seen.add(str(error))
 
 
-def _known(name: str, find: Callable[..., object], *args: Any) -> str:
-    find(name, *args)
-    return name
+def lookups(config: SkillTTRLConfig, env_id: str | None) -> Iterator[Callable[[], object]]:
+    """Lookups of everything that the phases of a config call by name; each raises `SkillTTRLError` where nothing has the name.
+
+    Args:
+        config: with the defaults of its environment and its algorithm.
+        env_id: the environment's Gymnasium id; None where there is none, which may have brought the template.
+    """
+    rl, skills, phases = config.rl, config.skills, config.phases
+    yield partial(find_observations, config.agent.observations)
+    yield partial(BACKENDS.get, config.rollout.backend)
+    if env_id is not None:
+        yield partial(_template, config)
+        yield from (partial(make_scripted_agent, name, env_id, config.agent) for name in config.eval.controls)
+        if {"collect", "dagger"} & {*phases}:
+            yield partial(find_scripted_agent, config.collect.agent, env_id)
+    shown = config.sft.data if config.imitates else None
+    yield from (partial(find_family, each) for each in (config.data.train, config.data.eval, shown) if each is not None)
+    if "distill" in phases:
+        yield partial(TEACHERS.get, config.distill.teacher)
+    if skills is not None and skills.embeds:
+        yield partial(EMBEDDERS.get, skills.embedder)
+    if "rl" not in phases:
+        return
+    yield partial(check_vote, config)
+    for name in (rl.reward, *rl.extra_rewards):
+        if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them
+            yield partial(build_reward, name, {})
+    yield partial(_loss, config)
+    yield partial(_correction, config)
+    yield partial(_algorithm, config)
+    if rl.stop_rule is not None:
+        yield partial(find_rule, rl.stop_rule, rl.stop_options)
+    if skills is not None and skills.update == "merge":
+        yield partial(MERGERS.get, skills.merger)
+    if config.evolve is not None:
+        yield partial(TEACHERS.get, config.evolve.teacher)
 
 
-def _loss(rl: RLConfig) -> str:
+def _template(config: SkillTTRLConfig) -> None:
+    if config.agent.context_mode == "window":
+        Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
+    else:
+        PromptFormatter.from_config(config.agent)
+
+
+def _loss(config: SkillTTRLConfig) -> None:
     from skill_ttrl.rl.losses import build_loss
 
-    build_loss(rl.loss)
-    return str(rl.loss["type"])
+    build_loss(config.rl.loss)
 
 
-def _correction(config: SkillTTRLConfig) -> str:
+def _correction(config: SkillTTRLConfig) -> None:
     from skill_ttrl.rl.checks import check_correction
 
     facts, rollout = backend_facts(config), config.rollout
@@ -625,10 +607,9 @@ def _correction(config: SkillTTRLConfig) -> str:
         gives_log_probs=facts.log_probs,
         truncates_sampling=rollout.top_p < 1 or rollout.top_k > 0,
     )
-    return config.rl.rollout_correction.type
 
 
-def _algorithm(config: SkillTTRLConfig) -> str:
+def _algorithm(config: SkillTTRLConfig) -> None:
     from skill_ttrl.rl.checks import check_algorithm
 
     shapes = False
@@ -642,18 +623,3 @@ def _algorithm(config: SkillTTRLConfig) -> str:
         multi_turn=config.agent.max_turns > 1,
         whole_episodes=config.agent.context_mode == "episode",
     )
-    return str(config.rl.algorithm["type"])
-
-
-def _template(config: SkillTTRLConfig) -> str:
-    if config.agent.context_mode == "window":
-        Templates(config.agent.prompts).get(config.agent.template, of_a_turn=True)
-    else:
-        PromptFormatter.from_config(config.agent)
-    return config.agent.template
-
-
-def _reward(name: str) -> str:
-    if name != "label" and not name.startswith(MODEL_REWARD):  # these need answers or a model; a run looks at them
-        build_reward(name, {})
-    return name

@@ -76,7 +76,7 @@ def test_where_counting_takes_long_that_is_said_and_not_done(tiny_yaml: Path) ->
     slow = [*OWN, "env.kwargs.slow=true"]
     found = planned(tiny_yaml, *slow)
     assert found.exit_code == 0 and found.phases[-1] == PhaseSize("evaluate") and found.train_tasks is None
-    assert any("in the split test is not known: 9,000 tasks would have to be" in text for text in found.notes)
+    assert any("9,000" in text for text in found.notes)
     said = planned(tiny_yaml, *slow, "env.train_tasks=5", "env.eval_tasks=3")
     assert not any("not known" in text for text in said.notes)
 
