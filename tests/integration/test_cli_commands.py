@@ -100,11 +100,6 @@ def test_evaluations_reach_the_tracker(trained: Path) -> None:
     ]
 
 
-def test_an_exported_card_has_figures(trained: Path, tmp_path: Path) -> None:
-    assert skillttrl("export", trained, "-o", tmp_path / "model").code == 0
-    assert "| metric | before | after |" in (tmp_path / "model" / "README.md").read_text()
-
-
 def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     names = {entry.name for entry in trained.iterdir()}
     assert names >= {"run.json", "config.yaml", "config_source.yaml", "summary.json", "summary.md", "report.html"}
@@ -120,14 +115,6 @@ def test_a_run_folder_holds_what_is_promised(trained: Path) -> None:
     assert "name: tiny" in (trained / "config_source.yaml").read_text()
 
 
-def test_noise_free_steps_are_for_families_and_a_file_is_warned_of(tiny_yaml: Path, tmp_path: Path) -> None:
-    path = tmp_path / "demos.jsonl"
-    path.write_text(json.dumps({"prompt": "Compute 4+5.", "response": "The answer is 9"}) + "\n")
-    settings = [f"sft.data={{path: {path}}}", "sft.steps=1", "sft.noise_free_fraction=0.5"]
-    done = skillttrl("sft", tiny_yaml, *(word for each in settings for word in ("--set", each)), "-o", tmp_path / "sft")
-    assert done.code == 0 and "sft.noise_free_fraction" in " ".join(done.out.split()), done
-
-
 def test_sft_then_rl_is_the_whole_run(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
     assert skillttrl("sft", tiny_yaml, "-o", tmp_path / "sft").code == 0
     weights = "checkpoints/sft-000012/model.safetensors"
@@ -137,19 +124,6 @@ def test_sft_then_rl_is_the_whole_run(trained: Path, tiny_yaml: Path, tmp_path: 
     assert done.json == json.loads((tmp_path / "rl" / "summary.json").read_text())
     weights = "checkpoints/rl-000002/model.safetensors"
     assert (tmp_path / "rl" / weights).read_bytes() == (trained / weights).read_bytes()
-
-
-def test_evaluate(trained: Path, tmp_path: Path) -> None:
-    found = skillttrl("evaluate", trained, "--json", "--set", "eval.samples=3")
-    assert found.code == 0 and found.json["problems"] == 4 and found.json["samples"] == 3
-    assert skillttrl("evaluate", trained, "--json", "--set", "eval.samples=3").json == found.json
-    again = skillttrl("evaluate", trained, "--json").json
-    recorded = [json.loads(line) for line in (trained / "evaluations.jsonl").read_text().splitlines()]
-    assert {**again, "label": "after"} == recorded[-1]
-    own = tmp_path / "mine.jsonl"
-    own.write_text('{"prompt": "Compute 10+10.", "answer": "20"}\n')
-    other = skillttrl("evaluate", trained / "checkpoints" / "sft-000012", "--data", own)
-    assert other.code == 0 and "sft-000012: 1 problems" in other.out and "avg@2, T = 0.6" in other.out
 
 
 def test_ask(trained: Path) -> None:
@@ -329,15 +303,6 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
     assert done.code == 0 and "Continuing from rl-000001" in done.out, done
     for whole in ("checkpoints/rl-000002/model.safetensors", "metrics.jsonl", "evaluations.jsonl", "votes.jsonl"):
         assert (run / whole).read_bytes() == (trained / whole).read_bytes()
-
-
-def test_a_finished_run_resumed_stays_as_it_is(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    shutil.copytree(trained, run)
-    done = skillttrl("train", tiny_yaml, "-o", run, "--resume", "auto", "--set", "run.report_to=tensorboard")
-    assert done.code == 0
-    for name in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "evaluations.jsonl"):
-        assert (run / name).read_bytes() == (trained / name).read_bytes()
 
 
 def test_a_data_file_that_changed_under_a_run_is_refused(tiny_yaml: Path, tmp_path: Path) -> None:

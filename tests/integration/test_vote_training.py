@@ -195,26 +195,6 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
     assert "base_shares" not in state
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        (["vote.strategy=majorty"], "Did you mean 'majority'"),
-        (["vote.strategy=soft", "vote.options={temprature: 1}"], "Did you mean 'temperature'"),
-        (["vote.strategy=gated", "vote.options={threshold: 7}"], "at most 1; found 7"),
-        (["vote.strategy=harmonic", "rollout.n_votes_per_prompt=7"], "n_votes_per_prompt is 7. Make it even"),
-        (["vote.strategy=harmonic", "vote.paraphrase=no_such_module_here:f"], "no such module"),
-        (["vote.strategy=harmonic", "vote.paraphrase=os:sep"], "is no function from a question"),
-    ],
-)
-def test_what_cannot_be_voted_is_refused_before_anything_is_loaded(
-    settings: list[str], message: str, tiny_yaml: Path, tmp_path: Path
-) -> None:
-    config = load_config(tiny_yaml, ["model.path=/nowhere/at/all", "rl.steps=1", *settings])
-    with pytest.raises(ConfigError, match=message):
-        train.run(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_paraphrase_that_is_no_text_is_refused(cold: str, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
     options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:nothing", "rl.steps=1"]
     with pytest.raises(ConfigError, match="must give a text; it gave None"):
