@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-EVALUATE = "evaluate/"
-"""Begins the names of an evaluation's metrics, as in a tracker: `entropy` of a step is another metric than that of an evaluation."""
 _BOUND = r"(-?∞|-?\d+(?:\.\d+)?)"
 _INTERVAL = re.compile(rf"([\[(]){_BOUND}, {_BOUND}([\])])")
 
@@ -112,13 +110,6 @@ def contains(interval: str, value: float) -> bool:
 def find(name: str) -> Metric | None:
     """Look a metric up by a name without its phase; None where there is none. An exact name goes before a pattern."""
     return _BY_NAME.get(name) or next((metric for pattern, metric in _PATTERNS if pattern.fullmatch(name)), None)
-
-
-def find_tracked(name: str) -> Metric | None:
-    """Look a metric up by its name in a tracker, `phase/name`; None where there is none."""
-    phase, _, own = name.partition("/")
-    evaluated = find(f"{EVALUATE}{own}") if phase.startswith("evaluate") else None
-    return evaluated or find(own)
 
 
 def unregistered(names: Iterable[str]) -> list[str]:

@@ -110,9 +110,9 @@ class _Crew(Generic[Item, Result]):
             process = self._members[pipe]
             process.join()
             raise EnvError(
-                f"A process that plays ended before it was done (exit code {process.exitcode}). Minus a number: a signal; "
-                "-9 often means that memory ran out: lower --num-workers. Code that starts processes stands under "
-                'if __name__ == "__main__" in a script.'
+                f"A worker process ended before it was done (exit code {process.exitcode}). A negative code is a signal; -9 often means "
+                "that memory ran out: lower --num-workers. A script that starts workers needs the guard "
+                'if __name__ == "__main__".'
             ) from None
         if isinstance(found, Exception):
             raise found

@@ -103,7 +103,7 @@ def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> 
     """
     names = [name for name in FIGURES if name in one.values and name in other.values]
     if not names:
-        raise DataError(f"Nothing was measured of both {one.path} and {other.path}: figures need true answers.")
+        raise DataError(f"Nothing was measured of both {one.path} and {other.path}: metrics need true answers.")
     same_place = one.where is None or other.where is None or one.where == other.where
     shared = [task for task in one.values[names[0]] if task in other.values[names[0]]] if same_place else []
     notes = [*one.notes, *other.notes]
