@@ -64,7 +64,6 @@ def test_wheel_has_one_top_level_package(built: Path) -> None:
     names = names_in(next((built / "wheel").glob("*.whl")))
     assert {name.partition("/")[0] for name in names} == {"skill_ttrl"}
     shipped = {"py.typed", "prompts/boxed.md", "configs/quickstart.yaml", "locks/cpu.txt", "locks/gpu.txt"}
-    shipped |= {"envs/webshop/templates/item.html.j2"}
     shipped |= {"envs/webshop/maker/words.toml", "stages/reports/templates/run.html.j2"}
     assert {f"skill_ttrl/{name}" for name in shipped} <= names
     assert {f"skill_ttrl/{name}/__init__.py" for name in ("agents", "cli", "configs", "envs")} <= names
