@@ -19,6 +19,8 @@ from tests.faulty_server import FaultyServer, requests_in
 from tests.integration.test_skillrl_run import ALFWORLD
 from tests.preloaded import run_code
 
+pytestmark = pytest.mark.slow  # in the default suite test_kill_and_resume holds this for the training phases
+
 KEPT = """metrics.jsonl evaluations.jsonl evolve.jsonl trajectories.jsonl collected.jsonl collected.jsonl.json demonstrations.jsonl
 coverage.json bank/log.jsonl checkpoints/rl-000003/model.safetensors checkpoints/rl-000003/trainer.pt""".split()
 SETTINGS = ["rl.steps=3", "rl.save_steps=2", "sft.steps=4", "sft.save_steps=2", "evolve.every=1"]
@@ -149,7 +151,6 @@ def taught(body: Mapping[str, Any], draw: random.Random) -> str:
     return json.dumps({"new_skills": []} if "new_skills" in system else {"skills": [skill]})
 
 
-@pytest.mark.slow
 def test_killed_before_a_checkpoint_nothing_is_asked_of_a_teacher_again(recipe: Path, tmp_path: Path) -> None:
     """Killed after distilling and thoughts, before the first step of the cold start; and after a look at failures, before a checkpoint."""
     with FaultyServer(answer=taught, faults=()) as server:
@@ -163,7 +164,6 @@ def test_killed_before_a_checkpoint_nothing_is_asked_of_a_teacher_again(recipe: 
     assert phases == {"distill", "sft", "rl"} and set(asked.values()) == {1}, "each question was paid for once"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("place", "nth"),
@@ -193,7 +193,6 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_been(
     assert_same(tmp_path / "run", whole)
 
 
-@pytest.mark.slow
 def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, whole: Path, tmp_path: Path) -> None:
     stops = [
         ("collect", 10, "SIGINT", False),

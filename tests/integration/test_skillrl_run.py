@@ -201,23 +201,6 @@ def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
     assert {"success", "score", "invalid_actions"} <= row.keys()
 
 
-@pytest.mark.parametrize(
-    ("setting", "why"),
-    [
-        ("env.eval_split=test", "There is no split 'test'"),
-        ("rl.loss=gspp", "Unknown.*gspp"),
-        ("evolve.teacher=openai", "endpoints.teacher"),
-        ("collect={agent: walkthrough, epsilon: 0.5}", "works neither with explore"),
-        ("requires=a part", "it requires a part"),
-        ("model.builtin.max_positions=100", r"\(900\).*\(200\) = 1102 tokens, .* 100 positions.*max_positions=1102"),
-    ],
-)
-def test_what_later_phases_cannot_do_is_said_before_anything_is_played(setting: str, why: str, tmp_path: Path) -> None:
-    with pytest.raises(SkillTTRLError, match=why):
-        train.run(load_config_text([setting]), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_path: Path) -> None:
     """What was played is not played again; other episodes than those asked for are not taken."""
     heard = Heard()

@@ -47,59 +47,63 @@ def run_of(folder: Path, *overrides: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("override", "key", "does"),
-    [
-        ("env.id=evilmod:Evil-v0", "env.id", "import the Python code evilmod:Evil-v0"),
-        ("rollout.backend=evilmod:make", "rollout.backend", "import"),
-        ("vote.strategy=evil.mod:vote", "vote.strategy", "import"),
-        ("vote.paraphrase=hf:write", "vote.paraphrase", "import the Python code hf:write"),
-        ("rl.reward=evilmod:reward", "rl.reward", "import"),
-        ("rl.algorithm=evilmod:f", "rl.algorithm.type", "import"),
-        ("rl.algorithm.type=evilmod:A", "rl.algorithm.type", "import"),
-        ("rl.loss=evilmod:f", "rl.loss.type", "import"),
-        ("rl.stop_rule=evilmod:f", "rl.stop_rule", "import"),
-        ("skills.embedder=evilmod:E", "skills.embedder", "import"),
-        ("skills.merger=evilmod:M", "skills.merger", "import"),
-        ("distill.teacher=evilmod:T", "distill.teacher", "import"),
-        ("collect.agent=evilmod:ScriptedAgent", "collect.agent", "import"),
-        ("collect.agent=openai:gpt", "collect.agent", "send prompts to your default openai address"),
-        ("eval.controls=['evilmod:ScriptedAgent']", "eval.controls", "import"),
-        ("data.train.path=synthetic:evilmod:F", "data.train.path", "import the Python code evilmod:F"),
-        ("env.kwargs={nouns: 'evilmod:N'}", "env.kwargs.nouns", "import"),
-        ("env.kwargs={source: {path: 'synthetic:evilmod:F'}}", "env.kwargs.source.path", "import"),
-        ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
-        ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
-        ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
-        ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
-        ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
-        ("skills={shared: true, bank: /home/me, index: memory}", "skills.shared", "write skills to the bank /home/me"),
-        ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
-        *(
-            (f"env.kwargs={{{key}: {json.dumps(address)}}}", f"env.kwargs.{key}", "talk to the server")
-            for key in ("url", "data")
-            for address in (
-                " http://evil",
-                "\thttp://evil",
-                "ht\ttp://evil",
-                "\u3000hTTps://evil",
-                "\x00http://e",
-                "//e",
-            )
-        ),
-        ("env.kwargs={url: evil.example}", "env.kwargs.url", "talk to the server evil.example"),
-        ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
-        ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
-        ("run.report_to=wandb", "run.report_to", "with your login"),
-        ("endpoints.policy.model=m", "endpoints.policy.base_url", "your default openai address"),
-        (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.base_url", "send prompts to http://evil.example/v1"),
-        (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.api_key_env", "AWS_SECRET_ACCESS_KEY"),
-    ],
-)
-def test_a_setting_with_power_is_named_and_refused_in_a_foreign_run(
+POWERS = [
+    ("env.id=evilmod:Evil-v0", "env.id", "import the Python code evilmod:Evil-v0"),
+    ("rollout.backend=evilmod:make", "rollout.backend", "import"),
+    ("vote.strategy=evil.mod:vote", "vote.strategy", "import"),
+    ("vote.paraphrase=hf:write", "vote.paraphrase", "import the Python code hf:write"),
+    ("rl.reward=evilmod:reward", "rl.reward", "import"),
+    ("rl.algorithm=evilmod:f", "rl.algorithm.type", "import"),
+    ("rl.algorithm.type=evilmod:A", "rl.algorithm.type", "import"),
+    ("rl.loss=evilmod:f", "rl.loss.type", "import"),
+    ("rl.stop_rule=evilmod:f", "rl.stop_rule", "import"),
+    ("skills.embedder=evilmod:E", "skills.embedder", "import"),
+    ("skills.merger=evilmod:M", "skills.merger", "import"),
+    ("distill.teacher=evilmod:T", "distill.teacher", "import"),
+    ("collect.agent=evilmod:ScriptedAgent", "collect.agent", "import"),
+    ("collect.agent=openai:gpt", "collect.agent", "send prompts to your default openai address"),
+    ("eval.controls=['evilmod:ScriptedAgent']", "eval.controls", "import"),
+    ("data.train.path=synthetic:evilmod:F", "data.train.path", "import the Python code evilmod:F"),
+    ("env.kwargs={nouns: 'evilmod:N'}", "env.kwargs.nouns", "import"),
+    ("env.kwargs={source: {path: 'synthetic:evilmod:F'}}", "env.kwargs.source.path", "import"),
+    ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
+    ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
+    ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
+    ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),
+    ("skills.chroma_server=evil.example:80", "skills.chroma_server", "evil.example:80"),
+    ("skills={shared: true, bank: /home/me, index: memory}", "skills.shared", "write skills to the bank /home/me"),
+    ("env.kwargs={data: 'HTTP://evil.example'}", "env.kwargs.data", "talk to the server"),
+    *(
+        (f"env.kwargs={{{key}: {json.dumps(address)}}}", f"env.kwargs.{key}", "talk to the server")
+        for key in ("url", "data")
+        for address in (
+            " http://evil",
+            "\thttp://evil",
+            "ht\ttp://evil",
+            "\u3000hTTps://evil",
+            "\x00http://e",
+            "//e",
+        )
+    ),
+    ("env.kwargs={url: evil.example}", "env.kwargs.url", "talk to the server evil.example"),
+    ("vllm={mode: server, servers: ['http://evil.example']}", "vllm.servers", "http://evil.example"),
+    ("vllm.weight_transfer_dir=/home/me", "vllm.weight_transfer_dir", "write weights to the folder /home/me"),
+    ("run.report_to=wandb", "run.report_to", "with your login"),
+    ("endpoints.policy.model=m", "endpoints.policy.base_url", "your default openai address"),
+    (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.base_url", "send prompts to http://evil.example/v1"),
+    (f"endpoints.teacher={ENDPOINT}", "endpoints.teacher.api_key_env", "AWS_SECRET_ACCESS_KEY"),
+]
+
+
+@pytest.mark.parametrize(("override", "key", "does"), POWERS)
+def test_a_setting_with_power_is_named(override: str, key: str, does: str) -> None:
+    assert does in powers(load_config({}, [override]).stated())[key]
+
+
+@pytest.mark.parametrize(("override", "key", "does"), POWERS[::7])
+def test_a_setting_with_power_is_refused_in_a_foreign_run(
     override: str, key: str, does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert does in powers(load_config({}, [override]).stated())[key]
     run = run_of(tmp_path / "run", override)
     assert load_config(run) == load_config({}, [override])  # the user's own
     become_another(monkeypatch, tmp_path)

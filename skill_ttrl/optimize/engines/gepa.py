@@ -107,7 +107,7 @@ def optimize(
         seed_candidate={COMPONENT: document},
         trainset=[(TRAIN, item) for item in task.train],
         valset=[(SELECTION, item) for item in task.selection],
-        adapter=_Adapter(run),
+        adapter=run,
         reflection_lm=run.reflect,
         candidate_selection_strategy=options.candidate_selection,  # type: ignore[arg-type]  # gepa checks the name
         reflection_minibatch_size=options.minibatch_size,
@@ -142,6 +142,8 @@ class _Run:
     """An error of ours: gepa would go on after it."""
     record: StepRecord | None = None
     """The iteration on its way."""
+    propose_new_texts: ProposalFn | None = None
+    """gepa asks for new texts itself, through `reflect`."""
     _unanswered: str | None = None
 
     def log(self, message: str) -> None:
@@ -222,15 +224,7 @@ class _Run:
                 self.record.fallbacks["gepa_reflect"] += 1
         raise _NoAnswer
 
-
-class _Adapter:
-    """gepa's view of the task: documents are evaluated by `_Run`, rollouts shown as our analysts see them."""
-
-    propose_new_texts: ProposalFn | None = None
-    """gepa asks for new texts itself, through `_Run.reflect`."""
-
-    def __init__(self, run: _Run) -> None:
-        self._run = run
+    # gepa's adapter: documents are evaluated above, rollouts shown as our analysts see them
 
     def evaluate(
         self, batch: list[Row], candidate: dict[str, str], capture_traces: bool = False
@@ -240,8 +234,8 @@ class _Adapter:
 
         document, items = candidate[COMPONENT], [item for _, item in batch]
         chosen = batch[0][0] == SELECTION  # gepa always evaluates all of them
-        results = [*(self._run.weigh(document) if chosen else self._run.try_out(document, items))]
-        gate = self._run.config.gate
+        results = [*(self.weigh(document) if chosen else self.try_out(document, items))]
+        gate = self.config.gate
         scores = [select_gate_score(result.hard, result.soft, gate.metric, gate.mixed_weight) for result in results]
         return EvaluationBatch(results, scores, results if capture_traces else None)
 

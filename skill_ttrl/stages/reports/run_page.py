@@ -9,6 +9,7 @@ from typing import Any
 import jinja2
 
 from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.reader import Run, read_run
 from skill_ttrl.stages.reports.summary_text import closing_lines, summary_table, summary_title
 
@@ -46,7 +47,7 @@ def report_html(run: Run) -> str:
 def curves(run: Run) -> list[dict[str, Any]]:
     """A chart for every metric in `metrics.jsonl` that changes: its points in pixels, and the range of its steps and values."""
     points: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for record in run.metrics.to_dict("records"):
+    for record in metric_rows(run.path):  # without pandas: every training writes this page
         for name, value in record.items():
             if name not in ("step", "phase") and isinstance(value, int | float) and math.isfinite(value):
                 points.setdefault((str(record["phase"]), str(name)), []).append((float(record["step"]), float(value)))
