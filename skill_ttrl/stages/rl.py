@@ -41,7 +41,7 @@ from skill_ttrl.stages.training.state import (
     watch_updates,
 )
 from skill_ttrl.types import Group, VoteResult
-from skill_ttrl.voting.reward_set import RewardSet
+from skill_ttrl.voting.rewards import RewardSet
 
 ALL_SKIPPED = "Every prompt was skipped"
 """Begins the warning of a step without a vote to learn from, which a run gives once."""

@@ -15,8 +15,7 @@ from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.types import Group, Task, VoteResult
-from skill_ttrl.voting.reward_set import RewardSet
-from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, build_reward
+from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
 
 
 def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:

@@ -21,8 +21,7 @@ from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import RLState, Rollouts, RolloutsAhead
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed, equal_rewards
-from skill_ttrl.voting.reward_set import RewardSet
-from skill_ttrl.voting.rewards import OVERLONG
+from skill_ttrl.voting.rewards import OVERLONG, RewardSet
 
 if TYPE_CHECKING:
     from accelerate import Accelerator

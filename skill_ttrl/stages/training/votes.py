@@ -18,7 +18,7 @@ from skill_ttrl.stages.training.run import Run
 from skill_ttrl.types import Group, Task, VoteResult, derive_seed
 from skill_ttrl.voting import VoteHistory, ballot_of, batch_vote, check_strategy, majority_vote, requires
 from skill_ttrl.voting.metrics import mean
-from skill_ttrl.voting.reward_set import RewardSet, late_vote
+from skill_ttrl.voting.rewards import RewardSet, late_vote
 
 BASE = "votes of the base"
 

@@ -6,8 +6,7 @@ import pytest
 
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import Ballot, vote
-from skill_ttrl.voting.reward_set import RewardSet, late_vote
-from skill_ttrl.voting.rewards import format_reward, majority_reward
+from skill_ttrl.voting.rewards import RewardSet, format_reward, late_vote, majority_reward
 
 ANSWERS = ["1/2", "0.5", None, "3"]
 

@@ -16,7 +16,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.stages import rl, train
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.stages.training.state import RLState
-from skill_ttrl.voting.reward_set import RewardSet
+from skill_ttrl.voting.rewards import RewardSet
 
 TRAIN = {"12+30=": "730042", "11+20=": "730031", "10+15=": "730025"}
 HELD_OUT = {"21+14=": "840035", "22+16=": "840038"}
