@@ -145,15 +145,18 @@ def measured(path: str | Path) -> Measured:
         raise RunFolderError(
             f"{path} is no run, no folder of runs, and no folder of `skillttrl evaluate --output`: nothing to compare."
         )
-    ended = [run for run in runs if run.label == "after"]
-    left_out = [run.path for run in runs if run not in ended] if ended else []
-    runs = ended or runs
-    notes = [f"Left out, their training has not ended: {', '.join(left_out)}."] if left_out else []
-    notes += [note for run in runs for note in run.notes]
-    places = sorted({str(run.where) for run in runs})
+    ended = [run for run in runs if run.label == "after"] or runs
+    left_out = ", ".join(run.path for run in runs if run not in ended)
+    notes = [f"Left out, their training has not ended: {left_out}."] if left_out else []
+    notes += [note for run in ended for note in run.notes]
+    places = sorted({str(run.where) for run in ended})
     if len(places) > 1:
         raise RunFolderError(f"The runs in {path} were measured on different tasks: {', '.join(places)}.")
-    return Measured(str(path), f"mean of {len(runs)} runs", runs[0].where, runs[0].samples, _means(runs), tuple(notes))
+    first, means = ended[0], {}
+    for name in [name for name in FIGURES if all(name in run.values for run in ended)]:
+        tasks = [task for task in first.values[name] if all(task in run.values[name] for run in ended)]
+        means[name] = {task: math.fsum(run.values[name][task] for run in ended) / len(ended) for task in tasks}
+    return Measured(str(path), f"mean of {len(ended)} runs", first.where, first.samples, means, tuple(notes))
 
 
 def _of_run(path: Path) -> Measured:
@@ -162,15 +165,15 @@ def _of_run(path: Path) -> Measured:
             f"{path} holds an optimization, whose summary compares its first document with its best. Two such documents: skillttrl evaluate "
             "POLICY --document FILE --output FOLDER for each, then compare the folders."
         )
-    lines = read_jsonl(path / "evaluations.jsonl")
-    found = next((line for label in ("after", "before") for line in lines if line["label"] == label), None)
+    lines = {line["label"]: line for line in read_jsonl(path / "evaluations.jsonl")}
+    found = lines.get("after") or lines.get("before")
     if found is None:
-        raise RunFolderError(f"{path} holds no evaluation yet. Go on with the run: --resume auto.")
+        raise RunFolderError(f"{path} holds no evaluation yet. Continue the run with --resume auto.")
     config = read_run(path).config
     source = config.data.eval or config.data.train
-    asked = {} if source is None else {"path": source.path, "revision": source.revision}
+    data = {} if source is None else {"path": source.path, "revision": source.revision}
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
-    where = json.dumps([config.env.id, kwargs, asked, found["split"]], sort_keys=True, default=str)
+    where = json.dumps([config.env.id, kwargs, data, found["split"]], sort_keys=True, default=str)
     note = f"The training of {path} has not ended: its evaluation before it is compared."
     notes = (note,) if found["label"] == "before" else ()
     return Measured(str(path), found["label"], where, found["samples"], _values([found]), notes)
@@ -185,31 +188,16 @@ def _of_evaluation(file: Path) -> Measured:
 
 
 def _values(evaluations: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Figures that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
-    results = [result for evaluation in evaluations for result in evaluation["results"]]
-
-    def share(result: Mapping[str, Any], name: str) -> float | None:
-        if name == "accuracy":
-            return None if result["correct"] is None else result["correct"] / result["samples"]
-        value = result.get(name if name == "score" else f"{name}_correct")
-        return None if value is None else float(value)
-
+    """Metrics that every evaluation reports, task by task: where nothing gives an answer there is no majority to compare."""
+    results = {str(result["task"]): result for evaluation in evaluations for result in evaluation["results"]}
     found: dict[str, dict[str, float]] = {}
     for name in FIGURES:
-        values = {str(result["task"]): share(result, name) for result in results}
-        known = {task: value for task, value in values.items() if value is not None}
-        if known and len(known) == len(values) and all(part.get(name) is not None for part in evaluations):
-            found[name] = known
-    return found
-
-
-def _means(runs: Sequence[Measured]) -> dict[str, dict[str, float]]:
-    names = [name for name in FIGURES if all(name in run.values for run in runs)]
-    return {
-        name: {
-            task: math.fsum(run.values[name][task] for run in runs) / len(runs)
-            for task in runs[0].values[name]
-            if all(task in run.values[name] for run in runs)
+        field = {"accuracy": "correct", "score": "score"}.get(name, f"{name}_correct")
+        values = {
+            task: float(result[field]) / (result["samples"] if name == "accuracy" else 1)
+            for task, result in results.items()
+            if result.get(field) is not None
         }
-        for name in names
-    }
+        if values and len(values) == len(results) and all(part.get(name) is not None for part in evaluations):
+            found[name] = values
+    return found
