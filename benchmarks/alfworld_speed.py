@@ -31,8 +31,7 @@ import psutil
 from alfworld_walks import walk
 
 from skill_ttrl.envs import make_vec_env
-from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.frame import Engine, Frame
+from skill_ttrl.envs.alfworld.engine import Engine, FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import TASK_TYPES, Game, load_game, read_content, read_game_file
 from skill_ttrl.envs.alfworld.games import open_games
 from skill_ttrl.envs.alfworld.official import OfficialEngine

@@ -11,7 +11,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 
-from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
+from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Engine, Frame
 
 DIGEST_BYTES = 6
 WALKS = ("walkthrough", "random-1", "random-2", "random-3", "nonsense")

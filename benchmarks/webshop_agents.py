@@ -28,7 +28,7 @@ from skill_ttrl.agents.scripted.webshop_expert import STEPS, query
 from skill_ttrl.agents.scripted.webshop_reading import Offer, read_wish
 from skill_ttrl.agents.scripted.webshop_weighing import Signs, signs
 from skill_ttrl.envs.webshop.env import WEBSHOP_ENV_ID, WebShopEnv
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.reward import alike, normalise_colour, option_texts
 from skill_ttrl.envs.webshop.solve import Purchase, best_purchase, own_purchase
 from skill_ttrl.rollout.scripted import run_scripted_episode

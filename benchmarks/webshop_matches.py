@@ -24,7 +24,7 @@ from rapidfuzz.process import cdist
 
 from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.goal import combination
+from skill_ttrl.envs.webshop.goals import combination
 from skill_ttrl.envs.webshop.reward import (
     ALIKE,
     alike,

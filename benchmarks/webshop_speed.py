@@ -36,7 +36,7 @@ import psutil
 from skill_ttrl.envs import make_vec_env
 from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.envs.webshop.visit import MODES
+from skill_ttrl.envs.webshop.shop import MODES
 
 STEPS = 20_000
 ROUNDS = 5

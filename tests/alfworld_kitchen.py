@@ -19,8 +19,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.alfworld.engine import FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import GAME_FILE, read_content
 
 PLACES = {

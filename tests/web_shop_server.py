@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote
 import httpx
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import open_catalogue
-from skill_ttrl.envs.webshop.goal import price_of
+from skill_ttrl.envs.webshop.goals import price_of
 from skill_ttrl.envs.webshop.reward import purchase_reward
 from skill_ttrl.envs.webshop.shop import State, shared_shop
 from tests.webshop_html import page_html, page_path

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import jinja2
 
 from skill_ttrl.envs.webshop.catalogue.product import NO_RATING
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.pages import RESULTS_A_PAGE, options_text, sub_pages
 from skill_ttrl.envs.webshop.shop import Place, Shop, State
 

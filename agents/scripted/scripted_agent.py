@@ -39,9 +39,9 @@ ENV_SCRIPTED_AGENTS: Mapping[str, Mapping[str, str]] = {
         "SkillTTRL/ALFWorld-v0": "skill_ttrl.agents.scripted.alfworld_expert:ALFWorldExpert",
         "SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopExpert",
     },
-    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_rule:WebShopRule"},
-    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_rule:WebShopCareful"},
-    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_brief:WebShopBrief"},
+    "rule": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopRule"},
+    "careful": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopCareful"},
+    "brief": {"SkillTTRL/WebShop-v0": "skill_ttrl.agents.scripted.webshop_expert:WebShopBrief"},
 }
 """Name → environment id → the class that it means there: who plays one environment and no other."""
 FIRST, CONSTANT = "first", "constant"

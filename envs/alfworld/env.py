@@ -7,14 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.frame import MAX_STEPS, Engine, Frame
+from skill_ttrl.envs.alfworld.engine import MAX_STEPS, Engine, FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import Game, load_game, read_game_file, task_in_words, walkthrough_of
 from skill_ttrl.envs.alfworld.games import GameList, open_games
-from skill_ttrl.envs.alfworld.moved import move
+from skill_ttrl.envs.alfworld.index import Progress
 from skill_ttrl.envs.alfworld.official import OfficialEngine, load_packages
-from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, room_and_words, vary
-from skill_ttrl.envs.alfworld.survey import Progress
+from skill_ttrl.envs.alfworld.rules import TREATED, Rule, advice, draw_rule, move, room_and_words, vary
 from skill_ttrl.envs.arguments import (
     RENDER_MODES,
     check_action,
@@ -58,7 +56,7 @@ class ALFWorldEnv(TextEnv):
             of the task states its rule. All other games are unchanged.
         variants: number of rules for each of these games, one task each.
         moved: number of additional versions of each game of `train`, one task each. In them the objects that the task needs lie in
-            receptacles drawn from all those in the room that take them (`moved.py`). Validation games have none.
+            receptacles drawn from all those in the room that take them (`rules.move`). Validation games have none.
         render_mode: `ansi`: `render()` gives the last frame as text.
 
     Raises:

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs.alfworld.grammar import is_text, read_grammar
-from skill_ttrl.envs.alfworld.problem import read_problem
-from skill_ttrl.envs.alfworld.world import World, build_world
+from skill_ttrl.envs.alfworld.world import World, build_world, read_problem
 from skill_ttrl.errors import EnvError
 
 GAME_FILE = "game.tw-pddl"

@@ -22,8 +22,7 @@ from skill_ttrl.envs.alfworld.game import (
     TASK_TYPES,
     Game,
 )
-from skill_ttrl.envs.alfworld.index import Index, open_index
-from skill_ttrl.envs.alfworld.survey import DAMAGED, FAST_CANNOT, PLAYABLE, Progress
+from skill_ttrl.envs.alfworld.index import DAMAGED, FAST_CANNOT, PLAYABLE, Index, Progress, open_index
 from skill_ttrl.errors import EnvError, SplitError, did_you_mean
 
 VARIABLE = "ALFWORLD_DATA"

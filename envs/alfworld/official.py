@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.alfworld.engine import Frame
 from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.errors import EnvError
 

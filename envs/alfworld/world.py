@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from skill_ttrl.envs.alfworld.grammar import Texts
-from skill_ttrl.envs.alfworld.problem import Goal, Problem
+from skill_ttrl.errors import EnvError
 
 Rule = tuple[str, ...]
 """An action's name in the domain, and the ids that it is about."""
@@ -123,3 +124,194 @@ def _grouped(pairs: Sequence[tuple[str, ...]]) -> dict[str, list[str]]:
     for inner, outer in pairs:
         grouped[outer].append(inner)
     return grouped
+
+
+_FACT = re.compile(r"\(\s*([\w-]+)\s*([^()]*)\)")
+_COMMENT = re.compile(r";[^\n]*")
+_SPACE = re.compile(r"\s+")
+_WORN_DOWN = {"distance", "total-cost", "="}
+"""Of the init's other expressions: they cost a planner something and a player nothing."""
+_NESTED = re.compile(r"\(\s*[\w-]+[^()]*\(")
+_ID = re.compile(r"[\w-]+")
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "atlocation": ("agent", "location"),
+    "receptacleatlocation": ("receptacle", "location"),
+    "objectatlocation": ("object", "location"),
+    "inreceptacle": ("object", "receptacle"),
+    "inreceptacleobject": ("object", "object"),
+    "objecttype": ("object", "otype"),
+    "receptacletype": ("receptacle", "rtype"),
+    "cancontain": ("rtype", "otype"),
+    **dict.fromkeys(("openable", "opened"), ("receptacle",)),
+    **dict.fromkeys(
+        "pickupable cleanable heatable coolable toggleable sliceable isreceptacleobject isclean ishot iscool istoggled "
+        "issliced".split(),
+        ("object",),
+    ),
+}
+"""Of the predicates that the engine reads → the types of their arguments. A planner drops a fact about anything else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Winning condition: one of the six kinds of ALFRED's goals."""
+
+    kind: str
+    """`place`, `two`, `clean`, `heat`, `cool` or `light`."""
+    object_type: str
+    """Of the object that is carried, lower case, without "type": "mug"."""
+    target_type: str
+    """Of the receptacle that it ends in; for `light`, of the lamp."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A problem's facts, lower case as the planner reads them."""
+
+    types: Mapping[str, str]
+    """Id of each declared object → its type ("object", "receptacle", "location", "agent", …)."""
+    facts: Mapping[str, tuple[tuple[str, ...], ...]]
+    """Predicate → arguments of each initial fact, sorted; the order of all texts."""
+    names: Mapping[str, str]
+    """Id → what a player reads ("mug 1"), for every id that occurs in a fact."""
+    goal: Goal
+
+
+_GOALS = {
+    kind: re.compile(pattern.replace("TYPE", r"(\w+)type").replace(" ", r"\s*"))
+    for kind, pattern in {
+        "place": r"\(and \(exists \(\?r - receptacle\) \(exists \(\?o - object\) \(and \(inreceptacle \?o \?r\) "
+        r"\(objecttype \?o TYPE\) \(receptacletype \?r TYPE\) \) \) \) \)",
+        "two": r"\(and \(exists \(\?r - receptacle\) \(exists \(\?o1 - object\) \(and \(objecttype \?o1 TYPE\) "
+        r"\(receptacletype \?r TYPE\) \(inreceptacle \?o1 \?r\) \(exists \(\?o2 - object\) \(and \(not \(= \?o1 \?o2\)\) "
+        r"\(objecttype \?o2 TYPE\) \(receptacletype \?r TYPE\) \(inreceptacle \?o2 \?r\) \) \) \) \) \) \)",
+        **{
+            kind: rf"\(and \(exists \(\?r - receptacle\) \(exists \(\?o - object\) \(and \({able} \?o\) "
+            rf"\(objecttype \?o TYPE\) \(receptacletype \?r TYPE\) \({done} \?o\) \(inreceptacle \?o \?r\) \) \) \) \)"
+            for kind, able, done in (
+                ("clean", "cleanable", "isclean"),
+                ("heat", "heatable", "ishot"),
+                ("cool", "coolable", "iscool"),
+            )
+        },
+        "light": r"\(and \(exists \(\?ot - object \?r - receptacle \?a - agent \?l - location\) \(and "
+        r"\(objecttype \?ot TYPE\) \(toggleable \?ot\) \(istoggled \?ot\) \(receptacleatlocation \?r \?l\) "
+        r"\(atlocation \?a \?l\) \(inreceptacle \?ot \?r\) \) \) \(exists \(\?o - object \?a - agent\) \(and "
+        r"\(objecttype \?o TYPE\) \(holds \?a \?o\) \) \) \)",
+    }.items()
+}
+
+
+def read_problem(text: str) -> Problem:
+    """A problem from its PDDL.
+
+    Raises:
+        EnvError: a part is missing or cut off, or the goal is of no known kind.
+    """
+    text = _COMMENT.sub("", text).lower()
+    objects = text.find("(:objects")
+    init = text.find("(:init", objects)
+    goal = text.find("(:goal", init)
+    if min(objects, init, goal) < 0:
+        raise EnvError("its problem has no (:objects …), (:init …) and (:goal …), in this order")
+    if text.count("(") != text.count(")"):
+        raise EnvError("the brackets of its problem do not match")
+    types = _types(text[objects + len("(:objects") : init])
+    facts = _facts(text[init + len("(:init") : goal], types)
+    if len(facts.get("atlocation", ())) != 1:
+        raise EnvError(f"its agent stands in {len(facts.get('atlocation', ()))} places")
+    names = _names(arg for rows in facts.values() for row in rows for arg in row)
+    _check_household(facts, names)
+    return Problem(types, facts, names, _goal(text[goal:]))
+
+
+def _types(text: str) -> dict[str, str]:
+    types: dict[str, str] = {}
+    waiting: list[str] = []
+    words = iter(text.replace(")", " ").split())
+    for word in words:
+        if word == "-":
+            kind = next(words, "")
+            types.update(dict.fromkeys(waiting, kind))
+            waiting.clear()
+        else:
+            waiting.append(word)
+    return types
+
+
+def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
+    nested = _NESTED.search(text)  # such as (not (opened …)), which would be taken for its inner part
+    if nested is not None:
+        raise EnvError(f"among its facts there is an expression: {nested[0][:80]}…")
+    found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for predicate, arguments in _FACT.findall(text):
+        if predicate not in _WORN_DOWN:
+            found[predicate].add(tuple(arguments.split()))
+    for predicate, kinds in _ARGUMENTS.items():
+        if any(len(row) != len(kinds) for row in found.get(predicate, ())):
+            raise EnvError(f"a fact {predicate!r} has not {len(kinds)} argument{'s' * (len(kinds) > 1)}")
+    named = {arg for rows in found.values() for row in rows for arg in row}
+    if named - types.keys():
+        raise EnvError(f"its facts name {min(named - types.keys())!r}, which is not declared")
+    odd = sorted(name for name in named if not _ID.fullmatch(name))
+    if odd:
+        raise EnvError(f"{odd[0][:80]!r} is no name of a thing")
+    for predicate, kinds in _ARGUMENTS.items():
+        for row in found.get(predicate, ()):
+            if tuple(types[arg] for arg in row) != kinds:
+                raise EnvError(f"its fact ({predicate} {' '.join(row)}) is not about {' and '.join(kinds)}")
+    return {predicate: tuple(sorted(rows)) for predicate, rows in found.items()}
+
+
+def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Mapping[str, str]) -> None:
+    """Check what holds in every official game and the engine relies on.
+
+    The hand is empty at the start, each receptacle stands in one place, and names are unique, so that a command means one thing.
+    """
+    if "holds" in facts or "holdsany" in facts:
+        raise EnvError("its agent begins with something in its hand")
+    places = Counter(receptacle for receptacle, _ in facts.get("receptacleatlocation", ()))
+    for receptacle in [*places, *(receptacle for _, receptacle in facts.get("inreceptacle", ()))]:
+        if places[receptacle] != 1:
+            raise EnvError(f"its {names[receptacle]} stands in {places[receptacle]} places")
+    entities = {thing for kind in ("receptacletype", "objecttype") for thing, _ in facts.get(kind, ())}
+    for name, count in Counter(names[thing] for thing in entities).items():
+        if count > 1:
+            raise EnvError(f"{count} of its things are called {name!r}")
+
+
+def _names(ids: Iterable[str]) -> dict[str, str]:
+    """The names of ALFWorld's `Demangler`: things of a kind are numbered by descending id."""
+    kinds = {identifier: _kind(identifier) for identifier in sorted(set(ids))}
+    left = Counter(kind for identifier, kind in kinds.items() if "_bar_" in identifier)
+    names = {}
+    for identifier, kind in kinds.items():
+        if "_bar_" in identifier:
+            names[identifier] = f"{kind} {left[kind]}"
+            left[kind] -= 1
+        else:
+            names[identifier] = f"{kind} "
+    return names
+
+
+def _kind(identifier: str) -> str:
+    kind, bar, _ = identifier.partition("_bar_")
+    if not bar:
+        for mark, sign in (("_minus_", "-"), ("_plus_", "+"), ("_dot_", "."), ("_comma_", ",")):
+            kind = kind.replace(mark, sign)
+        return kind
+    return f"{kind}basin" if "basin" in identifier else kind
+
+
+def _goal(text: str) -> Goal:
+    body = _SPACE.sub(" ", text.removeprefix("(:goal")).strip()
+    for kind, pattern in _GOALS.items():
+        match = pattern.match(body)
+        if match is None:
+            continue
+        types = match.groups()
+        if kind == "light":
+            return Goal(kind, types[1], types[0])
+        if types[:2] == (types[-2], types[-1]):  # `two` names them twice
+            return Goal(kind, types[0], types[1])
+    raise EnvError(f"its goal is none of ALFRED's six kinds: {body[:200]}")

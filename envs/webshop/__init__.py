@@ -2,9 +2,9 @@
 
 In the order in which the files are best read:
 
-1. What is sold and wanted: `catalogue.product`, `goal` (one goal and how it is constructed), `goals` (their order and splits).
+1. What is sold and wanted: `catalogue.product`, `goals` (how one is constructed, their order and splits).
 2. What a purchase is worth: `reward`, with `catalogue.nouns`.
-3. The shop: `pages` (what each shows, as texts), `shop` (where an action leads), `visit` (what a shopper sees), `env` (Gymnasium).
+3. The shop: `pages` (what each shows, as texts), `shop` (where an action leads and what a shopper sees), `env` (Gymnasium).
 4. The search: `catalogue.analysis` (from a text to its words), `catalogue.search` (BM25).
 5. Where it comes from, in `catalogue`: `files` (the official ones), `store` (kept on a machine, mapped), `catalogue` (which one is
    meant).

@@ -23,8 +23,7 @@ from skill_ttrl.envs.webshop.catalogue.nouns import TAGGERS
 from skill_ttrl.envs.webshop.goals import SPLITS, TRAIN_BOTH, GoalList
 from skill_ttrl.envs.webshop.live import LiveVisit, ServerGoals, is_server
 from skill_ttrl.envs.webshop.pages import BUTTONS, SEARCH, admissible
-from skill_ttrl.envs.webshop.shop import Shop, State, is_coded, shared_shop
-from skill_ttrl.envs.webshop.visit import MODES, ShopVisit, View
+from skill_ttrl.envs.webshop.shop import MODES, Shop, ShopVisit, State, View, is_coded, shared_shop
 from skill_ttrl.errors import EnvError
 from skill_ttrl.types import Task
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.envs.http_client import HttpConnections
-from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal
-from skill_ttrl.envs.webshop.goals import DEV_GOALS, TEST_GOALS, TRAIN_BOTH, check_split
+from skill_ttrl.envs.webshop.goals import DEV_GOALS, NO_CEILING, TEST_GOALS, TRAIN_BOTH, Goal, check_split
 from skill_ttrl.envs.webshop.pages import (
     BACK,
     BUTTONS,
@@ -37,8 +36,7 @@ from skill_ttrl.envs.webshop.pages import (
     clickables,
     done_page,
 )
-from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, digest, follow, page_url, parse_action
-from skill_ttrl.envs.webshop.visit import View
+from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, View, digest, follow, page_url, parse_action
 from skill_ttrl.errors import EnvError, SplitError
 
 TIMEOUT, ATTEMPTS, FIRST_PAUSE = 10.0, 4, 0.25

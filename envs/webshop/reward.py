@@ -19,7 +19,7 @@ from functools import lru_cache
 
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 
 ALIKE = 85
 """Per cent; two texts match above it."""

@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from skill_ttrl.envs.text_env import state_digest
 from skill_ttrl.envs.webshop.catalogue.analysis import analyse
@@ -23,7 +23,7 @@ from skill_ttrl.envs.webshop.catalogue.nouns import Nouns, find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
 from skill_ttrl.envs.webshop.catalogue.search import RESULTS
 from skill_ttrl.envs.webshop.catalogue.store import Store
-from skill_ttrl.envs.webshop.goal import Goal, price_of
+from skill_ttrl.envs.webshop.goals import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
     BACK,
     BUY,
@@ -32,14 +32,18 @@ from skill_ttrl.envs.webshop.pages import (
     RESULTS_A_PAGE,
     SUB_PAGES,
     Page,
+    as_rich_text,
+    as_text,
     clickables,
     done_page,
+    has_search_bar,
     item_page,
     results_page,
     search_page,
     sub_page,
 )
 from skill_ttrl.envs.webshop.reward import PurchaseReward, alike, purchase_reward
+from skill_ttrl.errors import EnvError
 from skill_ttrl.types import derive_seed
 
 QUERY_CODES = ("<r>", "<a>", "<c>", "<q>")
@@ -254,3 +258,85 @@ def page_url(session: str, state: State) -> str:
 
 def _results(state: State, keywords: tuple[str, ...], page: int) -> State:
     return State(place="results", keywords=keywords, page=page, seen=state.seen)
+
+
+MODES = ("text", "text_rich", "url")
+"""Observation modes, upstream's."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """State of a visit as a shopper sees it."""
+
+    observation: str
+    """In the visit's mode."""
+    clickables: tuple[str, ...]
+    """Arguments of `click[...]`, in lower case and upstream's order; includes "search", which cannot be clicked."""
+    search_bar: bool
+    state: str
+    """Digest of where the shopper stands (`shop.digest`)."""
+    score: float | None = None
+    """Upstream's reward in [0, 1], once something is bought; None before."""
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    """Of the reward, by upstream's names, as far as they are known."""
+
+
+class ShopVisit:
+    """A visit to a shop of this process; `live.LiveVisit` is one to a running server.
+
+    Args:
+        shop: shared by all visits.
+        mode: one of `MODES`.
+    """
+
+    def __init__(self, shop: Shop, mode: str = "text") -> None:
+        self.shop, self.mode = shop, mode
+        self._goal: Goal | None = None
+        self._session = ""
+        self.state = State()
+        """Where the shopper stands."""
+        self._page: Page = ()
+
+    def start(self, goal: Goal, session: str) -> tuple[str, View]:
+        """Enter with a goal; the instruction, and what is seen. The session stands in addresses; upstream's is the goal's number."""
+        self.resume(goal, session, State())
+        return goal.instruction, self._view()
+
+    def resume(self, goal: Goal, session: str, state: State) -> None:
+        """Stand where a visit with this goal has come to."""
+        self._goal, self._session, self.state = goal, session, state
+        self._page = self.shop.page(goal, state)
+
+    def act(self, action: str) -> View:
+        """Execute an action and return the new view. Any text is an action; one without a meaning here changes nothing.
+
+        Raises:
+            EnvError: `start` was not called before.
+        """
+        if self._goal is None:
+            raise EnvError("step was called before reset.")
+        state = self.shop.step(self._goal, self.state, self._page, action)
+        if state is not self.state:
+            self.state = state
+            self._page = self.shop.page(self._goal, state)
+        return self._view()
+
+    def close(self) -> None:
+        """Nothing is to let go of."""
+
+    def _view(self) -> View:
+        bought = self.state.bought
+        return View(
+            self._observation(),
+            tuple(clickables(self._page)),
+            has_search_bar(self._page),
+            digest(self.state, self.mode),
+            None if bought is None else bought.total,
+            {} if bought is None else asdict(bought),
+        )
+
+    def _observation(self) -> str:
+        if self.mode == "text":
+            return as_text(self._page)
+        url = page_url(self._session, self.state)
+        return url if self.mode == "url" else as_rich_text(self._page, url, self.state.seen)

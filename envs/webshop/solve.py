@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.goal import Goal, price_of
+from skill_ttrl.envs.webshop.goals import Goal, price_of
 from skill_ttrl.envs.webshop.pages import (
     BUTTONS,
     BUY,

@@ -8,8 +8,8 @@ reference accepts more.
     normalise.py    an answer → cleaned text
     units.py        cleaned text → the same without its unit, and the unit
     numbers.py      cleaned text → an exact fraction
-    grammar.py      cleaned text → a tree (tokens.py: its words; tree.py: names and symbols in it)
-    keys.py         a tree → the key of its class (linear.py: inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
+    grammar.py      cleaned text → a tree (tokens.py: its words)
+    keys.py         a tree → the key of its class (inequalities and matrices first); symbolic.py says what a value is, in the process of worker.py
     decide.py       all of it in order, for one answer
     equivalence.py  which answers are the same: remembered and persisted; pool.py holds the worker
     grade.py        an answer against a reference; lenient.py: what is accepted there and is no equivalence

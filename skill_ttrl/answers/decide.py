@@ -10,11 +10,10 @@ from fractions import Fraction
 from typing import Literal
 
 from skill_ttrl.answers.keys import Hard, Rationals, Undecided, key_of, number_key
-from skill_ttrl.answers.latex.grammar import parse
+from skill_ttrl.answers.latex.grammar import Tree, parse
 from skill_ttrl.answers.latex.normalise import MAX_LENGTH, clean, plain, plain_long
 from skill_ttrl.answers.latex.numbers import read_number
 from skill_ttrl.answers.latex.tokens import Refused
-from skill_ttrl.answers.latex.tree import Tree
 from skill_ttrl.answers.latex.units import unit_with_currency, without_unit
 from skill_ttrl.answers.pool import Judged
 

@@ -29,7 +29,7 @@ from sympy.functions.elementary.trigonometric import TrigonometricFunction
 from sympy.polys.polyerrors import BasePolynomialError
 
 from skill_ttrl.answers.keys import Undecided, number_key
-from skill_ttrl.answers.latex.tree import Tree
+from skill_ttrl.answers.latex.grammar import Tree
 
 DIGITS = 50
 _WORKING_DIGITS = 80

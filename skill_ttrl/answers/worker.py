@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 import psutil
 
 from skill_ttrl.answers.keys import Hard, Undecided, key_of
-from skill_ttrl.answers.latex.tree import Tree
+from skill_ttrl.answers.latex.grammar import Tree
 from skill_ttrl.answers.pool import Judged, readable
 
 _RECURSION = 3000

@@ -11,7 +11,6 @@ from typing import Any
 from skill_ttrl.agents.action_parser import ParsedAction
 from skill_ttrl.agents.agent import AgentInput
 from skill_ttrl.errors import ScaleError
-from skill_ttrl.rollout.adviser import ADVICE, Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvTimeoutError, TextEnvironment
 from skill_ttrl.rollout.info import (
     admissible_actions,
@@ -22,6 +21,7 @@ from skill_ttrl.rollout.info import (
     stated,
     text_of,
 )
+from skill_ttrl.rollout.scripted import ADVICE, Adviser
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.skills.merge.types import titles
 from skill_ttrl.skills.ops import OutputParser

@@ -18,9 +18,9 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request
 from skill_ttrl.llm.batching import BatchingBackend
-from skill_ttrl.rollout.adviser import Adviser
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, TextEnvironment
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline
+from skill_ttrl.rollout.scripted import Adviser
 from skill_ttrl.rollout.turns import PromptCache, RolloutContext, RolloutSettings, attach_prompt_skills, generate_turn
 from skill_ttrl.types import Completion, Group, Task, Trajectory, derive_seed
 

@@ -25,8 +25,8 @@ from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.rl.pack import EncodedDemonstration
-from skill_ttrl.rollout.adviser import ADVICE
 from skill_ttrl.rollout.rollout import refuse_failure
+from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
 from skill_ttrl.stages.setup.encode import agent_of, refuse_too_long
 from skill_ttrl.stages.setup.encode_episodes import encode_advised

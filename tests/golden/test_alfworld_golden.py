@@ -7,8 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.alfworld_walks import DIGEST_BYTES, WALKS, digest, walk
-from skill_ttrl.envs.alfworld.engine import FastEngine
-from skill_ttrl.envs.alfworld.frame import MAX_STEPS
+from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine
 from skill_ttrl.envs.alfworld.game import GAME_FILE, load_game
 
 RECORDED = Path(__file__).parents[1] / "data" / "alfworld_transcripts.jsonl"

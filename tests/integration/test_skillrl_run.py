@@ -17,7 +17,7 @@ from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train

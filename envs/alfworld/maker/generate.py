@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.envs.alfworld.game import GAME_FILE, GENERATED_FILE, JSON_FOLDER, SPLITS, TASK_TYPES
+from skill_ttrl.envs.alfworld.index import Progress
 from skill_ttrl.envs.alfworld.maker.maker import GENERATOR, Generated, generated
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
-from skill_ttrl.envs.alfworld.survey import Progress
 from skill_ttrl.errors import EnvError, did_you_mean
 from skill_ttrl.progress import Counting, SilentProgress
 from skill_ttrl.progress import Progress as RunProgress

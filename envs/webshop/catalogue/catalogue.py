@@ -42,7 +42,6 @@ GENERATED_FILE = "generated.json"
 OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
-    "goal.py",
     "goals.py",
     *(f"catalogue/{name}.py" for name in ("analysis", "files", "product", "search", "store")),
     *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.py", "words.toml")),

@@ -18,7 +18,7 @@ from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import DataError
-from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.skills.ops import OutputParser
 from skill_ttrl.skills.similarity import normalized_tokens
 from skill_ttrl.skills.teachers.counting import Forms, names_task

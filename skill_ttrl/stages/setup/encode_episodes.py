@@ -10,7 +10,7 @@ from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.llm.chat import answer_end, encode_chats, encode_next, missing_end, turn_end
 from skill_ttrl.rl.pack import EncodedDemonstration
-from skill_ttrl.rollout.adviser import ADVICE
+from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
 from skill_ttrl.stages.inputs.whole_episodes import MEMORY, EpisodeShown
 from skill_ttrl.types import Message, Skill, Step, Trajectory

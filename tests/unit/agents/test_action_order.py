@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.action_list import ActionList
-from skill_ttrl.agents.action_order import by_words
+from skill_ttrl.agents.action_list import ActionList, by_words
 from skill_ttrl.types import Skill
 
 KITCHEN = (

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SourceConfig
-from skill_ttrl.data.classify import classify
 from skill_ttrl.data.families import Demonstration
-from skill_ttrl.data.tasks import load_demonstrations, load_tasks
+from skill_ttrl.data.tasks import classify, load_demonstrations, load_tasks
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.stages.setup.encode import encode_written

@@ -19,8 +19,7 @@ from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
 from skill_ttrl.envs.webshop.env import WebShopEnv
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.rollout.adviser import ADVICE, Adviser
-from skill_ttrl.rollout.scripted import Exploration, run_scripted_episode
+from skill_ttrl.rollout.scripted import ADVICE, Adviser, Exploration, run_scripted_episode
 from skill_ttrl.types import Task, Trajectory
 from tests.alfworld_kitchen import PLACE, problem, write_game
 from tests.alfworld_scenes import commands

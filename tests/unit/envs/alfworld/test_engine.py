@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.alfworld_walks import walk
-from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine
-from skill_ttrl.envs.alfworld.frame import Frame
+from skill_ttrl.envs.alfworld.engine import NOTHING, FastEngine, Frame
 from skill_ttrl.envs.alfworld.game import load_game, read_content
 from skill_ttrl.envs.alfworld.official import OfficialEngine
 from skill_ttrl.errors import EnvError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.envs.alfworld import index, survey
+from skill_ttrl.envs.alfworld import index
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.game import GENERATED, OFFICIAL
 from skill_ttrl.envs.alfworld.games import GameList, find_data, open_games
@@ -52,13 +52,13 @@ def data(tmp_path: Path) -> Path:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the games that were read, as they are."""
     names: list[str] = []
-    look_at = survey.look_at
+    look_at = index.look_at
 
-    def watched(folder: Path, name: str) -> survey.Found:
+    def watched(folder: Path, name: str) -> index.Found:
         names.append(name)
         return look_at(folder, name)
 
-    monkeypatch.setattr(survey, "look_at", watched)
+    monkeypatch.setattr(index, "look_at", watched)
     return names
 
 

@@ -14,7 +14,7 @@ from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.engine import FastEngine
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.envs.alfworld.moved import move
+from skill_ttrl.envs.alfworld.rules import move
 from skill_ttrl.envs.alfworld.world import World
 from skill_ttrl.errors import EnvError
 from skill_ttrl.rollout.scripted import run_scripted_episode

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
-from skill_ttrl.envs.webshop.goal import NO_CEILING, Goal, ceiling
-from skill_ttrl.envs.webshop.goals import GoalList, shuffled
+from skill_ttrl.envs.webshop.goals import NO_CEILING, Goal, GoalList, ceiling, shuffled
 from skill_ttrl.errors import EnvError, SplitError
 from tests.webshop_files import LAMPS, LAMPS_ABOUT, LAMPS_HUMAN, options, product, wanted, write_catalogue, written
 

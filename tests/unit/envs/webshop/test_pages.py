@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.envs.webshop.catalogue.catalogue import Catalogue, forget, open_catalogue
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.pages import (
     Page,
     as_text,

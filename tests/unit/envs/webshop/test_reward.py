@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.reward import (
     PurchaseReward,
     alike,

@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.envs.webshop import solve as oracle
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.envs.webshop.goal import Goal
+from skill_ttrl.envs.webshop.goals import Goal
 from skill_ttrl.envs.webshop.pages import SEARCH_SLOT, clickables
 from skill_ttrl.envs.webshop.shop import Shop, State
 from skill_ttrl.envs.webshop.solve import best_purchase, own_purchase, solve

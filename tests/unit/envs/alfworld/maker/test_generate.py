@@ -21,9 +21,8 @@ from skill_ttrl.envs.alfworld.games import Data, find_data
 from skill_ttrl.envs.alfworld.maker import generate, goals, maker, ontology
 from skill_ttrl.envs.alfworld.maker.generate import COUNTS, counts, ensure_generated, generate_games, read_record
 from skill_ttrl.envs.alfworld.maker.goals import Goal, goals_by_room
-from skill_ttrl.envs.alfworld.maker.maker import generated
+from skill_ttrl.envs.alfworld.maker.maker import generated, solve
 from skill_ttrl.envs.alfworld.maker.ontology import read_ontology
-from skill_ttrl.envs.alfworld.maker.solve import solve
 from skill_ttrl.errors import EnvError, RunFolderError
 
 DEFAULT_GAMES, FIRST_GAMES = "fe0fb85aba1fe345", "5625b514bdaa89de"

@@ -136,7 +136,7 @@ def test_every_file_that_a_store_depends_on_is_known() -> None:
     imports = re.compile(r"^\s*from skill_ttrl\.envs\.webshop\.([\w.]+) import", re.M)
     imported = {f"{found.replace('.', '/')}.py" for text in texts for found in imports.findall(text)}
     data = {str(path.relative_to(shop)) for path in shop.glob("maker/*.toml")}
-    assert {"goal.py", "catalogue/product.py"} <= imported <= names and len(data) == 2 and data <= names
+    assert {"catalogue/product.py"} <= imported <= names and len(data) == 2 and data <= names
 
 
 @pytest.mark.parametrize("harm", ["removed", "cut", "emptied"])

@@ -17,7 +17,7 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
-from skill_ttrl.envs.webshop.goal import Goal, ceiling, combination, price_of
+from skill_ttrl.envs.webshop.goals import Goal, ceiling, combination, price_of
 from skill_ttrl.envs.webshop.maker.generate import write_catalogue
 from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, asin, make_products
 from skill_ttrl.envs.webshop.reward import purchase_reward
