@@ -45,16 +45,15 @@ def find_observations(name: str) -> Form | None:
     importlib.import_module("skill_ttrl.agents.webshop_form")  # registers forms of its own
     found = OBSERVATIONS.get(name)
     form = found if isinstance(found, Form) else Form(found)
-    for part, made in (("observe", form.observe), ("actions", form.actions)):
-        if isinstance(made, type) or not (callable(made) or (part == "actions" and made is None)):
-            where = f"{name} is" if form is not found else f"{name}.{part} is"
-            raise ConfigError(
-                f"agent.observations={where} {made!r:.80}. Name a function from an AgentInput to a text, or a Form "
-                "(skill_ttrl.agents.forms)."
-            )
+    parts = [form.observe, *([] if form.actions is None else [form.actions])]
+    if any(isinstance(part, type) or not callable(part) for part in parts):
+        raise ConfigError(
+            f"agent.observations={name} is {found!r:.80}. Name a function from an AgentInput to a text, or a Form of functions "
+            "(skill_ttrl.agents.forms)."
+        )
     if not (isinstance(form.vocabulary, tuple) and all(isinstance(text, str) for text in form.vocabulary)):
         raise ConfigError(
-            f"agent.observations={name} has the vocabulary {form.vocabulary!r:.80}, which must be a tuple of texts."
+            f"agent.observations={name} must have a tuple of texts as vocabulary, found {form.vocabulary!r:.80}."
         )
     return _checked(name, form)
 

@@ -161,17 +161,12 @@ class GameList(Sequence[Game]):
             self._games = tuple(game for game in every.games if game.task_type in task_types)
         self.skipped: tuple[Skipped, ...] = every.skipped
         """Games of the split, of any task type, that are not played."""
-        if not every.games:
-            why = f" {len(self.skipped)} are left out, the first: {self.skipped[0].reason}" if self.skipped else ""
-            raise EnvError(
-                f"There is no game in {every.folder}: expected TASK/TRIAL/{GAME_FILE}.{why} Known splits: "
-                f"{', '.join(data.splits())}."
-            )
         if not self._games:
             there = sorted({game.task_type for game in every.games})
+            why = f" {len(self.skipped)} are left out, the first: {self.skipped[0].reason}" if self.skipped else ""
             raise EnvError(
-                f"None of the {len(every.games)} games in {every.folder} is of the task type {' or '.join(task_types)}; there are "
-                f"{', '.join(there)}."
+                f"There is no game of {' or '.join(task_types) or 'any task type'} in {every.folder} (expected TASK/TRIAL/{GAME_FILE}); "
+                f"its {len(every.games)} games are of: {', '.join(there) or 'none'}.{why}"
             )
 
     def __len__(self) -> int:

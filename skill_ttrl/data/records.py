@@ -198,16 +198,13 @@ def _records(source: str, placed: Sequence[tuple[str, Any]], revision: str | Non
 
 
 def _existing_file(path: Path) -> Path:
-    if path.is_dir():
-        inside = [entry.name for entry in path.iterdir() if entry.suffix in _READERS]
-        raise DataError(f"{path} is a folder, a file is needed.{did_you_mean('', inside)}")
-    if not path.exists():
-        folder = path.parent
-        if not folder.is_dir():
-            raise DataError(f"No file {path}: there is no folder {folder}.")
-        siblings = [entry.name for entry in folder.iterdir() if entry.suffix in _READERS]
-        raise DataError(f"No file {path}.{did_you_mean(path.name, siblings)}")
-    return path
+    if path.is_file():
+        return path
+    folder = path if path.is_dir() else path.parent
+    there = [entry.name for entry in folder.iterdir() if entry.suffix in _READERS] if folder.is_dir() else []
+    problem = f"{path} is a folder, a file is needed" if path.is_dir() else f"No file {path}"
+    missing = "" if folder.is_dir() else f" There is no folder {folder}."
+    raise DataError(f"{problem}.{missing}{did_you_mean('' if path.is_dir() else path.name, there)}")
 
 
 def _decoded(data: bytes, where: str) -> str:

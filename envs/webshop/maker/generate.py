@@ -112,10 +112,9 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
     if record is None:
         raise EnvError(f"{folder} has {there[0]}, which was not generated, or not by this. Choose another folder.")
     if record != wanted:
-        same = {**record, "products": 0, "seed": 0} == {**wanted, "products": 0, "seed": 0}
         raise EnvError(
-            f"{folder} has a generated catalogue already: {record['products']} products of seed {record['seed']}"
-            f"{'' if same else ', made by another version'}. Choose another folder."
+            f"{folder} already has another generated catalog: {record['products']} products of seed {record['seed']}. Choose "
+            "another folder."
         )
     return {f"{PRODUCTS}.json", f"{ABOUT}.json"} <= set(there)
 

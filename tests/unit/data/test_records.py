@@ -77,7 +77,7 @@ def test_a_missing_file_is_answered_with_its_neighbours(tmp_path: Path) -> None:
         DataError, match=r"No file .*trian\.jsonl\. Did you mean 'train\.jsonl'\? Known: train\.jsonl\."
     ):
         read_records(tmp_path / "trian.jsonl")
-    with pytest.raises(DataError, match=r"there is no folder .*nowhere"):
+    with pytest.raises(DataError, match=r"There is no folder .*nowhere"):
         read_records(tmp_path / "nowhere" / "train.jsonl")
     with pytest.raises(DataError, match=r"is a folder, a file is needed\. Known: train\.jsonl"):
         read_records(tmp_path)

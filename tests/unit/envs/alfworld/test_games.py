@@ -136,7 +136,7 @@ def test_task_types_choose_games(data: Path) -> None:
     ):
         open_games(data, "train", task_types=["pick_heat_then_place"])
     with pytest.raises(
-        EnvError, match=r"None of the 3 games in .* is of the task type look_at_obj_in_light; there are pick_and_place"
+        EnvError, match=r"There is no game of look_at_obj_in_light in .*; its 3 games are of: pick_and_place"
     ):
         open_games(data, "train", task_types=["look_at_obj_in_light"])
 

@@ -99,7 +99,7 @@ def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     assert write_catalogue(tmp_path, 5) == 0
     assert (tmp_path / "items_shuffle.json").stat().st_mtime_ns == before
     for count, seed in ((6, 0), (5, 1)):
-        with pytest.raises(EnvError, match=r"a generated catalogue already: 5 products of seed 0\. Choose another"):
+        with pytest.raises(EnvError, match=r"another generated catalog: 5 products of seed 0\. Choose another"):
             write_catalogue(tmp_path, count, seed)
 
 
