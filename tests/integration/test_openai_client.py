@@ -17,7 +17,7 @@ import pytest
 from pydantic import BaseModel
 
 from skill_ttrl.config import EndpointConfig
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.llm.backend import wait_for
 from skill_ttrl.llm.openai.client import Client
 from skill_ttrl.llm.openai.ledger import DELIVERED, Ledger
@@ -380,3 +380,29 @@ def test_vectors_that_were_paid_for_are_counted_also_where_another_batch_fails(t
     ):
         ask(client(server, ledger), lambda asked: asked.embed([f"text {number}" for number in range(96)]))
     assert sorted(outcomes(ledger)) == ["ok", "ok", "refused"] and ledger.totals().tokens_in == 2 * 2 * 32
+
+
+def test_a_server_that_bills_more_than_it_was_asked_for_is_counted() -> None:
+    usage = {"prompt_tokens": 9, "completion_tokens": 900}
+    greedy: tuple[int, Mapping[str, str], Any] = 200, {}, {"choices": [{"message": {"content": "x"}}], "usage": usage}
+    ledger = Ledger(max_total_tokens=800)
+    with FaultyServer([], first=[greedy]) as server:
+        ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
+        with pytest.raises(BudgetError, match=r"spent: 909 tokens in 1 request, .*max_total_tokens=800"):
+            ask(client(server, ledger), lambda asked: asked.chat(ASK, max_tokens=200))
+        assert len(server.asked) == 1
+    assert ledger.totals().tokens == 909
+
+
+def test_no_retry_of_any_request_exceeds_the_budget() -> None:
+    """Faults, retries and requests at once: what reaches the server is what is counted, and never more than the budget."""
+    ledger = Ledger(max_requests=30)
+    with FaultyServer(["500", "429", "drop before the answer", "truncated JSON"], rate=0.5, seed=4) as server:
+
+        async def many(asked: Client) -> list[Any]:
+            return await asyncio.gather(*(asked.chat(ASK) for _ in range(60)), return_exceptions=True)
+
+        found = ask(client(server, ledger, max_concurrency=8, max_retries=3), many)
+        assert len(server.asked) == ledger.totals().attempts == 30
+    assert any(isinstance(each, BudgetError) for each in found)
+    assert sum(isinstance(each, Reply) for each in found) == server.delivered["answers"] > 0

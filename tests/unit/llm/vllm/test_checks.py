@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
-from skill_ttrl.llm.backend import Request, Sampling
+from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
+from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm import checks as vllm_checks
 from skill_ttrl.llm.vllm.checks import (
     SEEDS,
@@ -23,6 +27,8 @@ from skill_ttrl.llm.vllm.checks import (
     runs_on_cpu,
     sampling_fields,
 )
+from skill_ttrl.llm.vllm.probe import Probe, check_sync, learner_logprobs
+from skill_ttrl.types import Completion
 
 
 def never() -> Any:
@@ -144,3 +150,53 @@ def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
     check_prompt((5,) * 7, 8, "the engine's {}")
     with pytest.raises(ModelError, match=says):
         check_prompt((5,) * length, 8, "the engine's {}")
+
+
+def adapted(model: Any, **changes: Any) -> Any:
+    torch.manual_seed(1)
+    options: dict[str, Any] = {"r": 4, "target_modules": "all-linear", "init_lora_weights": False}
+    return get_peft_model(copy.deepcopy(model), LoraConfig(**(options | changes)))
+
+
+def test_adapters_are_folded_in_and_the_model_is_left_as_it_is(tiny_model: tuple[Any, Any]) -> None:
+    model, _ = tiny_model
+    policy = adapted(model)
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    found = dict(full_weights(policy))
+    assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
+    merged = copy.deepcopy(policy).merge_and_unload()
+    expected = dict(merged.named_parameters())
+    assert set(found) == set(expected) == {name for name, _ in model.named_parameters()}
+    changed = [name for name in found if not torch.equal(found[name], dict(model.named_parameters())[name])]
+    assert len(changed) == 7 * model.config.num_hidden_layers
+    for name, value in found.items():
+        assert torch.allclose(value, expected[name], atol=1e-6), name
+
+
+def test_weights_that_did_not_arrive_are_refused(tiny_model: tuple[Any, Any]) -> None:
+    model, _ = tiny_model
+    probe = Probe(model.config.vocab_size)
+    ours, theirs = (learner_logprobs(each, probe.sequences) for each in (adapted(model), model))
+    with pytest.raises(WeightSyncError, match="does not sample from the policy"):
+        check_sync(ours, theirs, 1e-3, "weights")
+
+
+def test_log_probs_that_are_not_numbers_are_refused() -> None:
+    with pytest.raises(WeightSyncError):
+        check_sync([[0.0, -1.0]], [[0.0, float("nan")]], 1e9, "weights")
+
+
+def test_a_probe_takes_what_was_sampled_last_and_keeps_to_its_bounds(tiny_model: tuple[Any, Any]) -> None:
+    probe = Probe(100, longest=5)
+    drawn = list(probe.sequences)
+    probe.take([])
+    assert probe.sequences == drawn
+    sampled = [
+        Generation((index, 1), (Completion("", (2,) * 9, (0.0,) * 9, "stop"), Completion("", (3,), (0.0,), "stop")))
+        for index in range(30)
+    ]
+    probe.take(sampled)
+    assert len(probe.sequences) == 8 and all(len(ids) == 5 for ids in probe.sequences)
+    assert probe.sequences[0] == (0, 1, 2, 2, 2) and probe.sequences[-1][0] > 15
+    probe.take([Generation((), (Completion("said", (), (), "stop"),))])  # texts alone: nothing to score
+    assert len(probe.sequences) == 8
