@@ -216,7 +216,8 @@ class HFBackend(TokenizerMixin):
         position = {index: slot for slot, index in enumerate(unique)}
         limit_N = torch.tensor([limits[index] for index in rows], device=device)
         count, longest = len(rows), max(limits[index] for index in unique)
-        decoding = self._prefill([prompts[index] for index in unique], count, longest)
+        self._check_prompts([prompts[index] for index in unique])
+        decoding = self._decoding([prompts[index] for index in unique], count, longest)
         slots_M = torch.tensor([decoding.slots[position[index]] for index in rows], device=device)
 
         stops, eos = self._stop_texts(sampling.stop), torch.tensor(sorted(self.eos_ids), device=device)
@@ -260,11 +261,6 @@ class HFBackend(TokenizerMixin):
             row_uniforms(batch.seeds, longest),
             several=takes_slot_masks(self.model),
         )
-        return self._completions(drafts, rows, choices)
-
-    def _completions(
-        self, drafts: Sequence[Draft], rows: Sequence[int], choices: Sequence[_Choices]
-    ) -> list[Completion]:
         ids, logprobs = [draft.ids for draft in drafts], [draft.logprobs for draft in drafts]
         found = self._collect(ids, logprobs, [draft.stopped for draft in drafts])
         written = [(*choices[index], done.token_ids) for index, done in zip(rows, found, strict=True)]
@@ -273,10 +269,6 @@ class HFBackend(TokenizerMixin):
             replace(done, allowed=tuple(draft.allowed), text=done.text if text is None else text)
             for done, draft, text in zip(found, drafts, texts, strict=True)
         ]
-
-    def _prefill(self, prompts: list[tuple[int, ...]], rows: int, longest: int) -> Decoding | KeptDecoding:
-        self._check_prompts(prompts)
-        return self._decoding(prompts, rows, longest)
 
     def _check_prompts(self, prompts: Sequence[tuple[int, ...]]) -> None:
         length = max(len(prompt) for prompt in prompts)
