@@ -167,7 +167,7 @@ def run(
         config = config.model_copy(update={"distill": config.distill.model_copy(update={"teacher": teacher})})
     source, folder = Path(trajectories), Path(bank)
     _check_place(folder, merge)
-    paid = folder.with_name(f"{folder.name}.usage.jsonl")
+    paid = Path(f"{folder.absolute()}.usage.jsonl")
     with (
         bank_unchanged("The bank was not changed."),
         track_usage(paid, config.endpoints) as ledger,
