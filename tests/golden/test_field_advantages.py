@@ -56,8 +56,6 @@ VERL: dict[str, dict[str, Any]] = {
 """Our options for each of verl's estimators."""
 
 NOT_OURS = {
-    "optimal_token_baseline": "no algorithm of ours has a baseline for each token",
-    "tir_optimal_token_baseline": "no algorithm of ours has a baseline for each token",
     "gae": "see test_field_critic.py",
     "gdpo": "see test_gdpo_is_verls",
 }

@@ -39,7 +39,6 @@ def advantages(recorder: Recorder, core: Any) -> None:
         "index": "groups",
     }
     dense = outcome | {"token_level_rewards": "token_level_rewards"}
-    energies = dense | {"old_log_probs": "estimator_log_probs", "sum_pi_squared": "sum_pi_squared"}
     cases: list[tuple[str, str, dict[str, str], dict[str, Any]]] = [
         ("grpo", "grpo", outcome, {"norm_adv_by_std_in_grpo": True}),
         ("grpo/mean_only", "grpo", outcome, {"norm_adv_by_std_in_grpo": False}),
@@ -51,14 +50,6 @@ def advantages(recorder: Recorder, core: Any) -> None:
         ("gpg", "gpg", outcome, {}),
         ("reinforce_plus_plus_baseline", "reinforce_plus_plus_baseline", outcome, {}),
         ("reinforce_plus_plus_baseline/with_kl", "reinforce_plus_plus_baseline", dense, {}),
-        ("optimal_token_baseline", "optimal_token_baseline", energies, {}),
-        (
-            "optimal_token_baseline/weighted",
-            "optimal_token_baseline",
-            energies | {"rollout_is_weights": "weights"},
-            {"handle_zero_tail": False},
-        ),
-        ("tir_optimal_token_baseline", "tir_optimal_token_baseline", energies, {}),
     ]
     for name, estimator, named, settings in cases:
         function = core.get_adv_estimator_fn(estimator)

@@ -19,7 +19,6 @@ from skill_ttrl.stages import train
 from tests.integration.test_async_run import REPEATABLE
 from tests.integration.test_dagger_run import RUN as DAGGER
 from tests.integration.test_episode_run import CONFIG as EPISODES
-from tests.mortal import MORTAL
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.slow
@@ -120,17 +119,6 @@ def test_environments_on_workers_give_the_same_bytes_though_a_node_dies(
     train.run(load_config(EPISODES, shared), tmp_path / "there", progress=heard)
     assert content(tmp_path / "here") == content(tmp_path / "there")
     assert any("environments are made again elsewhere" in text for text in heard.notices), heard.notices
-
-
-def test_an_environment_that_ends_its_process_changes_nothing(tmp_path: Path, scale: ScaleConfig, marks: Path) -> None:
-    settings = [f"env.id={MORTAL}", "env.kwargs={dies: true}", "rl.prompts_per_step=30", "data.leak=report"]
-    (marks / "env").touch()  # it has died already
-    train.run(load_config(EPISODES, settings), tmp_path / "here")
-    (marks / "env").unlink()
-    heard, shared = Heard(), [*settings, *on(scale), "scale.training=environments"]
-    train.run(load_config(EPISODES, shared), tmp_path / "there", progress=heard)
-    assert content(tmp_path / "here") == content(tmp_path / "there")
-    assert (marks / "env").exists() and any("is gone: " in text for text in heard.notices), heard.notices
 
 
 def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:

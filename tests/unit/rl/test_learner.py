@@ -188,20 +188,6 @@ def test_mini_batches_are_whole_prompts_in_an_order_that_depends_on_the_step(
     assert metrics["updates"] == 8
 
 
-def test_mini_batches_of_samples_hold_every_item_once_and_mix_prompts(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
-) -> None:
-    batch = make_batch(prompts=7, tries=8)
-    settings_ = config(mini_batch_size=2, mini_batch_by="samples", prompts_per_step=7)
-    learner = LocalLearner(make_policy(), settings_, accelerator, total_steps=1)
-    parts, others = (list(learner._mini_batches(batch, seed)) for seed in (0, 1))
-    assert [len(part) for part in parts] == [14, 14, 14, 14]
-    assert sorted(torch.cat(parts).tolist()) == list(range(56))
-    assert not torch.equal(torch.cat(parts), torch.cat(others))
-    assert all(len(torch.unique(batch.prompt_index_N[part])) > 2 for part in parts)
-    assert learner.update(batch, step=0, seed=0, temperature=1.0)["updates"] == 4
-
-
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_an_update_that_is_not_finite_is_refused_and_counted(
     where: str, make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator

@@ -13,10 +13,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from skill_ttrl.config import BuiltinConfig, RLConfig, SFTConfig
+from skill_ttrl.config import BuiltinConfig, SFTConfig
 from skill_ttrl.errors import CheckpointError, ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, row_membership
-from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.optim import SharedRows, shared_rows
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rl.policy import Policy
@@ -152,19 +151,6 @@ def test_a_resumed_run_has_the_same_weights_bit_for_bit(
         for left, right in zip(policy.model.parameters(), again.model.parameters(), strict=True)
     )
     assert type(again.model).__name__ == "Qwen2ForCausalLM"
-
-
-def test_rl_takes_the_rows_from_the_matrix(tokenizer: Any, accelerator: Accelerator) -> None:
-    policy = make_policy(tokenizer)
-    before = matrix(policy)
-    config = RLConfig.model_validate({"kl_coef": 0.0, "optimizer": "adamw"})
-    learner = LocalLearner(policy, config, accelerator, total_steps=1)
-    shared = learner._optimizer._shared
-    assert shared is not None and any(shared.rows is each for each in learner._optimizer.parameters)
-    assert not any(shared.embeddings is each for each in learner._optimizer.parameters)
-    assert torch.equal(matrix(policy), before)
-    shared.write()
-    assert torch.allclose(matrix(policy), before, atol=1e-7)
 
 
 def test_what_cannot_share_rows_is_refused(tokenizer: Any, accelerator: Accelerator) -> None:

@@ -64,19 +64,6 @@ def test_clipped_tokens_carry_nothing_and_are_counted(
     assert learner.gradients.absolute_S[0] == 0 and (learner.gradients.absolute_S[1:] > 0).all()
 
 
-def test_steps_that_were_not_taken_count_for_nothing(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch], accelerator: Accelerator
-) -> None:
-    batch = make_batch()
-    bad = batch.advantages_F.clone()
-    bad[batch.starts_N[0] + batch.prompt_lengths_N[0]] = float("nan")
-    learner = LocalLearner(make_policy(), settings(mini_batch_size=1), accelerator, total_steps=1)
-    learner.update(replace(batch, advantages_F=bad), step=0, seed=0, temperature=1.0)
-    assert learner.gradients is not None
-    of_first = batch.prompt_index_N == 0
-    assert not learner.gradients.absolute_S[of_first].any() and (learner.gradients.absolute_S[~of_first] > 0).all()
-
-
 def test_a_record_has_each_steps_share(
     make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
 ) -> None:

@@ -118,15 +118,6 @@ def test_an_environment_that_is_not_the_same_again_cannot_go_on() -> None:
         env.step("left")
 
 
-def test_one_that_is_left_where_it_hangs_does_not_hang_elsewhere_too() -> None:
-    env = hosted(frail := Frail(Doors, [2, 99]))
-    env.reset(options={"door": 4})
-    env.abandon()
-    with pytest.raises(HostLostError):
-        env.step("left")
-    assert len(frail.hosts) == 1 and not frail.suspects
-
-
 def test_only_its_own_calls_count_against_an_environment_and_after_one_it_goes_on_alone() -> None:
     class Crowded(Frail):
         def call(self, host: str, name: str, method: str, *args: Any, **kwargs: Any) -> Any:

@@ -13,7 +13,7 @@ from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
 from skill_ttrl.scale.cluster import NodeFacts, connected, problems
 from skill_ttrl.scale.crew import places
 from skill_ttrl.scale.worker import MOST_LINES, Worker, answer, portable
-from skill_ttrl.stages.setup.checks import check_scale, check_shared_policy
+from skill_ttrl.stages.setup.checks import check_scale
 from skill_ttrl.stages.train import check_runnable
 from skill_ttrl.trust import powers
 
@@ -101,15 +101,6 @@ def test_where_episodes_run_is_no_part_of_what_they_are_but_a_foreign_cluster_is
     assert settings_digest(here) == settings_digest(there)
     assert list(powers(there.stated())) == ["scale.address"]
     assert not powers(load_config({}, ["scale.engine=ray", "scale.address=local"]).stated())
-
-
-def test_models_elsewhere_are_not_shared_out() -> None:
-    remote = ["rollout.backend=openai", "endpoints.policy.model=m", "endpoints.policy.base_url=http://127.0.0.1:1"]
-    with pytest.raises(ConfigError, match=r"rollout\.backend=openai calls a remote model"):
-        check_shared_policy(load_config({}, remote))
-    check_shared_policy(load_config({}))
-    with pytest.raises(ConfigError, match=r"rollout\.backend=openai"):
-        check_scale(load_config({}, [*remote, "scale.engine=ray", "phases=[collect,rl]", "collect.agent=openai:m"]))
 
 
 def test_a_run_that_would_not_use_the_cluster_says_so() -> None:

@@ -65,18 +65,6 @@ def steps(learner: LocalLearner, batch: RolloutBatch, numbers: Sequence[int]) ->
     return found
 
 
-def test_values_begin_at_0_and_stand_at_trained_tokens(
-    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    learner, batch = learner_of(make_policy(), accelerator), make_batch()
-    scored = learner.score(batch, temperature=1.0, own=False, reference=False)
-    assert scored.values_F is not None and not scored.values_F.any()
-    assert learner._critic is not None
-    torch.nn.init.normal_(learner._critic.head.weight)
-    values_F = learner.score(batch, temperature=1.0, own=False, reference=False).values_F
-    assert values_F is not None and torch.equal(values_F != 0, batch.trained_F)
-
-
 def test_a_value_is_that_before_its_token(
     make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
 ) -> None:
@@ -93,21 +81,6 @@ def test_a_value_is_that_before_its_token(
     tokens_F[ends_N - 1] = (tokens_F[ends_N - 1] + 1) % 39
     other = learner.score(replace(batch, tokens_F=tokens_F), temperature=1.0, own=False, reference=False).values_F
     assert other is not None and bool((other != before)[ends_N].all())
-
-
-def test_the_intercept_takes_the_mean_return_and_the_centre_that_of_the_first_batch(
-    make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    learner, batch = learner_of(make_policy(), accelerator), make_batch(advantages=[0.0] * 12)
-    steps(learner, batch, [0])
-    assert learner._critic is not None
-    centre = learner._critic.head.centre.clone()
-    values = learner.score(batch, temperature=1.0, own=False, reference=False).values_F
-    returns = with_returns(batch).returns_F
-    assert values is not None and returns is not None and centre.any()
-    assert float(values[batch.trained_F].mean()) == pytest.approx(float(returns[batch.trained_F].mean()), abs=1e-4)
-    learner.score(make_batch(seed=5), temperature=1.0, own=False, reference=False)
-    assert torch.equal(centre, learner._critic.head.centre)
 
 
 @pytest.mark.parametrize("apart", [False, True])

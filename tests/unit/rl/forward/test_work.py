@@ -45,16 +45,6 @@ def test_operations_are_those_that_torch_counts(
     assert counted(learn) == pytest.approx(policy.work.update(micro_batch) - 3 * scores, rel=0.1 if adapters else 0.01)
 
 
-def test_sequences_that_share_their_beginning_cost_less(
-    make_policy: Callable[..., Policy], make_batch: Callable[..., RolloutBatch]
-) -> None:
-    work, batch = make_policy().work, make_batch(prompts=2, tries=8)
-    rows = torch.arange(len(batch))
-    padded, packed = batch.micro_batch(rows, 0), batch.micro_batch(rows, 0, packed=True)
-    assert work.update(packed) < 0.8 * work.update(padded)
-    assert packed.attention_pairs < padded.attention_pairs and packed.computed_tokens < padded.computed_tokens
-
-
 def test_rates_know_a_gpu_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     metrics = {"all_tokens": 3000.0, "operations": 989e12}
     assert update_rates(metrics, 2.0, torch.device("cpu")) == {"update_tokens_per_second": 1500.0}

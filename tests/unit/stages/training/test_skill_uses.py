@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -66,14 +65,3 @@ def test_skills_of_a_bank_that_calls_types_by_other_names_are_said() -> None:
         named = SkillsConfig(type_names={"pick_heat_then_place": "heat"})
         assert RunBank(named, bank).unshown(tasks) == ""
         assert RunBank(SkillsConfig(), bank).unshown([*tasks, Task("any", "shop")]) == ""
-
-
-def test_new_skills_of_winners_go_by_the_bank_s_name_for_their_type() -> None:
-    from skill_ttrl.types import SkillOps
-
-    wrote = replace(bought(1.0), ops=SkillOps(generate=("Look at the size first.",)))
-    config = SkillsConfig(type_names={"fashion": "apparel"}, extract_from_solutions=False, embedder="hash")
-    with SkillBank(index="memory") as bank:
-        RunBank(config, bank).learn([Group(TASK, (wrote,))], 0)
-        (skill,) = bank
-    assert skill.task_type == "apparel"

@@ -125,12 +125,6 @@ def test_votes_are_required_and_other_counts_refused(name: str) -> None:
     check_algorithm(RLConfig(algorithm={"type": name}), **PLAIN)
 
 
-def test_gmae_with_a_kl_in_the_reward_is_refused() -> None:
-    settings = RLConfig.model_validate({"algorithm": "gmae", "kl_in_reward": {}})
-    with pytest.raises(ConfigError, match="rewards of 0 and 1"):
-        check_algorithm(settings, **PLAIN)
-
-
 @pytest.mark.parametrize("name", VOTED)
 def test_a_prompt_of_which_nothing_is_trained_on_is_passed_over(name: str, voted: Samples) -> None:
     assert list(values(estimate(voted(["a", "b"], trained=0), name))) == []
