@@ -120,7 +120,7 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
     added = ["rl.extra_rewards"] if rl.extra_rewards else []
     added += ["rl.overlong.penalty"] if rl.overlong is not None and rl.overlong.penalty else []
     if (binary or getattr(kind, "own_rewards", False)) and added:
-        yield f"{_named(rl)} makes its rewards from the votes, so {' and '.join(added)} would change nothing. Remove that."
+        yield f"{_named(rl)} makes its rewards from the votes alone, so {' and '.join(added)} would change nothing. Remove that."
     if binary and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
         yield (
             f"{_named(rl)} needs rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Remove them; "
