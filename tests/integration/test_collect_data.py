@@ -31,17 +31,12 @@ def test_a_run_imitates_episodes_of_each_of_its_data(tmp_path: Path) -> None:
     assert not {episode.task.id for episode in own} & {episode.task.id for episode in further}
     demonstrations = (tmp_path / "run" / "demonstrations.jsonl").read_text().splitlines()
     assert len(demonstrations) == 12
+    file = tmp_path / "run" / "collected.jsonl"
+    assert [*read_episodes([file, str(file)])] == [*own, *own]
+    with pytest.raises(DataError, match=r"absent\.jsonl"):
+        list(read_episodes([file, tmp_path / "absent.jsonl"]))
 
 
 def test_data_that_are_not_there_are_named_before_anything_is_learnt(tmp_path: Path) -> None:
     with pytest.raises(EnvError, match='"generated:10000"'):
         run(load_config("webshop_official", [*TINY, "collect.data=[generated,'generated:many']"]), tmp_path / "run")
-
-
-def test_several_files_are_read_in_order_and_a_missing_one_is_named(tmp_path: Path) -> None:
-    run(load_config("webshop_official", TINY), tmp_path / "run")
-    file = tmp_path / "run" / "collected.jsonl"
-    once = [episode.task.id for episode in read_episodes(file)]
-    assert [episode.task.id for episode in read_episodes([file, str(file)])] == [*once, *once]
-    with pytest.raises(DataError, match=r"There is no file of episodes at .*absent\.jsonl"):
-        list(read_episodes([file, tmp_path / "absent.jsonl"]))

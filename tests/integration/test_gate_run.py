@@ -6,7 +6,7 @@ The environment is a small one of doors, the policy a random one that never writ
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,11 @@ from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
+from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import merge, train
 from skill_ttrl.stages.targets.gate import open_gate
-from skill_ttrl.stages.training.bank_gate import BankGate
+from skill_ttrl.stages.training.bank_gate import BankGate, decide_changes
+from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.integration.test_evolve_run import DOORS
@@ -107,6 +109,26 @@ def _accept_first(test: Any) -> Any:
         return test(self, bank, before, before if len(seen) == 1 else after, seed)
 
     return tested
+
+
+def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
+    strict: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint after three steps holds a proposal that is not decided on; the run breaks off after the decision."""
+
+    def breaks(run: Run, gate: BankGate | None, evolver: Evolver | None, step: int) -> Mapping[str, float]:
+        found = decide_changes(run, gate, evolver, step)
+        if step == 3:
+            raise RuntimeError("the machine is gone")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr("skill_ttrl.stages.rl.decide_changes", breaks)
+        with pytest.raises(RuntimeError, match="the machine is gone"):
+            train.run(load_config(doors, STRICT), tmp_path / "run")
+    train.run(load_config(doors, STRICT), tmp_path / "run", resume="auto")
+    for name in ("gate.jsonl", "evolve.jsonl", "metrics.jsonl"):
+        assert (tmp_path / "run" / name).read_bytes() == (strict / name).read_bytes(), name
 
 
 @pytest.mark.slow

@@ -61,17 +61,10 @@ def found_by_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("found_by_processes")
-def test_results_come_in_the_order_of_the_items() -> None:
-    numbers = list(range(40))
-    assert list(work(partial(twice, 1), numbers, 1)) == list(work(partial(twice, 1), numbers, 2))
-    assert list(work(partial(twice, 0), [], 2)) == []
-
-
-@pytest.mark.usefixtures("found_by_processes")
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_what_fails_in_a_process_is_raised_here(jobs: int) -> None:
-    found = work(partial(twice, 0), [1, 41, 2], jobs)
-    assert next(found) == 2
+def test_results_come_in_the_order_of_the_items_and_failures_are_raised_here(jobs: int) -> None:
+    found = work(partial(twice, 1), range(45), jobs)
+    assert [next(found) for _ in range(41)] == [2 * number + 1 for number in range(41)]
     with pytest.raises(EnvError, match="41 is not played"):
         next(found)
 
