@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
@@ -193,9 +192,3 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
     train.run(plain, tmp_path / "plain")
     state = json.loads((tmp_path / "plain/checkpoints/rl-000002/state.json").read_text())["state"]
     assert "base_shares" not in state
-
-
-def test_a_paraphrase_that_is_no_text_is_refused(cold: str, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
-    options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:nothing", "rl.steps=1"]
-    with pytest.raises(ConfigError, match="must give a text; it gave None"):
-        train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")

@@ -172,39 +172,6 @@ class Scaled:
         return -self.scale * inputs.advantages * inputs.log_probs, {}
 
 
-@pytest.mark.parametrize("scale", [1.0, -1.0])
-def test_an_algorithm_and_a_loss_of_ones_own_train_a_step_with_advantages_for_each_token(
-    scale: float, make_policy: Callable[..., Policy], make_groups: Callable[..., list[Group]], accelerator: Accelerator
-) -> None:
-    groups = [group.with_rewards([1.0] * len(group.trajectories)) for group in make_groups(turns=2)]
-    settings = RLConfig(
-        algorithm={"type": f"{__name__}:FirstTokens", "tokens": 1},
-        loss={"type": f"{__name__}:Scaled", "scale": scale},
-        learning_rate=1e-2,
-        warmup_steps=0,
-        prompts_per_step=3,
-        mini_batch_size=None,
-        kl_coef=0.0,
-    )
-    rule = UpdateRule(settings, sampler_is_learner=True)
-    batch, _ = rule.estimate(TrainingSamples(groups), pack(groups))
-    starts_N = batch.starts_N + batch.prompt_lengths_N
-    assert len(batch) == 24 and bool((batch.advantages_F[starts_N] == 1).all())
-    assert float(batch.advantages_F.sum()) == len(batch), "all other tokens have none"
-
-    policy = make_policy()
-    (micro_batch,) = batch.micro_batches(torch.arange(len(batch)), len(batch), 0)
-
-    def of_first_tokens() -> float:
-        with torch.no_grad():
-            return float(policy.token_logprobs(micro_batch)[0][:, 0].sum())
-
-    before = of_first_tokens()
-    learner = LocalLearner(policy, settings, accelerator, total_steps=1)
-    metrics = rule(learner, groups, VOTES, step=0, seed=0, temperature=1.0)
-    assert metrics["updates"] == 1 and (of_first_tokens() > before) == (scale > 0)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [

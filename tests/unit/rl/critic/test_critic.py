@@ -100,19 +100,6 @@ def test_the_critic_learns_to_predict_returns_and_leaves_the_policy_alone(
     assert moved == apart, "a decoder of its own learns, the policy's does not"
 
 
-@pytest.mark.parametrize("size", [1, 5])
-def test_the_micro_batch_size_changes_no_value(
-    size: int, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
-) -> None:
-    batch = make_batch()
-    found = []
-    for rows in (100, size):
-        critic = {"learning_rate": 0.05, "micro_batch_size": rows}
-        learner = learner_of(make_policy(), accelerator, config(critic=critic, learning_rate=1e-9))
-        found.append(steps(learner, batch, range(2))[-1])
-    assert found[1] == pytest.approx(found[0], abs=1e-4)
-
-
 def test_while_the_critic_warms_up_the_policy_rests(
     make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
 ) -> None:

@@ -47,11 +47,6 @@ def test_the_environments_own_rewards_count_only_where_they_are_learned_from() -
         )
 
 
-def test_an_invalid_step_loses_the_penalty_in_both_parts() -> None:
-    group = Group(episode("ab", 1.0).task, (episode("ab", 1.0, invalid=[0]), episode("ab", 1.0)))
-    assert advantages([group], 0.5) == [pytest.approx([-0.5]), pytest.approx([0.5])]
-
-
 def test_an_anchor_is_the_observation_and_on_request_the_exact_state() -> None:
     same_text = [episode("ab", 1.0, seen=["room"]), episode("cb", 0.0, seen=["room"])]
     groups = [Group(same_text[0].task, tuple(same_text))]

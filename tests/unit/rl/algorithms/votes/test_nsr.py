@@ -52,12 +52,6 @@ def test_grpo_nsr_weighs_the_halves_and_reports_their_shares(make_groups: Groups
     assert [row[0] for row in rule.record.advantages] == pytest.approx([0.15, -1.0, -1.0, -1.0], abs=1e-5)
 
 
-def test_what_is_dropped_has_no_advantage_on_record(make_groups: Groups) -> None:
-    _, metrics, rule = estimate(rewarded(make_groups, 1.0, 0.0, 0.0, 0.0), {"type": "psr"})
-    assert rule.record is not None and rule.record.advantages == [[1.0], [None], [None], [None]]
-    assert metrics["advantage/mean"] == metrics["advantage/min"] == 1.0, "of what is trained on"
-
-
 @pytest.mark.parametrize(
     ("algorithm", "expected", "learning"),
     [
