@@ -18,6 +18,8 @@ import pytest
 import yaml
 
 from skill_ttrl.envs.webshop.env import WebShopEnv
+from skill_ttrl.envs.webshop.shop import ShopVisit
+from tests.webshop_html import page_html
 
 FOLDER = Path(__file__).parent / "webshop_episodes"
 SEPARATOR = " [SEP] "
@@ -110,12 +112,20 @@ def texts_of(html: str) -> str:
     return SEPARATOR.join(string.strip() for string in seen if string != "\n")
 
 
+def as_page(env: WebShopEnv) -> str:
+    """The page where an episode stands, as the server of `tests.web_shop_server` writes it."""
+    visit = env._visit
+    assert isinstance(visit, ShopVisit) and visit._goal is not None
+    return page_html(visit.shop, visit._goal, visit._session, visit.state)
+
+
 def play(episode: dict[str, Any], as_html: bool = False) -> None:
     """Play an episode and compare everything that the environment says."""
     arguments = dict(episode.get("env", {}))
     mode = mode_of(episode)
-    env = make(**{**arguments, "observation_mode": "html"} if as_html else arguments)
+    env = make(**{**arguments, "observation_mode": "text"} if as_html else arguments)
     observation, info = env.reset(options={"task": episode["goal"]})
+    observation = as_page(env) if as_html else observation
     words = {"instruction": checked_instruction(info["task"], episode["goal"], arguments.get("goals", "synthetic"))}
     if mode == "url":
         start = re.fullmatch(r"http://127\.0\.0\.1:3000/([^/]+)", observation)
@@ -135,6 +145,7 @@ def play(episode: dict[str, Any], as_html: bool = False) -> None:
     steps = [next(iter(step.items())) for step in episode["steps"]]
     for number, (action, see) in enumerate(steps, start=1):
         observation, reward, terminated, truncated, info = env.step(action)
+        observation = as_page(env) if as_html else observation
         compare(page(see, mode), observation, info, words, as_html, f"step {number}, {action}")
         last = number == len(steps)
         assert terminated == (last and bought is not None), action
