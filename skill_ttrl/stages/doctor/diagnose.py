@@ -67,7 +67,8 @@ def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     memory: dict[str, int] = {}
     checks += tried("device", lambda: _device(config))
     checks += tried("config", lambda: _run_checks(config, memory))
-    return Diagnosis(checks, memory, memory.pop("peak", 0))
+    peak = memory.pop("peak", 0)
+    return Diagnosis(checks, memory, peak)
 
 
 def _device(config: SkillTTRLConfig) -> str:
