@@ -29,9 +29,9 @@ from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RawPatch, RolloutResult
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
+from skill_ttrl.stages.optimize import open_rollouts
 from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
 from skill_ttrl.stages.targets.resolve import resolve_target
-from skill_ttrl.stages.targets.rollouts import open_rollouts
 from skill_ttrl.statistics import mean_interval, paired_difference
 from skill_ttrl.types import Task, derive_seed
 

@@ -45,8 +45,8 @@ def ask(
 
     Example: `skillttrl ask runs/quickstart 'Compute 47+38.' -n 8`
     """
-    from skill_ttrl.stages.targets.resolve import find_asked
-    from skill_ttrl.stages.targets.trained import ask as put
+    from skill_ttrl.stages.targets.play import ask as put
+    from skill_ttrl.stages.targets.play import find_asked
 
     check_model(policy, "`skillttrl ask`")
     asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.dry_run import DryRun
     from skill_ttrl.stages.reports.inspection import Inspection
-    from skill_ttrl.stages.targets.trained import Reply
+    from skill_ttrl.stages.targets.play import Reply
     from skill_ttrl.types import Skill
 
 STATUS_STYLES = {"ok": "green", "warn": "yellow", "fail": "red"}

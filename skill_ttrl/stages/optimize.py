@@ -17,7 +17,7 @@ from skill_ttrl.agents.document import read_document
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import OptimizeConfig, SkillTTRLConfig
 from skill_ttrl.config.load import read_source
-from skill_ttrl.errors import ConfigError, DocumentError, did_you_mean
+from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
@@ -34,14 +34,21 @@ from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, in_prompt, skill_reader
+from skill_ttrl.stages.optimizing.rollouts import (
+    PlaceDocument,
+    PolicyRollouts,
+    as_bank,
+    in_prompt,
+    items_of,
+    skill_reader,
+)
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls
+from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
-from skill_ttrl.stages.targets.rollouts import open_rollouts
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.types import Task
 
@@ -275,6 +282,40 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         summary = summarize(found, config, calls, policy=run.target.name, items=counts, usage=ledger.report())
         folder.write_text(SUMMARY, json.dumps(asdict(summary), indent=2, ensure_ascii=False) + "\n")
     return summary
+
+
+@contextmanager
+def open_rollouts(
+    target: EvalTarget,
+    splits: Mapping[str, Sequence[Task]],
+    place: PlaceDocument,
+    progress: Progress,
+    *,
+    temperature: float = 0.0,
+    show_reference: bool = True,
+) -> Iterator[tuple[PolicyRollouts, dict[str, list[dict[str, Any]]]]]:
+    """Load a policy, and yield its `RollOutFn` and the items of each split; closes the policy at the end.
+
+    Args:
+        target: the policy: a run, a checkpoint, a local or a remote model (`resolve_target`).
+        splits: tasks by what they are for (`train`, `selection`, `test`). Prompts that are too long are left out.
+        place: puts the document in front of the agent: `in_prompt`, or `as_bank(...)`.
+        progress: reports what was left out.
+        temperature: of the rollouts; 0 is greedy.
+        show_reference: analysts read the true answers of these tasks.
+
+    Raises:
+        DataError: two tasks have one id.
+        SkillTTRLError: a part cannot be made; the message names it.
+    """
+    worker, fitting = build_for_eval(target.config, splits, progress, weights=target.weights)
+    with closing(worker):
+        tasks: dict[str, Task] = {}
+        for task in (task for part in fitting.values() for task in part):
+            if tasks.setdefault(task.id, task) != task:
+                raise DataError(f"Two tasks have the id {task.id!r}. Ids must be unique over all splits.")
+        rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
+        yield rollouts, {name: items_of(part) for name, part in fitting.items()}
 
 
 @contextmanager

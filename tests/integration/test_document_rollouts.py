@@ -25,9 +25,9 @@ from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import OptimizeTask
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress
+from skill_ttrl.stages.optimize import open_rollouts
 from skill_ttrl.stages.optimizing.rollouts import PolicyRollouts, as_bank
 from skill_ttrl.stages.targets.resolve import resolve_target
-from skill_ttrl.stages.targets.rollouts import open_rollouts
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 SHOWN = ["skills.prompt_top_k=1", "skills.prompt_max_tokens=32", "skills.max_retrievals=0", "runtime.threads=1"]

@@ -19,7 +19,8 @@ from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import evaluate, merge, train
 from skill_ttrl.stages.inspecting.inspect import inspect
-from skill_ttrl.stages.targets.trained import Reply, ask, find_trained
+from skill_ttrl.stages.targets.play import Reply, ask
+from skill_ttrl.stages.targets.trained import find_trained
 from skill_ttrl.stages.training.metrics import group_metrics
 from skill_ttrl.stages.training.run_bank import skill_metrics
 from skill_ttrl.storage.jsonl import read_jsonl

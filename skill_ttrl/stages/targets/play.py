@@ -1,19 +1,209 @@
-"""One episode of a policy to watch: a rollout on an environment that tells what happens in it."""
+"""Policies asked and watched: answers to one question, and one episode on an environment that tells what happens in it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
-from skill_ttrl.envs import resolve_env
+import gymnasium
+
+from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.envs import TextEnv, make_env, resolve_env
+from skill_ttrl.envs.lookup import env_question_option
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling, wait_for
+from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import rollout
+from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
-from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, resolve_target
-from skill_ttrl.stages.targets.trained import PolicySource, load_policy
-from skill_ttrl.types import Task, Trajectory
+from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
+from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, is_trained, refuse_config, resolve_target
+from skill_ttrl.stages.targets.trained import TrainedPolicy, find_trained
+from skill_ttrl.stages.training.run_bank import NoBank, RunBank
+from skill_ttrl.types import Group, Task, Trajectory, VoteResult
+from skill_ttrl.voting import majority_vote
+
+Policy = TrainedPolicy | EvalTarget
+"""Source of answers: a trained policy, or whatever `resolve_target` finds."""
+FIRST_TURN = (
+    "Episodes in {env} have several turns. This is the first turn, with your question as the observation and without listed "
+    "actions. To watch a whole episode: skillttrl envs play {env} --policy RUN."
+)
+
+
+class Question(TextEnv):
+    """One turn that shows a question in place of what an environment would show.
+
+    Args:
+        question: what is shown.
+        grader: an environment of one turn, which finds the answer in what is written (`info["answer"]`). None: all of it, the
+            action where the agent reads one, is the answer.
+    """
+
+    def __init__(self, question: str, grader: gymnasium.Env[str, str] | None) -> None:
+        super().__init__()
+        self._question, self._grader = question, grader
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """See `gymnasium.Env.reset`."""
+        super().reset(seed=seed)
+        if self._grader is not None:
+            self._grader.reset(seed=seed)
+        return self._question, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """See `gymnasium.Env.step`; nothing is rewarded: the question is none of the grader's own."""
+        if self._grader is None:
+            return "", 0.0, True, False, {"answer": action}
+        _, _, _, _, info = self._grader.step(action)
+        return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
+
+    def close(self) -> None:
+        """See `gymnasium.Env.close`."""
+        if self._grader is not None:
+            self._grader.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Answers of a policy to one question."""
+
+    question: str
+    texts: tuple[str, ...]
+    answers: tuple[str | None, ...]
+    vote: VoteResult
+    retrieved: tuple[tuple[str, ...], ...] = ()
+    """For each text, the ids of the skills that it retrieved."""
+    warnings: tuple[str, ...] = ()
+    """Warnings about the answers."""
+
+
+def find_asked(
+    source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
+) -> Policy:
+    """Find the policy for `skillttrl ask`: see `resolve_target`; what a plain model's config does not state is the environment's.
+
+    Raises:
+        ConfigError: a run is given another config.
+        RunFolderError: `source` is none of these.
+    """
+    if not is_trained(source):
+        found = resolve_target(source, overrides, config=config, use_bank=use_bank)
+        return replace(found, config=with_env_defaults(found.config))
+    refuse_config(source, config)
+    return find_trained(source, overrides)
+
+
+def ask(
+    trained: Policy,
+    question: str,
+    *,
+    samples: int = 1,
+    temperature: float | None = 0.0,
+    max_new_tokens: int | None = None,
+    use_bank: bool = True,
+) -> Reply:
+    """Put a question to a trained policy, in the words of its training template, as its training episodes go.
+
+    In an environment of one turn the answer is what that environment takes for it. Of a policy that was trained in episodes of
+    several turns the reply is the first turn, with the question as what is seen, and the answer its action.
+
+    Args:
+        trained: which policy.
+        question: the task, as the training data words it.
+        samples: how many answers; more than one are put to a vote.
+        temperature: 0 is greedy; None: 0 for one answer, 1 for several.
+        max_new_tokens: longest answer; None takes the config's.
+        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.enabled: false`.
+
+    Raises:
+        ConfigError: the question is empty, or no valid Unicode.
+        EndpointError: the model gave no answer, with the reason.
+        EnvError: the environment failed.
+    """
+    if not question.strip():
+        raise ConfigError("The question is empty.")
+    if replace_surrogates(question) != question:
+        raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
+    if temperature is None:
+        temperature = 0.0 if samples == 1 else 1.0
+    config = trained.config
+    with (
+        track_usage(None, config.endpoints) as ledger,
+        ledger.phase("ask"),
+        annotate_budget_error("Raise it, or ask for fewer answers."),
+    ):
+        group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
+    completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
+    retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
+    whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
+    first = "" if whole else FIRST_TURN.format(env=config.env.id)
+    return Reply(
+        question,
+        tuple(completion.text for completion in completions),
+        tuple(group.answers),
+        majority_vote(group.answers),
+        retrieved,
+        tuple(text for text in (unformatted, first) if text),
+    )
+
+
+def _as_question(question: str, config: SkillTTRLConfig) -> Question:
+    one_turn = config.agent.max_turns == 1
+    return Question(question, make_env(config.env.id, **config.env.kwargs) if one_turn else None)
+
+
+def _asked(
+    trained: Policy, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
+) -> tuple[Group, str]:
+    config = trained.config
+    with load_policy(trained, use_bank) as parts, ExitStack() as stack:
+        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+        option = env_question_option(config.env.id)
+        make: Callable[[], gymnasium.Env[str, str]] = partial(_as_question, question, config)
+        if option is not None:
+            make = partial(make_env, config.env.id, **config.env.kwargs)
+        task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
+        envs = stack.enter_context(closing(EnvPool(make)))
+        (group,) = wait_for(
+            rollout(
+                [task],
+                samples,
+                envs=envs,
+                agent=parts.agent,
+                backend=parts.backend,
+                settings=RolloutSettings(sampling, config.seed),
+            )
+        )
+        refuse_failure([group])
+        return group, template_warning(parts.backend, parts.agent.formatter.messages("?"))
+
+
+@contextmanager
+def load_policy(trained: Policy, use_bank: bool = True) -> Iterator[PolicyBundle]:
+    """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
+
+    Args:
+        trained: which policy.
+        use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
+    """
+    parts = build_policy(trained.config, weights=trained.weights)
+    agent = parts.agent
+    bank: RunBank | NoBank = NoBank()
+    try:
+        bank = trained.bank() if use_bank else NoBank()
+        agent = agent.with_bank(bank.view())
+        yield replace(parts, agent=agent)
+    finally:
+        parts.backend.close()
+        bank.close()
 
 
 def find_policy(
@@ -38,7 +228,7 @@ def find_policy(
 def play_policy(
     env: TextEnvironment,
     task: Task,
-    policy: PolicySource,
+    policy: Policy,
     *,
     seed: int,
     watch: Watch,

@@ -24,7 +24,7 @@ from skill_ttrl.stages.inputs.tasks import evaluation_split, own_training_tasks
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.targets.stored import is_stored
-from skill_ttrl.stages.targets.trained import PolicySource, TrainedPolicy, find_trained
+from skill_ttrl.stages.targets.trained import TrainedPolicy, find_trained
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.storage.jsonl import parse_json
 
@@ -177,7 +177,7 @@ def resolve_target(
     if is_remote(source) or is_command(source):
         return _not_loaded(str(source), now, config, tuple(overrides), use_bank)
     if is_trained(path):
-        _refuse_config(path, config)
+        refuse_config(path, config)
         trained = find_trained(path, now)
         origin = trained.run / "config.yaml"
         own = _with_model_pinned(trained.config, use_bank)
@@ -199,23 +199,8 @@ def resolve_target(
     return EvalTarget(str(source), _with_model_pinned(asked, use_bank), None, None, base, tuple(overrides))
 
 
-def find_asked(
-    source: str, overrides: Sequence[str] = (), *, config: str | None = None, use_bank: bool = True
-) -> PolicySource:
-    """Find the policy for `skillttrl ask`: see `resolve_target`; what a plain model's config does not state is the environment's.
-
-    Raises:
-        ConfigError: a run is given another config.
-        RunFolderError: `source` is none of these.
-    """
-    if not is_trained(source):
-        found = resolve_target(source, overrides, config=config, use_bank=use_bank)
-        return replace(found, config=with_env_defaults(found.config))
-    _refuse_config(source, config)
-    return find_trained(source, overrides)
-
-
-def _refuse_config(source: str | Path, config: object) -> None:
+def refuse_config(source: str | Path, config: object) -> None:
+    """Raise `ConfigError` where a run, which has its own config, is given another."""
     if config is not None:
         raise ConfigError(
             f"{source} has the config of its run; --config is for plain models. Change settings with --set."

@@ -173,19 +173,31 @@ class PolicySetup:
 
     def on_workers(self) -> PolicySetup:
         """The same for a worker: as many threads as CPUs are set aside for it, where `runtime.threads` is null."""
-        needs = _read_from(self.target, self.use_bank)
-        return replace(self, target=replace(self.target, config=worker_config(self.target.config)), needs=needs)
+        target, config = self.target, self.target.config
+        bank = config.skills.bank if self.use_bank and config.skills is not None else None
+        run = None if target.trained is None else target.trained.run
+        named = (Path(each) for each in (target.weights, run, config.model.path, bank) if each is not None)
+        needs = tuple(path.absolute() for path in named if path.exists())
+        return replace(self, target=replace(target, config=worker_config(config)), needs=needs)
 
     @contextmanager
     def open(self, progress: Progress) -> Iterator[LocalSampler]:
-        """Load the policy in this process."""
+        """Load the policy in this process.
+
+        Raises:
+            ConfigError: paraphrases are wanted and a task does not state its question, or there is no such paraphrase.
+        """
         target = self.target
         with ExitStack() as stack:
             bank = target.bank() if self.use_bank else NoBank()
             stack.callback(bank.close)
             worker, fitting = build_for_eval(target.config, self.problems, progress, weights=target.weights, bank=bank)
             stack.callback(worker.close)
-            yield LocalSampler(worker, fitting, _paraphraser(worker, fitting) if self.both_wordings else None)
+            if self.both_wordings and (silent := unstated([task for own in fitting.values() for task in own])):
+                raise ConfigError(
+                    f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
+                )
+            yield LocalSampler(worker, fitting, make_paraphraser(worker) if self.both_wordings else None)
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
         """Load the policy in a worker, for as long as its process lives: `scale.worker.Setup`."""
@@ -212,28 +224,6 @@ class PolicySetup:
                     f"{path} does not exist. Workers read the policy and its bank from the same path: use a folder that all nodes share."
                 )
         make_envs(config, [task for tasks in self.problems.values() for task in tasks]).close()
-
-
-def _read_from(target: EvalTarget, use_bank: bool) -> tuple[Path, ...]:
-    """Local folders and files that a policy and its bank are loaded from."""
-    config = target.config
-    bank = config.skills.bank if use_bank and config.skills is not None else None
-    run = None if target.trained is None else target.trained.run
-    named = (Path(each) for each in (target.weights, run, config.model.path, bank) if each is not None)
-    return tuple(path.absolute() for path in named if path.exists())
-
-
-def _paraphraser(worker: RolloutWorker, problems: Problems) -> Callable[[Sequence[str]], list[str]]:
-    """Paraphrases of questions.
-
-    Raises:
-        ConfigError: a task does not state its question, or there is no such paraphrase.
-    """
-    if silent := unstated([task for tasks in problems.values() for task in tasks]):
-        raise ConfigError(
-            f"Paraphrases need the text of the question, which {len(silent)} tasks do not have, first {silent[0]!r}."
-        )
-    return make_paraphraser(worker)
 
 
 Sampler = LocalSampler | RemoteSampler

@@ -6,7 +6,6 @@ They are read as visits (see `replay`). Everything in them is untrusted text.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from skill_ttrl.config import SourceConfig, load_config
-from skill_ttrl.data.records import Records, column, read_records
+from skill_ttrl.data.records import column, read_records
 from skill_ttrl.data.tasks import load_tasks
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
@@ -153,60 +152,26 @@ def _from_records(path: Path) -> SampleSet:
         )
     name = "problem" if "problem" in records.columns else SourceConfig.model_fields["prompt_field"].default
     tasks = load_tasks(SourceConfig(path=str(path), prompt_field=name), "")
-    texts = column(records, "responses", list)
-    logprobs, lengths, views = (_beside(records, each) for each in ("logprobs", "lengths", "views"))
     rows = []
-    for number, (task, responses, where) in enumerate(zip(tasks, texts, records.places, strict=True)):
+    for task, row, responses, where in zip(
+        tasks, records.rows, column(records, "responses", list), records.places, strict=True
+    ):
         if not responses or not all(isinstance(text, str) for text in responses):
             raise DataError(f"{where}: 'responses' must be a list of at least one text.")
-        count = len(responses)
-        samples = zip(
-            responses,
-            _numbers(logprobs[number], "logprobs", count, where),
-            _numbers(lengths[number], "lengths", count, where),
-            _numbers(views[number], "views", count, where),
-            strict=True,
-        )
-        rows.append(
-            TaskSamples(
-                "",
-                SAMPLE,
-                task,
-                tuple(
-                    Sample(
-                        text=text,
-                        answer=OutputParser().parse(text).answer,
-                        logprob=logprob,
-                        tokens=None if length is None else int(length),
-                        prompt_variant=int(view or 0),
-                    )
-                    for text, logprob, length, view in samples
-                ),
-            )
-        )
+        columns = []
+        for key in ("logprobs", "lengths", "views"):
+            given = row.get(key)
+            if given is not None and (not isinstance(given, list) or len(given) != len(responses)):
+                raise DataError(f"{where}: {key!r} must be a list of {len(responses)} numbers, one for each response.")
+            columns.append(given or [None] * len(responses))
+        samples = []
+        for number, (text, logprob, length, view) in enumerate(zip(responses, *columns, strict=True)):
+            answer = OutputParser().parse(text).answer
+            sample = Sample(text, answer, logprob, length, prompt_variant=0 if view is None else view)
+            _refuse_unsound(sample, f"{where}, response {number}")
+            samples.append(sample)
+        rows.append(TaskSamples("", SAMPLE, task, tuple(samples)))
     return SampleSet((tuple(rows),))
-
-
-def _beside(records: Records, name: str) -> list[Any]:
-    return [row.get(name) for row in records.rows]
-
-
-def _numbers(values: Any, name: str, count: int, where: str) -> Sequence[float | None]:
-    if values is None:
-        return [None] * count
-    numbers = isinstance(values, list) and all(map(_is_number, values))
-    if not numbers or len(values) != count:
-        raise DataError(
-            f"{where}: {name!r} must be a list of {count} numbers, one for each response, none beyond {LARGEST:g}."
-        )
-    if name == "lengths" and not all(_is_length(value) for value in values):
-        raise DataError(f"{where}: 'lengths' must hold whole numbers from 0, found {values}.")
-    if name == "views" and not all(value in VIEWS for value in values):
-        raise DataError(
-            f"{where}: 'views' must hold 0 (answers the question) or 1 (answers its paraphrase), found {values}."
-        )
-    found: Sequence[float | None] = values
-    return found
 
 
 def _is_number(value: Any) -> bool:
@@ -214,15 +179,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and -LARGEST <= value <= LARGEST
 
 
-def _is_length(value: float) -> bool:
-    return value >= 0 and value == int(value)
-
-
 def _refuse_unsound(sample: Sample, where: str) -> None:
-    """Raise `DataError` where a kept sample has numbers that no sampling gives."""
+    """Raise `DataError` where a sample has numbers that no sampling gives."""
     if sample.logprob is not None and not _is_number(sample.logprob):
         raise DataError(f"{where}: its log-probability must be a number up to {LARGEST:g} in size.")
-    if sample.tokens is not None and not (_is_number(sample.tokens) and _is_length(sample.tokens)):
+    if sample.tokens is not None and not (_is_number(sample.tokens) and 0 <= sample.tokens == int(sample.tokens)):
         raise DataError(f"{where}: its tokens must be a whole number from 0 to {LARGEST:g}.")
     if sample.prompt_variant not in VIEWS:
         raise DataError(f"{where}: its view must be 0 (answers the question) or 1 (answers its paraphrase).")

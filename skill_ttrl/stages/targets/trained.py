@@ -2,34 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import gymnasium
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.envs import TextEnv, make_env, resolve_env
-from skill_ttrl.envs.lookup import env_question_option
-from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.backend import Sampling, wait_for
-from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.openai.ledger import annotate_budget_error, track_usage
-from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.rollout.rollout import refuse_failure, rollout
-from skill_ttrl.rollout.turns import RolloutSettings
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.checkpoint import load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.setup.open_bank import bank_in_memory, bank_version, read_run_bank
-from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
-from skill_ttrl.types import Group, Task, VoteResult
-from skill_ttrl.voting import majority_vote
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,77 +33,6 @@ class TrainedPolicy:
         if skills is not None and (began is None or skills.bank != began.bank):
             return bank_in_memory(skills)
         return read_run_bank(skills, self.run, bank_version(load_state(self.weights)["state"]))
-
-
-class PolicySource(Protocol):
-    """Source of answers: a trained policy, or whatever `targets.resolve.resolve_target` finds."""
-
-    @property
-    def config(self) -> SkillTTRLConfig:
-        """How it is asked."""
-        ...
-
-    @property
-    def weights(self) -> Path | None:
-        """Folder of its weights; None: the config says what to load, or where to ask."""
-        ...
-
-    def bank(self) -> RunBank | NoBank:
-        """Its skill bank, open for reading."""
-        ...
-
-
-FIRST_TURN = (
-    "Episodes in {env} have several turns. This is the first turn, with your question as the observation and without listed "
-    "actions. To watch a whole episode: skillttrl envs play {env} --policy RUN."
-)
-
-
-class Question(TextEnv):
-    """One turn that shows a question in place of what an environment would show.
-
-    Args:
-        question: what is shown.
-        grader: an environment of one turn, which finds the answer in what is written (`info["answer"]`). None: all of it, the
-            action where the agent reads one, is the answer.
-    """
-
-    def __init__(self, question: str, grader: gymnasium.Env[str, str] | None) -> None:
-        super().__init__()
-        self._question, self._grader = question, grader
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """See `gymnasium.Env.reset`."""
-        super().reset(seed=seed)
-        if self._grader is not None:
-            self._grader.reset(seed=seed)
-        return self._question, {}
-
-    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """See `gymnasium.Env.step`; nothing is rewarded: the question is none of the grader's own."""
-        if self._grader is None:
-            return "", 0.0, True, False, {"answer": action}
-        _, _, _, _, info = self._grader.step(action)
-        return "", 0.0, True, False, {"answer": info["answer"]} if "answer" in info else {}
-
-    def close(self) -> None:
-        """See `gymnasium.Env.close`."""
-        if self._grader is not None:
-            self._grader.close()
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """Answers of a policy to one question."""
-
-    question: str
-    texts: tuple[str, ...]
-    answers: tuple[str | None, ...]
-    vote: VoteResult
-    retrieved: tuple[tuple[str, ...], ...] = ()
-    """For each text, the ids of the skills that it retrieved."""
-    warnings: tuple[str, ...] = ()
-    """Warnings about the answers."""
 
 
 def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> TrainedPolicy:
@@ -144,108 +56,3 @@ def find_trained(path: str | Path, overrides: Sequence[str] = ()) -> TrainedPoli
         f"{path} is neither a run folder nor a checkpoint of one. `skillttrl train` makes runs; list yours with: skillttrl "
         "inspect runs."
     )
-
-
-def ask(
-    trained: PolicySource,
-    question: str,
-    *,
-    samples: int = 1,
-    temperature: float | None = 0.0,
-    max_new_tokens: int | None = None,
-    use_bank: bool = True,
-) -> Reply:
-    """Put a question to a trained policy, in the words of its training template, as its training episodes go.
-
-    In an environment of one turn the answer is what that environment takes for it. Of a policy that was trained in episodes of
-    several turns the reply is the first turn, with the question as what is seen, and the answer its action.
-
-    Args:
-        trained: which policy.
-        question: the task, as the training data words it.
-        samples: how many answers; more than one are put to a vote.
-        temperature: 0 is greedy; None: 0 for one answer, 1 for several.
-        max_new_tokens: longest answer; None takes the config's.
-        use_bank: False answers without the run's skill bank, to see what the skills are worth; so does `skills.enabled: false`.
-
-    Raises:
-        ConfigError: the question is empty, or no valid Unicode.
-        EndpointError: the model gave no answer, with the reason.
-        EnvError: the environment failed.
-    """
-    if not question.strip():
-        raise ConfigError("The question is empty.")
-    if replace_surrogates(question) != question:
-        raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
-    if temperature is None:
-        temperature = 0.0 if samples == 1 else 1.0
-    config = trained.config
-    with (
-        track_usage(None, config.endpoints) as ledger,
-        ledger.phase("ask"),
-        annotate_budget_error("Raise it, or ask for fewer answers."),
-    ):
-        group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
-    completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
-    retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
-    whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
-    first = "" if whole else FIRST_TURN.format(env=config.env.id)
-    return Reply(
-        question,
-        tuple(completion.text for completion in completions),
-        tuple(group.answers),
-        majority_vote(group.answers),
-        retrieved,
-        tuple(text for text in (unformatted, first) if text),
-    )
-
-
-def _as_question(question: str, config: SkillTTRLConfig) -> Question:
-    one_turn = config.agent.max_turns == 1
-    return Question(question, make_env(config.env.id, **config.env.kwargs) if one_turn else None)
-
-
-def _asked(
-    trained: PolicySource, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
-) -> tuple[Group, str]:
-    config = trained.config
-    with load_policy(trained, use_bank) as parts, ExitStack() as stack:
-        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        option = env_question_option(config.env.id)
-        make: Callable[[], gymnasium.Env[str, str]] = partial(_as_question, question, config)
-        if option is not None:
-            make = partial(make_env, config.env.id, **config.env.kwargs)
-        task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
-        envs = stack.enter_context(closing(EnvPool(make)))
-        (group,) = wait_for(
-            rollout(
-                [task],
-                samples,
-                envs=envs,
-                agent=parts.agent,
-                backend=parts.backend,
-                settings=RolloutSettings(sampling, config.seed),
-            )
-        )
-        refuse_failure([group])
-        return group, template_warning(parts.backend, parts.agent.formatter.messages("?"))
-
-
-@contextmanager
-def load_policy(trained: PolicySource, use_bank: bool = True) -> Iterator[PolicyBundle]:
-    """Its sampler, and its agent with the skill bank as it is now; both are closed at the end.
-
-    Args:
-        trained: which policy.
-        use_bank: False leaves its skill bank out; so does `skills.enabled: false`.
-    """
-    parts = build_policy(trained.config, weights=trained.weights)
-    agent = parts.agent
-    bank: RunBank | NoBank = NoBank()
-    try:
-        bank = trained.bank() if use_bank else NoBank()
-        agent = agent.with_bank(bank.view())
-        yield replace(parts, agent=agent)
-    finally:
-        parts.backend.close()
-        bank.close()

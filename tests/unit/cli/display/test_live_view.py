@@ -8,7 +8,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.tables import reply_view
 from skill_ttrl.cli.display.views import RunView
-from skill_ttrl.stages.targets.trained import Reply
+from skill_ttrl.stages.targets.play import Reply
 from skill_ttrl.voting import majority_vote
 
 

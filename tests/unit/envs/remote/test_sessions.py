@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 import pytest
 
-from skill_ttrl.envs.remote.sessions import Refused, Sessions
+from skill_ttrl.envs.remote.server import Refused, Sessions
 
 
 class Counter(gymnasium.Env[str, str]):
