@@ -173,7 +173,7 @@ def hardware() -> str:
     """What the figures were taken on."""
     from skill_ttrl.stages.doctor.diagnose import diagnose
 
-    wanted = ("versions", "gpu", "cpu")
+    wanted = ("packages", "gpu", "cpu")
     return "\n".join(f"- {check.name}: {check.found}" for check in diagnose().checks if check.name in wanted) + "\n"
 
 

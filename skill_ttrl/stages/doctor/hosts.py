@@ -6,7 +6,6 @@ is for and is never shown; what a host answers is shown without control characte
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -59,7 +58,7 @@ def tried(name: str, look: Callable[[], str | Check | Sequence[Check] | None]) -
         return [Check(name, "fail", str(error))]
     except Exception as error:  # a broken package can raise anything where it is imported
         text = f"the check itself failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        advice = "Fix `versions` and `packages` first. If both are ok, this is a bug: report it."
+        advice = "Fix `packages` first. If that check is ok, this is a bug: report it."
         return [Check(name, "fail", text, advice)]
     if isinstance(found, str):
         return [Check(name, "ok", found)]
@@ -118,19 +117,15 @@ def host_checks(config: SkillTTRLConfig) -> list[Check]:
 
 
 def failing_hosts(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
-    """An error for each problem that hosts have; several with the same one share it."""
+    """An error for each host that a run of `config` could not use."""
     from skill_ttrl.stages.setup.checks import check_models
 
     with suppress(SkillTTRLError):  # what is not set, such as a key, is an error of its own
         check_models(config)
-        alike: dict[tuple[str, str], list[str]] = defaultdict(list)
         for check in host_checks(config):
             if check.status == "fail":
-                alike[check.found, check.advice].append(check.name)
-        for (found, advice), names in alike.items():
-            who = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
-            kind = SkillBankError if names == [CHROMA] else EndpointError
-            yield kind(f"{who}: {found}. {advice}".rstrip())
+                kind = SkillBankError if check.name == CHROMA else EndpointError
+                yield kind(f"{check.name}: {check.found}. {check.advice}".rstrip())
 
 
 def _server(config: SkillTTRLConfig, address: str) -> Check:

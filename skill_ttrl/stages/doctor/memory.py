@@ -1,55 +1,52 @@
-"""Peak memory of a run, part by part, from its config and the shape of its model, and what to change where it does not fit.
+"""Peak memory of a run, from its config and the shape of its model, and what to change where it does not fit.
 
-Sizes are bytes. The formulas of learner and sampler are in `rl.memory`; this module chooses those that a config needs. With `ddp`
-each rank holds all weights and computes its share of the rows. With `fsdp` weights, gradients, optimizer and reference are sharded,
-and each rank gathers what it computes with: a layer at a time, or everything to sample with.
+Sizes are bytes, of one rank. Prompts and completions count at their longest and all gradients as present. What autograd keeps of a
+layer is counted from transformers' Llama-like layers (RMSNorm, rotary attention, gated MLP); other layers are close to these.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.config import BUILTIN, RLConfig, SFTConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, ModelError, RankError, SkillTTRLError
+import torch
+from torch import nn
+
+from skill_ttrl.config import BUILTIN, LoraConfig, RLConfig, SFTConfig, SkillTTRLConfig
+from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
+from skill_ttrl.rl.forward.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.forward.tree import refuse_config
-from skill_ttrl.rl.memory import (
-    FP32,
-    ComputeSettings,
-    DecoderShape,
-    backward_bytes,
-    read_shape,
-    sampling_bytes,
-    weight_bytes,
-)
 from skill_ttrl.rl.out_of_memory import out_of_memory
-from skill_ttrl.rl.parallel.environment import Strategy, strategy
+from skill_ttrl.rl.policy import LOGIT_BUDGET
 from skill_ttrl.runs.checkpoint import what_is_saved
 from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, planned_ranks
 
+FP32 = 4
 CUDA_CONTEXT_BYTES = 800_000_000
 """GPU memory of a CUDA context, its kernels and its libraries' workspaces."""
 H100_BYTES = 80_000_000_000
 """Memory of the GPU that a real model is estimated for where this machine has none."""
-SHARDED = ("weights", "gradients", "optimizer", "reference", "critic")
-"""Parts that `fsdp` shards, and that `runtime.param_offload` moves to the CPU's memory."""
 ENGINE_BYTES = 450_000_000
-"""Memory that a vLLM engine adds to a CPU process, apart from its weights and its cache (measured with a toy model: 2.0 GB in all, with a
-cache of 1 GiB, where the process without an engine took 0.5)."""
+"""Memory that a vLLM engine adds to a CPU process, apart from its weights and its cache (measured)."""
 ASLEEP_BYTES = 1_500_000_000
 """Taken for what a sleeping engine keeps of a GPU (graphs, workspaces). Not measured here."""
-EPISODE_TOKEN_BYTES = 43
-"""Bytes of one token of a step's prompt or answer while its episode is in memory, as Python stores numbers (measured with prompts of
-500 tokens and answers of 20: 42.5)."""
-BATCH_TOKEN_BYTES = 27
-"""Bytes of one token in the learner's batch while that is made (measured: 26.6)."""
+EPISODE_TOKEN_BYTES = 70
+"""Bytes of one token of a step's episodes in memory, as Python stores numbers, and in the learner's batch of them (measured)."""
+LOGIT_COPIES = 4
+"""Float32 tensors of the vocabulary's width alive at once: logits, log-softmax, softmax and gradient; or those of sampling."""
+HEAP_LIMIT_BYTES = 32 * 1024**2
+HEAP_SHARE = 0.75
+"""glibc hands freed blocks of more than 32 MiB back at once and keeps smaller ones: of activations and logits made of
+such, about this share more stays resident (measured with models of 7 to 46 million parameters: 0.4 to 1.2)."""
+SHARDED = ("weights", "gradients", "optimizer", "reference", "critic")
+"""Parts that `fsdp` shards, and that `runtime.param_offload` moves to the CPU's memory."""
+PHASES = {"sample": "sampling", "update": "update", "sft": "cold start"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +55,17 @@ class MemoryEstimate:
 
     device: str
     """`cpu` (resident memory) or `cuda` (memory of the GPU)."""
-    precision: str
-    """Of the forward pass: `fp32`, `bf16` or `fp16`."""
     parameters: int
     """Numbers in the model, tied ones once, adapters included (a count)."""
     trainable: int
     """Trainable numbers (a count)."""
     parts: Mapping[str, int]
-    """`weights gradients optimizer sampler reference casts activations logits heap kv_cache sampling episodes batch runtime engine`, and
-    `sft_activations` (activations, logits and heap of the cold start)."""
+    """`weights gradients optimizer sampler reference critic casts gathered activations logits sampling episodes runtime engine`, and
+    `sft_activations` (activations and logits of the cold start)."""
     phases: Mapping[str, int]
-    """Peak of each phase: `sample`, `update`, where the config has it `sft`, and `step` where the optimizer's state is offloaded."""
-    ranks: int = 1
-    """Processes that train together; all figures are of the fullest, rank 0."""
-    parallel: Strategy = "alone"
-    """How they hold the policy."""
+    """Peak of each phase: `sample`, `update` and, where the config has it, `sft`."""
+    ranks: int
+    """Processes that train together."""
 
     @property
     def peak(self) -> int:
@@ -85,240 +78,215 @@ class MemoryEstimate:
         return self.peak * (self.ranks if self.device == "cpu" else 1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Sizes of a decoder and how it computes."""
+
+    text: Any
+    """The transformers config of the text model."""
+    parameters: int
+    adapters: int
+    matrices: int
+    """Numbers in linear layers other than the head."""
+    compute: int
+    """Bytes of a number in the forward pass."""
+    stored: int
+    """Bytes of a number of the base's weights: those that learn are kept in float32."""
+    on_cpu: bool
+
+    @property
+    def key_value(self) -> int:
+        """Width of all key heads together."""
+        text = self.text
+        return int((getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * self.head_width)
+
+    @property
+    def head_width(self) -> int:
+        """Width of one attention head."""
+        return int(getattr(self.text, "head_dim", None) or self.text.hidden_size // self.text.num_attention_heads)
+
+    def layer(self, tokens: int, *, eager: bool) -> int:
+        """Bytes that autograd keeps of one layer for one token of a row of so many.
+
+        Two RMSNorms keep 2 D (8 + c); attention its queries, keys, values and outputs, c (3 Q + 2 KV), and eager attention its
+        probabilities; the gated MLP c 4 F; adapters inputs of their own, c 3 D.
+        """
+        text, c = self.text, self.compute
+        heads = text.num_attention_heads
+        attention = c * (3 * heads * self.head_width + 2 * self.key_value) + eager * heads * tokens * (FP32 + c)
+        adapters = c * 3 * text.hidden_size if self.adapters else 0
+        return int(2 * text.hidden_size * (2 * FP32 + c) + attention + c * 4 * text.intermediate_size + adapters)
+
+
 def estimate_memory(
-    config: SkillTTRLConfig,
-    model_config: Any,
-    *,
-    device: str | None = None,
-    precision: str | None = None,
-    total: int | None = None,
+    config: SkillTTRLConfig, model_config: Any, *, device: str | None = None, total: int | None = None
 ) -> MemoryEstimate:
     """Estimate the memory of training and sampling with this config.
 
-    - weights, gradients, optimizer, casts: see `weight_bytes`; Muon keeps 4 for each number of a hidden matrix.
-    - sampler: the copy of the model that `hf` samples with under `rl.max_staleness`; then it samples while the learner learns.
-    - reference: a copy of the trainable weights where `rl.kl_coef` is above 0; adapters need none until a cold start or a
-      refresh.
-    - critic: weights, gradients and optimizer of `rl.critic.model`, which is taken to be as large as the policy.
-    - activations, logits, heap: see `backward_bytes`; prompts that packed samples share count once.
-    - kv_cache, sampling: see `sampling_bytes`; the `hf` backend's, others sample elsewhere.
-    - episodes, batch: on a CPU, the tokens of a step's episodes, each turn of `agent.max_turns` a prompt and an answer of its
-      own, until they are learned from, and the learner's batch of them. With a GPU they lie in the machine's own memory.
-    - gathered, gathered_to_sample: see `_per_rank`; several ranks, of which each holds a share of what is above.
-    - engine: of vLLM in this process. On a GPU `vllm.gpu_memory_utilization` of all of it, weights and cache included; while
-      the learner computes too, unless `vllm.enable_sleep_mode`. On a CPU, where sleeping changes nothing, its weights and
-      `vllm.cpu_kv_cache_gb`.
+    - weights, gradients, optimizer: 4, 4 and 8 bytes for each number that learns; frozen ones take what the forward pass takes.
+    - sampler, reference, critic: further copies under `rl.max_staleness`, `rl.kl_coef` and `rl.critic.model`; casts: autocast's.
+    - activations, logits: of one micro-batch; sampling: cache, logits and first pass of `rollout.max_batch_size` rows.
+    - gathered: with `fsdp`, what a rank holds of the others' weights while it computes.
+    - engine: vLLM in this process, `vllm.gpu_memory_utilization` of a GPU; on a CPU its weights and `vllm.cpu_kv_cache_gb`.
 
     Args:
         config: The whole config.
         model_config: The model's transformers config (`llm.model_config`).
         device: `cpu` or `cuda`; None takes what `runtime.device` means on this machine.
-        precision: `fp32`, `bf16` or `fp16`; None takes what `runtime.precision` means on that device.
         total: bytes of the GPU; None: this machine's, or `H100_BYTES` where it has none.
 
     Raises:
         ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
     """
-    kind = device or resolve_device(config.runtime.device).type
-    precision = precision or _precision(config, kind)
-    shape = read_shape(model_config, config.model.lora)
-    how = ComputeSettings(
-        compute=FP32 if precision == "fp32" else 2,
-        adapters=config.model.lora is not None,
-        gradient_checkpointing=config.model.gradient_checkpointing,
-        eager_attention=config.model.attn_implementation == "eager",
-        on_cpu=kind == "cpu",
-        packed=_packs(config, model_config),
-    )
-    ranks = planned_ranks(config)
-    parallel = _parallel(config, ranks, on_gpu=not how.on_cpu)
-    parts = _parts(config, shape, how, ranks, _engine(config, shape, how, total))
-    parts = _per_rank(config, parts, shape, how, ranks, parallel)
-    phases = _phases(config, shape, how, parts)
-    return MemoryEstimate(kind, precision, shape.parameters, shape.trainable, parts, phases, ranks, parallel)
-
-
-def estimate_here(config: SkillTTRLConfig, model_config: Any) -> tuple[MemoryEstimate, int, str]:
-    """The estimate, the bytes of its device, and a note where that is no device of this machine.
-
-    A real model is not estimated for a CPU that was not asked for.
-
-    Raises:
-        ModelError: see `estimate_memory`.
-    """
-    if gpus() and config.runtime.device != "cpu":
-        return estimate_memory(config, model_config), device_memory("cuda"), ""
-    if config.runtime.device == "cpu" or config.model.path == BUILTIN:
-        return estimate_memory(config, model_config, device="cpu"), device_memory("cpu"), ""
-    precision = "bf16" if config.runtime.precision == "auto" else None
-    estimate = estimate_memory(config, model_config, device="cuda", precision=precision, total=H100_BYTES)
-    return estimate, H100_BYTES, f"there is no GPU here: memory is estimated for one of {H100_BYTES / 1e9:.0f} GB"
-
-
-def _per_rank(
-    config: SkillTTRLConfig,
-    parts: Mapping[str, int],
-    shape: DecoderShape,
-    how: ComputeSettings,
-    ranks: int,
-    parallel: Strategy,
-) -> dict[str, int]:
-    """Parts of one rank; `gathered` is of weights while gradients are computed, `gathered_to_sample` while it samples, and
-    `optimizer_in_step` the optimizer's state while it takes a step, where that is elsewhere at other times.
-
-    Gathered while gradients are computed: what is in no layer (embedding, head), two layers, of which one is fetched ahead, and a
-    layer's gradient, computed and summed up in float32.
-    """
-    found, runtime = dict(parts), config.runtime
-    if parallel == "fsdp":
-        layer = shape.matrices // shape.layers
-        outside = shape.parameters - shape.adapters - shape.matrices
-        found |= {name: -(-parts[name] // ranks) for name in SHARDED}
-        found["casts"] = 0  # weights are gathered as the forward pass takes them
-        found["gathered"] = (outside + 2 * layer) * how.compute + layer * (how.compute + FP32)
-        is_learner = backend_facts(config).is_learner
-        found["gathered_to_sample"] = shape.parameters * how.compute if is_learner else found["gathered"]
-        if runtime.param_offload and not how.on_cpu:
-            found |= dict.fromkeys(SHARDED, 0)
-    if runtime.optimizer_offload and not how.on_cpu and found["optimizer"]:
-        found |= {"optimizer": 0, "optimizer_in_step": found["optimizer"]}
-    return found
-
-
-def _parts(
-    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int, engine: int
-) -> dict[str, int]:
-    """Bytes of each part, before it is spread over ranks."""
-    weights = weight_bytes(shape, how)
+    on_cpu = (device or resolve_device(config.runtime.device).type) == "cpu"
+    shape = _read_shape(config, model_config, on_cpu=on_cpu)
+    facts, runtime, ranks = backend_facts(config), config.runtime, planned_ranks(config)
+    imitates = bool({"sft", "dagger"} & {*config.phases})
+    weights = (shape.parameters - shape.adapters) * shape.stored + shape.adapters * FP32
+    trainable = shape.adapters or shape.parameters
+    bare_base = bool(shape.adapters) and not imitates and config.rl.ref_model_sync_steps is None
+    critic = "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None
     parts = {
-        **{name: weights[name] for name in ("weights", "gradients", "optimizer")},
-        "sampler": weights["weights"] if backend_facts(config).is_copy else 0,
-        "reference": shape.trainable * FP32 if _keeps_reference(config) else 0,
-        "critic": sum(weights.values()) if _has_critic_model(config) else 0,
-        "casts": weights["casts"],
-        **_backward(config, shape, how, config.rl),
-        **_samples(config, shape, how, ranks),
-        "runtime": PROCESS_BYTES if how.on_cpu else CUDA_CONTEXT_BYTES,
-        "engine": engine,
+        "weights": weights,
+        "gradients": trainable * FP32,
+        "optimizer": 2 * trainable * FP32,
+        "sampler": weights if facts.is_copy else 0,
+        "reference": trainable * FP32 if config.rl.kl_coef > 0 and not bare_base else 0,
+        "critic": weights + 3 * trainable * FP32 if critic else 0,
+        "casts": shape.matrices * shape.compute if shape.compute < shape.stored else 0,
+        **_backward(config, shape, config.rl, model_config),
+        **_sampling(config, shape, ranks),
+        "runtime": PROCESS_BYTES if on_cpu else CUDA_CONTEXT_BYTES,
+        "engine": _engine(config, shape, total) if facts.engine else 0,
     }
-    if {"sft", "dagger"} & {*config.phases}:
-        parts["sft_activations"] = sum(_backward(config, shape, how, config.sft).values())
-    return parts
+    if imitates:
+        parts["sft_activations"] = sum(_backward(config, shape, config.sft, model_config).values())
+    if runtime.parallel == "fsdp" and ranks > 1:
+        parts |= {name: -(-parts[name] // ranks) for name in SHARDED}
+        parts |= {"casts": 0, "gathered": shape.parameters * shape.compute}
+        if runtime.param_offload and not on_cpu:
+            parts |= dict.fromkeys(SHARDED, 0)
+    phases = _phases(config, parts, on_cpu=on_cpu)
+    return MemoryEstimate("cpu" if on_cpu else "cuda", shape.parameters, trainable, parts, phases, ranks)
 
 
-def _parallel(config: SkillTTRLConfig, ranks: int, *, on_gpu: bool) -> Strategy:
-    """How the ranks hold the policy; `alone` where the run will be refused (`check_ranks`)."""
-    try:
-        return strategy(config.runtime, ranks, on_gpu=on_gpu)
-    except ConfigError:
-        return "alone"
-
-
-def _phases(
-    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, parts: Mapping[str, int]
-) -> dict[str, int]:
-    """Peak of each phase."""
+def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) -> dict[str, int]:
+    """Peak of each phase. An offloaded optimizer is on the device only while it takes a step, when no activations are."""
 
     def together(*names: str) -> int:
         return sum(parts.get(name, 0) for name in names)
 
-    def optimizer_of(kind: str) -> int:
-        # Muon keeps one number for each weight of a hidden matrix, AdamW two.
-        muon = kind == "muon" and not how.adapters
-        return round(together("optimizer") * (1 - shape.matrices / (2 * shape.parameters) if muon else 1))
+    kept, offloads = together("optimizer"), config.runtime.optimizer_offload and not on_cpu
+    fixed = together("weights", "sampler", "reference", "critic", "casts", "runtime", "episodes", "gathered")
+    engine = parts["engine"]
+    if config.vllm.enable_sleep_mode and not on_cpu:
+        engine = min(engine, ASLEEP_BYTES)
 
-    fixed = together("weights", "sampler", "reference", "critic", "casts", "runtime")
-    optimizer = optimizer_of(config.rl.optimizer if "rl" in config.phases else "adamw")
-    sleeps = config.vllm.enable_sleep_mode and not how.on_cpu
-    engine = min(parts["engine"], ASLEEP_BYTES) if sleeps else parts["engine"]
+    def learning(activations: int) -> int:
+        return fixed + parts["gradients"] + (max(kept, activations) if offloads else kept + activations)
+
     phases = {
-        "sample": fixed + optimizer + together("kv_cache", "sampling", "episodes", "engine", "gathered_to_sample"),
-        "update": fixed
-        + optimizer
-        + together("gradients", "activations", "logits", "heap", "episodes", "batch", "gathered")
-        + together("kv_cache", "sampling") * backend_facts(config).is_copy
-        + engine,
+        "sample": fixed + (0 if offloads else kept) + together("sampling", "engine"),
+        "update": learning(together("activations", "logits"))
+        + engine
+        + parts["sampling"] * backend_facts(config).is_copy,
     }
-    if "optimizer_in_step" in parts:
-        phases["step"] = fixed + together("gradients", "optimizer_in_step", "engine")
-    if {"sft", "dagger"} & {*config.phases}:
-        fixed += optimizer_of(config.sft.optimizer) - together("reference", "critic")
-        phases["sft"] = fixed + together("gradients", "sft_activations", "gathered")
+    if "sft_activations" in parts:
+        phases["sft"] = learning(parts["sft_activations"]) - together("reference", "critic", "episodes")
     return phases
 
 
-def _has_critic_model(config: SkillTTRLConfig) -> bool:
-    return "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None
+def _read_shape(config: SkillTTRLConfig, model_config: Any, *, on_cpu: bool) -> _Shape:
+    """Read the sizes of a model from its transformers config; nothing is allocated."""
+    import transformers
 
-
-def _keeps_reference(config: SkillTTRLConfig) -> bool:
-    """The reference is a copy; without a cold start or a refresh adapters have the bare base instead."""
-    bare_base = config.model.lora is not None and not {"sft", "dagger"} & {*config.phases}
-    return config.rl.kl_coef > 0 and not (bare_base and config.rl.ref_model_sync_steps is None)
-
-
-def _packs(config: SkillTTRLConfig, model_config: Any) -> bool:
-    """True if the learner will pack, as far as a config tells."""
-    attention = config.model.attn_implementation or "sdpa"
-    return config.model.packing != "off" and refuse_config(model_config.get_text_config(), attention) is None
-
-
-def _backward(
-    config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, section: RLConfig | SFTConfig
-) -> dict[str, int]:
-    """Of a micro-batch of as many sequences or tokens as the section says, one sequence at least, and no more than a mini-batch has.
-
-    Packed samples of one prompt share it; turns of an episode have prompts of their own. With `agent.context_mode: episode` its last prompt and
-    answer are all of it.
-    """
-    prompt, answer = longest_turn(config)
-    rows, limit, sampled = section.micro_batch_size, None, config.rollout.max_new_tokens
-    shares, entropy = False, False
-    if isinstance(section, SFTConfig):
-        most, limit = section.batch_size if section.batch_tokens is None else rows, section.batch_tokens
-    else:
-        groups = section.mini_batch_size or section.prompts_per_step
-        turns = config.agent.max_turns
-        most = groups * config.rollout.n_samples_per_prompt * _items_of_episode(config)
-        sampled = min(sampled * turns // _items_of_episode(config), prompt + answer)
-        limit, entropy = section.micro_batch_tokens, section.entropy_coef > 0
-        shares = how.packed and config.agent.max_turns == 1
-    if limit is not None:
-        rows = max(1, (limit - prompt) // answer if shares else limit // (prompt + answer))
-    rows = min(rows, most)
-    prompts = math.ceil(rows / config.rollout.n_samples_per_prompt) if shares else rows
-    return backward_bytes(
-        shape,
-        how,
-        tokens=prompts * prompt + rows * answer,
-        answer_tokens=rows * sampled,
-        longest=prompt + answer,
-        repeated_tokens=(rows - prompts) * prompt,
-        entropy=entropy,
+    builder: Any = transformers.AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model = builder.from_config(model_config)
+    except (ValueError, KeyError) as error:
+        raise ModelError(
+            f"Cannot estimate memory for a {getattr(model_config, 'model_type', 'model')!r} model: transformers builds no "
+            f"causal language model from this config ({' '.join(str(error).split())[:200]})."
+        ) from None
+    precision = config.runtime.precision
+    if on_cpu or gpus():
+        precision = resolve_precision(precision, resolve_device("cpu" if on_cpu else "cuda"))
+    compute = FP32 if precision == "fp32" else 2
+    head, modules = model.get_output_embeddings(), model.named_modules()
+    linear = {name: each for name, each in modules if isinstance(each, nn.Linear) and each is not head}
+    adapters = _adapters(linear, config.model.lora)
+    return _Shape(
+        model_config.get_text_config(),
+        parameters=sum(parameter.numel() for parameter in model.parameters()) + adapters,
+        adapters=adapters,
+        matrices=sum(layer.weight.numel() for layer in linear.values()),
+        compute=compute,
+        stored=compute if adapters else FP32,
+        on_cpu=on_cpu,
     )
 
 
-def _samples(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, ranks: int) -> dict[str, int]:
-    """`kv_cache sampling episodes batch`; the rows that are sampled are shared out to the ranks."""
+def _adapters(linear: Mapping[str, nn.Linear], lora: LoraConfig | None) -> int:
+    """Numbers in the adapters: r (inputs + outputs) for each linear layer that gets one."""
+    if lora is None:
+        return 0
+    wanted = None if lora.target_modules == "all-linear" else set(lora.target_modules)
+    return sum(
+        lora.r * (layer.in_features + layer.out_features)
+        for name, layer in linear.items()
+        if wanted is None or any(f".{name}".endswith(f".{target}") for target in wanted)
+    )
+
+
+def _backward(
+    config: SkillTTRLConfig, shape: _Shape, section: RLConfig | SFTConfig, model_config: Any
+) -> dict[str, int]:
+    """`activations logits` of a micro-batch: as many sequences or tokens as the section says, one sequence at least. Packed samples
+    of one prompt share it.
+    """
     prompt, answer = longest_turn(config)
-    prompts, rollouts = config.rl.prompts_per_step, config.rl.prompts_per_step * config.rollout.n_votes_per_prompt
-    sampling = {"kv_cache": 0, "sampling": 0}
-    facts = backend_facts(config)
-    if facts.is_learner or facts.is_copy:
-        rows = min(config.rollout.max_batch_size, -(-rollouts // ranks))
-        sampling = sampling_bytes(
-            shape, how, rows=rows, prompts=min(rows, prompts), prompt_tokens=prompt, tokens=prompt + answer
-        )
-    longest = rollouts * (prompt + answer) * how.on_cpu
-    return sampling | {
-        "episodes": longest * config.agent.max_turns * EPISODE_TOKEN_BYTES,
-        "batch": longest * _items_of_episode(config) * BATCH_TOKEN_BYTES,
-    }
+    votes, eager = config.rollout.n_samples_per_prompt, config.model.attn_implementation == "eager"
+    rows, shares = section.micro_batch_size, False
+    if isinstance(section, SFTConfig):
+        limit, most = section.batch_tokens, section.batch_size
+    else:
+        limit, most = section.micro_batch_tokens, (section.mini_batch_size or section.prompts_per_step) * votes
+        attention = config.model.attn_implementation or "sdpa"
+        fits = refuse_config(model_config.get_text_config(), attention) is None
+        shares = fits and config.model.packing != "off" and config.agent.max_turns == 1
+        most *= 1 if config.agent.context_mode == "episode" else config.agent.max_turns
+    if limit is not None:
+        rows = max(1, (limit - prompt) // answer if shares else limit // (prompt + answer))
+    rows = min(rows, most)
+    tokens, layers = (-(-rows // votes) if shares else rows) * prompt + rows * answer, shape.text.num_hidden_layers
+    layer = shape.layer(prompt + answer, eager=eager)
+    saved = (layers + 1) * layer
+    if config.model.gradient_checkpointing:
+        saved = layers * shape.text.hidden_size * shape.stored + 2 * layer
+    activations = tokens * (saved + 4 * FP32 * shape.text.hidden_size)
+    scored = rows * answer
+    numbers = scored * shape.text.vocab_size
+    block = min(numbers, max(CPU_BLOCK if shape.on_cpu else GPU_BLOCK, scored * MIN_BLOCK_WIDTH))
+    logits = LOGIT_COPIES * FP32 * block + shape.compute * min(numbers, LOGIT_BUDGET)
+    small = shape.on_cpu and tokens * shape.text.intermediate_size * shape.compute < HEAP_LIMIT_BYTES
+    kept = 1 + HEAP_SHARE * small
+    return {"activations": int(kept * activations), "logits": int(kept * logits)}
 
 
-def _items_of_episode(config: SkillTTRLConfig) -> int:
-    """Sequences that the learner makes of an episode: one, or one for each turn."""
-    return 1 if config.agent.context_mode == "episode" else config.agent.max_turns
+def _sampling(config: SkillTTRLConfig, shape: _Shape, ranks: int) -> dict[str, int]:
+    """`sampling episodes`: the cache, the logits and the first pass of the rows that the learner's own model samples at once, which are
+    shared out to the ranks; and on a CPU the tokens of a step's episodes, which lie in the machine's own memory otherwise.
+    """
+    prompt, answer = longest_turn(config)
+    prompts, facts = config.rl.prompts_per_step, backend_facts(config)
+    rollouts = prompts * config.rollout.n_votes_per_prompt
+    rows = min(config.rollout.max_batch_size, -(-rollouts // ranks)) if facts.is_learner or facts.is_copy else 0
+    layers, width = shape.text.num_hidden_layers + 1, shape.key_value * (shape.stored + shape.compute)
+    cache, logits = layers * rows * (prompt + answer) * width, LOGIT_COPIES * FP32 * rows * shape.text.vocab_size
+    first = min(rows, prompts) * prompt * shape.layer(prompt, eager=config.model.attn_implementation == "eager")
+    tokens = rollouts * (prompt + answer) * config.agent.max_turns
+    return {"sampling": cache + logits + first, "episodes": tokens * EPISODE_TOKEN_BYTES * shape.on_cpu}
 
 
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
@@ -330,22 +298,29 @@ def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
     return prompt, answer
 
 
-def _engine(config: SkillTTRLConfig, shape: DecoderShape, how: ComputeSettings, total: int | None) -> int:
-    """Bytes of a vLLM engine in this process; 0 without one."""
-    if not backend_facts(config).engine:
-        return 0
-    if how.on_cpu:
-        number = {"auto": how.compute, "float32": FP32}.get(config.vllm.dtype, 2)
+def _engine(config: SkillTTRLConfig, shape: _Shape, total: int | None) -> int:
+    """Bytes of a vLLM engine in this process."""
+    if shape.on_cpu:
+        number = {"auto": shape.compute, "float32": FP32}.get(config.vllm.dtype, 2)
         return (shape.parameters - shape.adapters) * number + config.vllm.cpu_kv_cache_gb * 1024**3 + ENGINE_BYTES
     total = total or (device_memory("cuda") if gpus() else H100_BYTES)
     return int(config.vllm.gpu_memory_utilization * total)
 
 
-def _precision(config: SkillTTRLConfig, kind: str) -> str:
-    name = config.runtime.precision
-    if kind == "cuda" and not gpus():  # planning for a GPU that is elsewhere
-        return "bf16" if name == "auto" else name
-    return resolve_precision(name, resolve_device(kind))
+def estimate_here(config: SkillTTRLConfig, model_config: Any) -> tuple[MemoryEstimate, int, str]:
+    """The estimate, the bytes of its device, and a note where that is no device of this machine.
+
+    A real model is not estimated for a CPU that was not asked for.
+
+    Raises:
+        ModelError: see `estimate_memory`.
+    """
+    on_cpu = config.runtime.device == "cpu" or (config.model.path == BUILTIN and not gpus())
+    if on_cpu or gpus():
+        kind = "cpu" if on_cpu else None
+        return estimate_memory(config, model_config, device=kind), device_memory("cpu" if on_cpu else "cuda"), ""
+    estimate = estimate_memory(config, model_config, device="cuda", total=H100_BYTES)
+    return estimate, H100_BYTES, f"there is no GPU here: memory is estimated for one of {H100_BYTES / 1e9:.0f} GB"
 
 
 def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str, available: int) -> str:
@@ -355,29 +330,24 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
     if parts["sampler"] and fixed - parts["sampler"] <= available < fixed:
         return "The copy of the model that samples does not fit: --set rl.max_staleness=0."
     if fixed > available:
-        if config.model.lora is None:
-            return (
-                "Weights, gradients and optimizer alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
-                "(runtime.parallel=fsdp and --nproc), or take a smaller model."
-            )
-        return "The weights alone do not fit. Take a smaller model."
-    if parts["engine"] and estimate.device == "cuda":
-        if phase == "sample":
+        if config.model.lora is not None:
+            return "The weights alone do not fit. Take a smaller model."
+        return (
+            "Weights, gradients and optimizer alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
+            "(runtime.parallel=fsdp and --nproc), or take a smaller model."
+        )
+    if phase == "sample":
+        if parts["engine"]:
             return "Leave the learner more: a lower vllm.gpu_memory_utilization."
-        if not config.vllm.enable_sleep_mode:
-            return "Let the engine give its memory back while the learner computes: --set vllm.enable_sleep_mode=true."
-    if phase == "sample" and not parts["engine"]:
-        fewer = max(1, config.rollout.max_batch_size // 2)
-        return f"Sample fewer rows at once: --set rollout.max_batch_size={fewer}."
-    if phase == "step":
-        return "The optimizer's state does not fit: spread it over more GPUs (runtime.parallel=fsdp and --nproc)."
+        return f"Sample fewer rows at once: --set rollout.max_batch_size={max(1, config.rollout.max_batch_size // 2)}."
+    if parts["engine"] and estimate.device == "cuda" and not config.vllm.enable_sleep_mode:
+        return "Let the engine give its memory back while the learner computes: --set vllm.enable_sleep_mode=true."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
-    if phase != "sft" and config.rl.micro_batch_tokens is not None:
-        fewer = max(1, config.rl.micro_batch_tokens // 2)
-        return f"Take fewer tokens at once: --set rl.micro_batch_tokens={fewer}; the result stays the same."
+    tokens = config.rl.micro_batch_tokens
     section = "sft" if phase == "sft" else "rl"
-    return f"Take fewer sequences at once: --set {section}.micro_batch_size=1; the result stays the same."
+    smaller = "micro_batch_size=1" if phase == "sft" or tokens is None else f"micro_batch_tokens={max(1, tokens // 2)}"
+    return f"Take less at once: --set {section}.{smaller}; the result stays the same."
 
 
 def gigabytes(size: int) -> str:
@@ -405,14 +375,10 @@ def explaining_memory(config: SkillTTRLConfig, run: Path) -> Iterator[None]:
             phase, where = out_of_memory(error), ""
         if phase is None:
             raise
-        first_line = str(error).strip().partition("\n")[0]
+        first_line = str(error).strip().partition("\n")[0].rstrip(".")
         raise ModelError(
-            f"Out of memory{where} ({NAMES[phase]}): {first_line.rstrip('.')}. {_estimated(config, phase)} "
-            f"{what_is_saved(run)}"
+            f"Out of memory{where} ({PHASES[phase]}): {first_line}. {_estimated(config, phase)} {what_is_saved(run)}"
         ) from error
-
-
-NAMES = {"sample": "sampling", "update": "update", "sft": "cold start"}
 
 
 def _estimated(config: SkillTTRLConfig, phase: str) -> str:
@@ -424,8 +390,5 @@ def _estimated(config: SkillTTRLConfig, phase: str) -> str:
     available = device_memory(str(resolve_device(config.runtime.device)))
     largest = sorted(estimate.parts.items(), key=lambda part: -part[1])[:4]
     parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in largest)
-    size = estimate.phases.get(phase, estimate.peak)
-    return (
-        f"By the estimate it takes {gigabytes(size)} at most (largest parts of a run: {parts}). "
-        f"{memory_advice(config, estimate, phase, available)}"
-    )
+    size = gigabytes(estimate.phases.get(phase, estimate.peak))
+    return f"The estimate is {size} (largest parts: {parts}). {memory_advice(config, estimate, phase, available)}"

