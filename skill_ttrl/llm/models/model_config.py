@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from transformers import AutoConfig, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
 
-from skill_ttrl.config import BUILTIN, ModelConfig
+from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.storage.jsonl import parse_json
@@ -30,6 +30,40 @@ COLUMNS = (
     *("num_attention_heads", "num_key_value_heads", "tie_word_embeddings"),
     *("max_position_embeddings", "rope_theta"),
 )
+
+
+def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, int, int]:
+    """(all numbers of a model with its adapters, those of its adapters, those of its linear layers other than the head), counted
+    without storage.
+
+    Raises:
+        ModelError: transformers builds no causal language model from this config.
+    """
+    builder: Any = AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            model = builder.from_config(model_config)
+    except (ValueError, KeyError) as error:
+        raise ModelError(
+            f"Cannot estimate memory for a {getattr(model_config, 'model_type', 'model')!r} model: transformers builds no "
+            f"causal language model from this config ({' '.join(str(error).split())[:200]})."
+        ) from None
+    head = model.get_output_embeddings()
+    linear = {
+        name: each for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and each is not head
+    }
+    chosen = (
+        linear.values()
+        if lora is None or lora.target_modules == "all-linear"
+        else [
+            each
+            for name, each in linear.items()
+            if any(f".{name}".endswith(f".{target}") for target in lora.target_modules)
+        ]
+    )
+    adapters = 0 if lora is None else sum(lora.r * (each.in_features + each.out_features) for each in chosen)
+    parameters = sum(parameter.numel() for parameter in model.parameters()) + adapters
+    return parameters, adapters, sum(each.weight.numel() for each in linear.values())
 
 
 def load_model_config(model: ModelConfig) -> Any:

@@ -6,6 +6,7 @@ the hosts that it names (`doctor.hosts`).
 
 from __future__ import annotations
 
+import importlib.metadata
 import platform
 import shutil
 import subprocess
@@ -129,11 +130,9 @@ def _packages() -> list[Check]:
 
 
 def _gpu() -> Check:
-    import torch
-
     from skill_ttrl.rl.device import gpus
 
-    usable, version = gpus(), torch.__version__
+    usable, version = gpus(), importlib.metadata.version("torch")
     if usable:
         return Check("gpu", "ok", f"{'; '.join(usable)} (torch {version})")
     present = _nvidia_smi()

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
-from skill_ttrl.config import BUILTIN, LoraConfig, RLConfig, SFTConfig, SkillTTRLConfig
+from skill_ttrl.config import BUILTIN, RLConfig, SFTConfig, SkillTTRLConfig
 from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
 from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.llm.models.model_config import count_parameters, load_model_config
 from skill_ttrl.rl.device import device_memory, gpus, resolve_device, resolve_precision
 from skill_ttrl.rl.forward.head import CPU_BLOCK, GPU_BLOCK, MIN_BLOCK_WIDTH
 from skill_ttrl.rl.forward.tree import refuse_config
@@ -198,44 +195,19 @@ def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) 
 
 def _read_shape(config: SkillTTRLConfig, model_config: Any, *, on_cpu: bool) -> _Shape:
     """Read the sizes of a model from its transformers config; nothing is allocated."""
-    import transformers
-
-    builder: Any = transformers.AutoModelForCausalLM
-    try:
-        with torch.device("meta"):
-            model = builder.from_config(model_config)
-    except (ValueError, KeyError) as error:
-        raise ModelError(
-            f"Cannot estimate memory for a {getattr(model_config, 'model_type', 'model')!r} model: transformers builds no "
-            f"causal language model from this config ({' '.join(str(error).split())[:200]})."
-        ) from None
+    parameters, adapters, matrices = count_parameters(model_config, config.model.lora)
     precision = config.runtime.precision
     if on_cpu or gpus():
         precision = resolve_precision(precision, resolve_device("cpu" if on_cpu else "cuda"))
     compute = FP32 if precision == "fp32" else 2
-    head, modules = model.get_output_embeddings(), model.named_modules()
-    linear = {name: each for name, each in modules if isinstance(each, nn.Linear) and each is not head}
-    adapters = _adapters(linear, config.model.lora)
     return _Shape(
         model_config.get_text_config(),
-        parameters=sum(parameter.numel() for parameter in model.parameters()) + adapters,
+        parameters=parameters,
         adapters=adapters,
-        matrices=sum(layer.weight.numel() for layer in linear.values()),
+        matrices=matrices,
         compute=compute,
         stored=compute if adapters else FP32,
         on_cpu=on_cpu,
-    )
-
-
-def _adapters(linear: Mapping[str, nn.Linear], lora: LoraConfig | None) -> int:
-    """Numbers in the adapters: r (inputs + outputs) for each linear layer that gets one."""
-    if lora is None:
-        return 0
-    wanted = None if lora.target_modules == "all-linear" else set(lora.target_modules)
-    return sum(
-        lora.r * (layer.in_features + layer.out_features)
-        for name, layer in linear.items()
-        if wanted is None or any(f".{name}".endswith(f".{target}") for target in wanted)
     )
 
 
