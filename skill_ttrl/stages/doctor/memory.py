@@ -196,9 +196,9 @@ def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) 
 def _read_shape(config: SkillTTRLConfig, model_config: Any, *, on_cpu: bool) -> _Shape:
     """Read the sizes of a model from its transformers config; nothing is allocated."""
     parameters, adapters, matrices = count_parameters(model_config, config.model.lora)
-    precision = config.runtime.precision
-    if on_cpu or gpus():
-        precision = resolve_precision(precision, resolve_device("cpu" if on_cpu else "cuda"))
+    here = on_cpu or gpus()
+    asked = config.runtime.precision
+    precision = resolve_precision(asked, resolve_device("cpu" if on_cpu else "cuda")) if here else asked
     compute = FP32 if precision == "fp32" else 2
     return _Shape(
         model_config.get_text_config(),
