@@ -24,9 +24,8 @@ from skill_ttrl.data.tasks import MATH_ENV_ID
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import InductionOptimizer
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.types import RawPatch, RolloutResult
+from skill_ttrl.optimize.types import RawPatch, RolloutResult, StepView
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages import train
 from skill_ttrl.stages.optimize import open_rollouts

@@ -35,9 +35,8 @@ from skill_ttrl.errors import (
 )
 from skill_ttrl.optimize.calls import JOURNAL, ONE_REQUEST, Calls, Item, Journal, Reply
 from skill_ttrl.optimize.engines import ENGINES
-from skill_ttrl.optimize.folder import FolderWatch, write_json
 from skill_ttrl.optimize.optimizers import prompt_texts
-from skill_ttrl.optimize.record import Optimized, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.record import FolderWatch, Optimized, OptimizeState, OptimizeTask, StepRecord, write_json
 from skill_ttrl.optimize.schedule import SchedulerMode
 from skill_ttrl.optimize.scores import GateMetric, compute_score, content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult

@@ -17,12 +17,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from skill_ttrl.errors import ConfigError, EndpointError, RunFolderError
+from skill_ttrl.config import EndpointsConfig, Role
+from skill_ttrl.errors import ConfigError, EndpointError, EnvError, RunFolderError
+from skill_ttrl.llm.backend import wait_for
+from skill_ttrl.llm.openai.client import make_client
+from skill_ttrl.llm.openai.ledger import Ledger, asked_in
 from skill_ttrl.optimize.scores import content_hash, skill_hash
 from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.storage.append_log import append_whole, cut_torn_line
 from skill_ttrl.storage.jsonl import read_jsonl
-from skill_ttrl.types import derive_seed
+from skill_ttrl.types import Message, derive_seed
 
 JOURNAL = "journal.jsonl"
 
@@ -105,6 +110,36 @@ class ChatFn(Protocol):
 CHAT = "chat(system, user, *, max_tokens, stage) returns a skill_ttrl.optimize.calls.Reply(text, prompt_tokens, completion_tokens)"
 
 
+class EndpointChat:
+    """The `ChatFn` of an endpoint; no other role stands in for one that is missing.
+
+    Requests stand in the ledger under the stage that asks. Temperature, prices, retries and time limits are those of the config.
+
+    Args:
+        endpoints: the section of the config.
+        role: which of them is asked.
+        ledger: where requests are counted; None: the ledger of the caller's context (`track_usage`).
+
+    Raises:
+        ConfigError: there is no such endpoint, or its key or address is missing.
+        MissingDependencyError: the package openai is not installed.
+    """
+
+    def __init__(self, endpoints: EndpointsConfig, role: Role = "optimizer", ledger: Ledger | None = None) -> None:
+        self._client = make_client(endpoints, role, ledger)
+
+    def __call__(self, system: str, user: str, *, max_tokens: int, stage: str) -> Reply:
+        """See `ChatFn`. An answer that was refused, filtered or cut off is what there is of it."""
+        messages = (*([Message("system", system)] if system else []), Message("user", user))
+        with asked_in(stage):
+            found = wait_for(self._client.chat(messages, max_tokens=max_tokens))
+        return Reply(found.text, found.usage.prompt, found.usage.answer)
+
+    def close(self) -> None:
+        """End the connections. Safe to call twice."""
+        self._client.shut()
+
+
 class RollOutFn(Protocol):
     """Rolls out a document on items.
 
@@ -134,14 +169,24 @@ class ChatRequest:
     max_tokens: int = 4096
 
 
+NAMES = {"rollout": "training"}
+"""Names of stages that are shown under another one."""
+MARKS = {
+    "ungraded": "are ungraded: no analyst reads them and no test counts them; the gate counts them as 0.",
+    "rewarded": "were rewarded by the environment, but the task's true answer says that they are wrong, and it decides where info has no 'won'. "
+    "If the environment is to decide, return info['won'].",
+}
+"""Marks of results that are worth a warning; see `results.as_result`."""
+FAILED = ("timeout", "no_answer", "error")
+"""Stop reasons of rollouts that failed in the environment or had no answer."""
+
+
 @dataclass
 class Counts:
     """Work of one kind."""
 
     asked: int = 0
     """Requests or rollouts that the loop wanted."""
-    done: int = 0
-    """Of those, the ones that were done: neither replayed from the journal nor reused."""
     reused: int = 0
     """Of those, the ones that an earlier result of this run answered."""
     failed: int = 0
@@ -150,6 +195,11 @@ class Counts:
     """Of those, the rollouts of which nothing tells success."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
+
+    @property
+    def done(self) -> int:
+        """Those that no earlier result of this run answered."""
+        return self.asked - self.reused
 
 
 @dataclass
@@ -164,6 +214,7 @@ class Calls:
         reuse_rollouts: a document that was rolled out on an item is not rolled out on it again.
         on_failure: after a request without an answer: `skip` (None in its place, counted) or `stop`.
         workers: requests on their way at once.
+        progress: gets one warning about each of `MARKS`.
     """
 
     chat: ChatFn | None
@@ -173,9 +224,11 @@ class Calls:
     reuse_rollouts: bool = False
     on_failure: str = "skip"
     workers: int = 8
+    progress: Progress = field(default_factory=SilentProgress)
     counts: dict[str, Counts] = field(default_factory=dict)
     """By stage; rollouts by what they are for."""
     _asked: Counter[str] = field(default_factory=Counter)
+    _warned: set[str] = field(default_factory=set)
 
     def ask(self, requests: Sequence[ChatRequest]) -> list[str | None]:
         """Put all requests, several at once; one answer each, in order, None for one that came to nothing.
@@ -190,8 +243,6 @@ class Calls:
         missing = [place for place, key in enumerate(keys) if self.journal.get(key) is None]
         for request in requests:
             self._of(request.stage).asked += 1
-        for place in missing:
-            self._of(requests[place].stage).done += 1
         self._in_threads([(self._put, (requests[place], keys[place])) for place in missing])
         results = [self.journal.get(key) or {} for key in keys]
         for request, result in zip(requests, results, strict=True):
@@ -206,7 +257,7 @@ class Calls:
 
         Raises:
             BudgetError: the budget is spent; finished rollouts are saved.
-            EndpointError, EnvError: nothing works.
+            EndpointError, EnvError: nothing works, or none of the first results is graded.
         """
         count, name = self._of(stage), skill_hash(document)
         keys, before = [], []
@@ -222,13 +273,19 @@ class Calls:
         count.reused += sum(before) if self.reuse_rollouts else 0
         if missing:
             redone = [*range(len(items))] if getattr(self.roll_out_fn, "batched", False) else missing
-            count.done += len(redone)
-            self._roll_out_missing(document, {keys[place]: items[place] for place in redone}, seed)
+            with asked_in(stage):
+                self._roll_out_missing(document, {keys[place]: items[place] for place in redone}, seed)
         found = [self.journal.get(key) for key in keys]
-        return [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
-
-    def check_results(self, results: Sequence[RolloutResult]) -> None:
-        """Look at the results of a batch before they are journaled; what it raises ends the run."""
+        results = [RolloutResult.from_dict(dict(each)) for each in found if each is not None]
+        count.failed += sum(result.extras.get("stop_reason") in FAILED for result in results)
+        count.ungraded += sum(result.ungraded for result in results)
+        for mark, what in MARKS.items():
+            marked = [result.id for result in results if result.extras.get(mark)]
+            if marked and mark not in self._warned:
+                self._warned.add(mark)
+                where = f"{len(marked)} of {len(results)} rollouts ({NAMES.get(stage, stage)}, first {marked[0]!r})"
+                self.progress.notice(f"{where} {what}", warning=True)
+        return results
 
     def _roll_out_missing(self, document: str, missing: Mapping[str, Item], seed: int) -> None:
         keys = [*missing]
@@ -241,7 +298,14 @@ class Calls:
         results = self.roll_out_fn(document, [*missing.values()], seed=seed, on_result=keep)
         if len(results) != len(keys):
             raise ValueError(f"A rollout of {len(keys)} items gave {len(results)} results.")
-        self.check_results(results)
+        played = [result for result in results if result.extras.get("stop_reason") not in FAILED]
+        # Results of such a batch are not logged, so an empty journal means that none was graded yet.
+        if not len(self.journal) and played and all(result.ungraded for result in played):
+            raise EnvError(
+                f"The first {len(results)} rollouts are all ungraded (first {played[0].id!r}): the environment returns info['graded'] = "
+                "False, and the tasks have no true answer. Return info['won'] with an episode's last step, or give the tasks an answer; then "
+                "repeat the command."
+            )
         for place, result in enumerate(results):
             keep(place, result)
 

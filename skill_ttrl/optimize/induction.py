@@ -17,8 +17,7 @@ from typing import Any, Protocol, cast
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import import_attribute, naming
 from skill_ttrl.types import derive_seed

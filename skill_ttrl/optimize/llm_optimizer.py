@@ -19,10 +19,9 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls, ChatRequest
 from skill_ttrl.optimize.documents import MODES, SLOW_UPDATE, block, notes_in, read_document, read_text
 from skill_ttrl.optimize.lessons import NONE_YET, Pair, show_pairs
-from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.scores import compute_score
 from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollouts
-from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType
+from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType, StepView
 from skill_ttrl.prompts.templates import Templates
 
 Minibatch = Sequence[RolloutResult]

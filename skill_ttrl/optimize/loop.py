@@ -31,12 +31,11 @@ from skill_ttrl.optimize.documents import (
 )
 from skill_ttrl.optimize.lessons import compare, describe_step, sample_order
 from skill_ttrl.optimize.llm_optimizer import LLMWriter
-from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
 from skill_ttrl.optimize.schedule import edit_budget_at
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.selection import Evaluation, Selection, cannot_pass, decide
-from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 
 COMPARISON = "comparison"
 """Rollouts at the end of an epoch are counted under this name."""

@@ -14,8 +14,7 @@ from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.induction import make_induction
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
-from skill_ttrl.optimize.optimizer import Optimizer, StepView
-from skill_ttrl.optimize.types import Edit, Patch, RawPatch
+from skill_ttrl.optimize.types import Edit, Optimizer, Patch, RawPatch, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.registry import Registry, naming
 

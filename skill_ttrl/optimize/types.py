@@ -1,6 +1,9 @@
-"""The data of SkillOpt's stages, in PyPI `skillrl`'s names: edits, patches, scored rollouts, verdicts of the gate.
+"""The data of SkillOpt's stages, in PyPI `skillrl`'s names: edits, patches, scored rollouts, verdicts of the gate; and the protocol of an optimizer.
 
-All round-trip through `from_dict` and `to_dict`, with `skillrl` 1.0.0's keys, so its files can be read and ours be read by
+`LLMOptimizer` uses a language model (`llm_optimizer.py`). One of the user's own is a class with the three methods of `Optimizer`, named as
+`optimize.optimizer: module:attribute`.
+
+The data round-trip through `from_dict` and `to_dict`, with `skillrl` 1.0.0's keys, so its files can be read and ours be read by
 it. The dataclasses are mutable as there. `from_dict` of an edit or a patch reads a model's JSON and never raises: what
 is no edit becomes one of an unknown operation, which the editor skips and reports. A rollout comes from an environment's
 code: a score that is no number is an error.
@@ -10,9 +13,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal, Protocol, cast
 
 from skill_ttrl.errors import DataError
 from skill_ttrl.sanitize import replace_surrogates
@@ -231,6 +235,47 @@ class BudgetDecision:
             "fallback": self.named is None,
             "reasoning": self.reasoning,
         }
+
+
+@dataclass(frozen=True)
+class StepView:
+    """Facts of one step that an optimizer may use."""
+
+    step: int
+    """Number of the step, from 1."""
+    epoch: int
+    document: str
+    """The present document."""
+    rollouts: Sequence[RolloutResult]
+    """Rollouts of the present document on this step's training items."""
+    max_edits: int
+    """Most edits of one patch."""
+    seed: int
+    context: Mapping[str, str] = field(default_factory=dict)
+    """Further sections of a prompt by heading: rejected edits of this epoch, memory of the optimizer."""
+    fallbacks: Counter[str] = field(default_factory=Counter)
+    """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
+
+    def places(self) -> dict[str, str]:
+        """What every prompt of a step shows: the document, and the further sections as one text."""
+        context = "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
+        return {"document": self.document or "(empty)", "context": context}
+
+
+class Optimizer(Protocol):
+    """Proposes edits. Everything it draws at random comes from `view.seed`."""
+
+    def reflect(self, view: StepView) -> list[RawPatch]:
+        """Patches that the rollouts suggest, from failures and from successes."""
+        ...
+
+    def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
+        """One patch for several."""
+        ...
+
+    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
+        """The `max_edits` most important edits of a patch; called where it has more."""
+        ...
 
 
 def _listed(edits: Any) -> list[Any]:

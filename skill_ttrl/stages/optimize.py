@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -20,38 +21,31 @@ from skill_ttrl.config.load import read_source
 from skill_ttrl.errors import ConfigError, DataError, DocumentError, did_you_mean
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.chat import template_warning
-from skill_ttrl.llm.openai.ledger import SAME, USAGE, annotate_budget_error, track_usage, when_spent
-from skill_ttrl.optimize.calls import JOURNAL, ChatFn, Journal
-from skill_ttrl.optimize.chat import EndpointChat
+from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
+from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
 from skill_ttrl.optimize.engines import ENGINES, step_sizes
 from skill_ttrl.optimize.loop import check, tokens_of
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
-from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.scores import content_hash
+from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
+from skill_ttrl.optimize.scores import content_hash, graded
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.rollouts import (
-    PlaceDocument,
-    PolicyRollouts,
-    as_bank,
-    in_prompt,
-    items_of,
-    skill_reader,
-)
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
-from skill_ttrl.stages.optimizing.watch import PHASE, ProgressWatch, StagedCalls
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
+from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.types import Task
 
+PHASE = "optimize"
 TASK_SECTIONS = tuple("name seed env data agent rollout endpoints command eval skills optimize".split())
 """Keys of a config that say something of a policy that was trained already; see `prepare`."""
 ABOUT_RUNS = ("verified", "requires")
@@ -245,7 +239,7 @@ def place_of(config: SkillTTRLConfig) -> PlaceDocument:
     """
     assert config.optimize is not None
     if config.optimize.place == "prompt":
-        return in_prompt
+        return RolloutWorker.with_document
     return as_bank(config.skills, skill_reader(config.optimize.granularity))
 
 
@@ -259,7 +253,7 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
         rollouts, items = stack.enter_context(_rollouts(run, progress))
         if chat is None and asks_endpoint(config):
             chat = stack.enter_context(closing(EndpointChat(config.endpoints)))
-        calls = StagedCalls(
+        calls = Calls(
             chat,
             rollouts,
             Journal(folder.path / JOURNAL),
@@ -284,6 +278,56 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
     return summary
 
 
+class ProgressWatch(FolderWatch):
+    """Writes the files of each step, and reports steps, stages and scores.
+
+    Args:
+        folder: the run's folder.
+        progress: receives the reports.
+        ledger: of the run. What a finished step has paid for is in the journal, so the ledger need not save it any longer.
+        journal: of the run.
+    """
+
+    def __init__(self, folder: Path, progress: Progress, ledger: Ledger, journal: Journal) -> None:
+        super().__init__(folder)
+        self._progress, self._ledger, self._journal = progress, ledger, journal
+        self._actions: Counter[str] = Counter()
+
+    def begin(self, state: OptimizeState, steps: int) -> None:
+        """See `Watch.begin`."""
+        super().begin(state, steps)
+        self._settle()
+        self._progress.notice(f"First document: selection score {state.current_score:.3f}.")
+        self._progress.start(PHASE, steps, "step")
+
+    def enter(self, step: int, stage: str) -> None:
+        """See `Watch.enter`."""
+        self._progress.enter(PHASE, stage)
+
+    def step(self, record: StepRecord, state: OptimizeState) -> None:
+        """See `Watch.step`."""
+        super().step(record, state)
+        self._settle()
+        self._actions[record.action.partition("_")[0]] += 1
+        results, spent = graded(record.rollouts), self._ledger.totals()
+        figures = {
+            "current": state.current_score,
+            "best": state.best_score,
+            "success": sum(result.hard for result in results) / len(results) if results else 0.0,
+            "accepted": self._actions["accept"],
+            "rejected": self._actions["reject"],
+            "skipped": self._actions["skip"],
+            **({"tokens": spent.tokens} if spent.tokens else {}),
+            **({"cost": spent.cost} if spent.cost else {}),
+        }
+        self._progress.advance(PHASE, record.step, figures)
+
+    def _settle(self) -> None:
+        """Forget paid answers. A step that is only replayed leaves those of the one that was interrupted."""
+        if len(self._journal) > self._journal.replayed:
+            self._ledger.settle()
+
+
 @contextmanager
 def open_rollouts(
     target: EvalTarget,
@@ -299,7 +343,7 @@ def open_rollouts(
     Args:
         target: the policy: a run, a checkpoint, a local or a remote model (`resolve_target`).
         splits: tasks by what they are for (`train`, `selection`, `test`). Prompts that are too long are left out.
-        place: puts the document in front of the agent: `in_prompt`, or `as_bank(...)`.
+        place: puts the document in front of the agent: `RolloutWorker.with_document`, or `as_bank(...)`.
         progress: reports what was left out.
         temperature: of the rollouts; 0 is greedy.
         show_reference: analysts read the true answers of these tasks.

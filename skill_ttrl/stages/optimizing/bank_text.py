@@ -14,13 +14,11 @@ from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBankError
-from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.chat import EndpointChat
+from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
-from skill_ttrl.optimize.optimizer import Optimizer, StepView
 from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.schedule import edit_budget_at
-from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.outcome import env_success
 from skill_ttrl.skills.formats.document import document_changes, document_of

@@ -46,15 +46,6 @@ def items_of(tasks: Iterable[Task]) -> list[dict[str, Any]]:
     return found
 
 
-def in_prompt(worker: RolloutWorker, document: str) -> RolloutWorker:
-    """The document stands at the head of every prompt, as `agent.document_as` says.
-
-    Raises:
-        DocumentError: it leaves a prompt no room for the task.
-    """
-    return worker.with_document(document)
-
-
 def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
     """The document is the skill bank, searched and shown as the section `skills` says. One embedder serves all documents.
 

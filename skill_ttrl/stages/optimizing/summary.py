@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.optimize.calls import Calls
+from skill_ttrl.optimize.calls import NAMES, Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
@@ -25,8 +25,6 @@ from skill_ttrl.types import first_problem, from_json
 SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")
 """Stages whose work are rollouts, in the order in which they are shown; the work of others are calls."""
-NAMES = {"rollout": "training"}
-"""Names of stages that are shown under another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,22 +37,6 @@ class Score:
     soft: float
     """Mean partial credit."""
     items: int
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Requests or rollouts of one stage, in all processes of a run together."""
-
-    asked: int
-    """By the loop."""
-    reused: int = 0
-    """Of those, answered by an earlier result of the run."""
-    failed: int = 0
-    """Of those, without an answer."""
-    ungraded: int = 0
-    """Of those, rollouts of which nothing tells success."""
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +76,8 @@ class OptimizeSummary:
     """Candidates that had been evaluated before."""
     fallbacks: dict[str, int] = field(default_factory=dict)
     """Answers that could not be used, by stage; a rule stood in, or nothing did."""
-    work: dict[str, Work] = field(default_factory=dict)
-    """By stage."""
+    work: dict[str, Counts] = field(default_factory=dict)
+    """By stage, in all processes of a run together."""
     confidence: float = 0.95
     usage: dict[str, Any] = field(default_factory=dict)
     """Spending on models behind addresses (`Ledger.report`)."""
@@ -142,10 +124,7 @@ def summarize(
         abandoned=sum(row.get("selection_whole") is False and not row.get("selection_cached") for row in rows),
         repeated=sum(bool(row.get("selection_cached")) for row in rows),
         fallbacks=_sums(row.get("fallbacks") for row in (*rows, *found.ends)),
-        work={
-            stage: Work(**{name: value for name, value in asdict(count).items() if name != "done"})
-            for stage, count in sorted(calls.counts.items())
-        },
+        work=dict(sorted(calls.counts.items())),
         confidence=level,
         usage=dict(usage),
     )
@@ -215,7 +194,7 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(usage))]
 
 
-def _times(each: Work) -> str:
+def _times(each: Counts) -> str:
     counts = {"more reused": each.reused, "without an answer": each.failed, "ungraded": each.ungraded}
     notes = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
     return f"{each.asked - each.reused:,}" + (f" ({notes})" if notes else "")

@@ -13,7 +13,7 @@ import pytest
 from skill_ttrl.config import EndpointsConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.optimize.chat import EndpointChat
+from skill_ttrl.optimize.calls import EndpointChat
 from tests.faulty_server import FaultyServer
 
 

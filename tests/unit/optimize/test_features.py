@@ -14,12 +14,18 @@ from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, DataError
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
 from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
-from skill_ttrl.optimize.folder import FolderWatch
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.optimizer import StepView
-from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
-from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.record import (
+    EpochRecord,
+    FolderWatch,
+    Optimized,
+    OptimizeState,
+    OptimizeTask,
+    StepRecord,
+    Watch,
+)
+from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")

@@ -17,9 +17,8 @@ from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.documents import apply_patch
 from skill_ttrl.optimize.induction import InductionOptimizer, make_induction, replace_line
 from skill_ttrl.optimize.loop import optimize
-from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.types import Patch, RolloutResult
+from skill_ttrl.optimize.types import Patch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 
 GRAMMAR = OperatorGrammar()

@@ -12,9 +12,8 @@ import pytest
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, ExtensionError
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Reply
-from skill_ttrl.optimize.optimizer import StepView
 from skill_ttrl.optimize.optimizers import check_optimizer, make_optimizer
-from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 
 VIEW = StepView(3, 1, "", (), 4, 0)

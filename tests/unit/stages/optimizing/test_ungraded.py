@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import DataError, EnvError
-from skill_ttrl.optimize.calls import Item, Journal
+from skill_ttrl.optimize.calls import Calls, Item, Journal
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.stages.optimize import prepare
-from skill_ttrl.stages.optimizing.watch import StagedCalls
 
 ITEMS: list[dict[str, Any]] = [{"id": name} for name in "abcd"]
 
@@ -28,13 +27,13 @@ class Notes(SilentProgress):
         self.lines.append(text)
 
 
-def calls(marks: dict[str, dict[str, Any]], journal: Path, notes: Notes) -> StagedCalls:
+def calls(marks: dict[str, dict[str, Any]], journal: Path, notes: Notes) -> Calls:
     def roll_out(
         document: str, items: Sequence[Item], *, seed: int, on_result: Callable[[int, RolloutResult], None]
     ) -> list[RolloutResult]:
         return [RolloutResult(item["id"], extras=marks.get(item["id"], {})) for item in items]
 
-    return StagedCalls(None, roll_out, Journal(journal), progress=notes)
+    return Calls(None, roll_out, Journal(journal), progress=notes)
 
 
 def test_a_run_that_nothing_grades_ends_with_its_first_rollouts_and_begins_anew(tmp_path: Path) -> None:
