@@ -68,7 +68,6 @@ class RuleRun:
             Journal(self.journal),
             seed=self.seed,
             reuse_rollouts=bool(settings.reuse_rollouts),
-            on_failure=settings.on_failure,
             workers=self.workers,
         )
         run = ENGINES.get(settings.engine)

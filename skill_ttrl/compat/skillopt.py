@@ -376,7 +376,6 @@ class SkillOptTrainer:
                 journal,
                 self.cfg.seed,
                 bool(config.reuse_rollouts),
-                config.on_failure,
                 config.workers,
             )
             watch = TrainerWatch(self, root)

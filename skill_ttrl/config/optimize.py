@@ -166,8 +166,6 @@ class OptimizeConfig(Section):
     """Longest answer of an analyst or merger."""
     max_rewrite_tokens: int = Field(default=16_384, ge=1)
     """Longest answer that holds a whole document."""
-    on_failure: Literal["skip", "stop"] = "skip"
-    """After a call without a usable answer: leave its part out and count it, or stop."""
     workers: int = Field(default=8, ge=1)
     """Calls on their way at once."""
     test: bool = True

@@ -212,7 +212,6 @@ class Calls:
         journal: where finished work is saved.
         seed: of the rollouts.
         reuse_rollouts: a document that was rolled out on an item is not rolled out on it again.
-        on_failure: after a request without an answer: `skip` (None in its place, counted) or `stop`.
         workers: requests on their way at once.
         progress: gets one warning about each of `MARKS`.
     """
@@ -222,7 +221,6 @@ class Calls:
     journal: Journal = field(default_factory=Journal)
     seed: int = 0
     reuse_rollouts: bool = False
-    on_failure: str = "skip"
     workers: int = 8
     progress: Progress = field(default_factory=SilentProgress)
     counts: dict[str, Counts] = field(default_factory=dict)
@@ -234,7 +232,7 @@ class Calls:
         """Put all requests, several at once; one answer each, in order, None for one that came to nothing.
 
         Raises:
-            EndpointError: a request came to nothing, under `on_failure: stop`, or because the server serves nobody.
+            EndpointError: the server serves nobody.
             BudgetError: the budget is spent; the answers until then are saved.
         """
         keys = [
@@ -314,7 +312,7 @@ class Calls:
         try:
             reply = self.chat(request.system, request.user, max_tokens=request.max_tokens, stage=request.stage)
         except EndpointError as error:
-            if self.on_failure == "stop" or error.kind not in ONE_REQUEST:
+            if error.kind not in ONE_REQUEST:
                 raise
             self.journal.put(key, {"stage": request.stage, "error": str(error)})
         else:

@@ -57,6 +57,9 @@ class Loop:
     selection: Selection = field(init=False)
     slow_update: bool = field(init=False)
     meta_skill: bool = field(init=False)
+    steps: int = field(init=False)
+    step_size: int = field(init=False)
+    """Training items of a step."""
 
     def __post_init__(self) -> None:
         """Resolve the settings that are None.
@@ -66,6 +69,7 @@ class Loop:
         """
         config, has = self.config, self.writer is not None
         self.selection = Selection(self.task.selection, self.calls, config.gate)
+        self.steps, self.step_size = step_sizes(config, len(self.task.train))
         slow, meta = config.slow_update.enabled, config.meta_skill
         self.slow_update, self.meta_skill = has if slow is None else slow, has if meta is None else meta
         needed = {
@@ -82,15 +86,11 @@ class Loop:
                 "(no attribute `writer`). Turn it off, or use the optimizer 'openai'."
             )
 
-    @property
-    def step_size(self) -> int:
-        """Training items of a step."""
-        return self.config.batch_size * self.config.accumulation
 
-    @property
-    def steps(self) -> int:
-        """Steps of all epochs; the last one of an epoch may have fewer items."""
-        return math.ceil(len(self.task.train) / self.step_size) * self.config.epochs
+def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int]:
+    """Steps of all epochs on so many training items, and the items of a step; the last step of an epoch may have fewer."""
+    size = config.batch_size * config.accumulation
+    return config.epochs * math.ceil(train / size), size
 
 
 def optimize(

@@ -12,7 +12,6 @@ from typing import Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.statistics import Interval, paired_difference, paired_score_p_value, sign_flip_p_value
 from skill_ttrl.types import derive_seed
 
@@ -26,7 +25,7 @@ class PairedRule:
 
     `better`: the mean difference is at least `min_effect`, and the one-sided sign-flip test against "no better" rejects at
     `alpha`. `not_worse`: the one-sided score test against "worse by `min_effect` or more" rejects at `alpha`, so that the
-    interval's lower end lies above `-min_effect`.
+    interval's lower end lies above `-min_effect`. The config's gates bound the numbers.
     """
 
     kind: RuleKind = "better"
@@ -36,22 +35,6 @@ class PairedRule:
     """One-sided error: how often, at most, a change is accepted that has no gain (`better`), or loses `min_effect` (`not_worse`)."""
     rounds: int = 1
     """Decisions that share `alpha`: each is tested at `alpha / rounds` (Bonferroni), so that it bounds their errors together."""
-
-    def __post_init__(self) -> None:
-        """Check the numbers.
-
-        Raises:
-            ConfigError: one is out of its range.
-        """
-        if self.kind not in ("better", "not_worse"):
-            raise ConfigError(f"A rule is 'better' or 'not_worse', found {self.kind!r}.")
-        if not (0 <= self.min_effect < 1 and 0 < self.alpha < 0.5 and self.rounds >= 1):
-            raise ConfigError(
-                "A rule needs 0 <= min_effect < 1, 0 < alpha < 0.5 and rounds >= 1, found "
-                f"min_effect={self.min_effect}, alpha={self.alpha}, rounds={self.rounds}."
-            )
-        if self.kind == "not_worse" and not self.min_effect:
-            raise ConfigError("The rule 'not_worse' needs a min_effect above 0: the loss that is too much.")
 
     @property
     def level(self) -> float:

@@ -192,16 +192,7 @@ class RolloutResult:
         return {**own, **{key: value for key, value in self.extras.items() if key not in own}}
 
 
-_TEXTS = (
-    "fail_reason",
-    "task_type",
-    "task_description",
-    "predicted_answer",
-    "question",
-    "reference_text",
-    "target_system_prompt",
-    "target_user_prompt",
-)
+_TEXTS = tuple(each.name for each in fields(RolloutResult) if each.type == "str" and each.name != "id")
 
 
 @dataclass

@@ -293,11 +293,11 @@ class RunFolder(Locked):
         """Replace a whole JSON file atomically (`write_text`)."""
         return self.write_text(name, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
-    def discard_unstarted(self) -> None:
-        """Remove the folder where it holds no more than its creation wrote; one in which anything was done stays."""
+    def discard_unstarted(self, *further: str) -> None:
+        """Remove the folder where it holds no more than its creation wrote, and `further` files; one in which anything was done stays."""
         self._require_lock()
         entries = list(self.path.iterdir())
-        if all(_left_by_creation(entry.name) or entry.name == "run.json" for entry in entries):
+        if all(_left_by_creation(entry.name) or entry.name in ("run.json", *further) for entry in entries):
             for entry in entries:
                 entry.unlink()
             self.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.identity import SCHEMA_VERSION
-from skill_ttrl.types import from_json
+from skill_ttrl.types import first_problem, from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,21 +120,25 @@ class Summary:
     schema_version: int = SCHEMA_VERSION
 
 
-def read_summary(path: str | Path) -> Summary:
-    """The summary in a run folder.
+S = TypeVar("S")
+
+
+def read_summary(path: str | Path, kind: type[S] = Summary) -> S:  # type: ignore[assignment]  # mypy knows no default of a variable
+    """The summary in a run folder; `kind` is that of another sort of run.
 
     Raises:
         RunFolderError: there is none (the run has not ended), or it cannot be read.
     """
     file = Path(path) / "summary.json"
     try:
-        return from_json(Summary, file.read_bytes())
+        return from_json(kind, file.read_bytes())
     except FileNotFoundError:
         raise RunFolderError(
             f"{path} has no summary.json: the run has not ended. Continue it with --resume auto."
         ) from None
     except (OSError, ValidationError) as error:
-        raise RunFolderError(f"Cannot read {file}: {' '.join(str(error).split())}") from None
+        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise RunFolderError(f"Cannot read {file}: {problem}.") from None
 
 
 def summary_versions(run_json: Mapping[str, object]) -> dict[str, str]:

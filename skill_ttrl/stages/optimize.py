@@ -23,7 +23,7 @@ from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, 
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import SAME, USAGE, Ledger, annotate_budget_error, track_usage, when_spent
 from skill_ttrl.optimize.calls import JOURNAL, Calls, ChatFn, EndpointChat, Journal
-from skill_ttrl.optimize.engines import ENGINES, step_sizes
+from skill_ttrl.optimize.engines import ENGINES, sizes_of
 from skill_ttrl.optimize.loop import check, tokens_of
 from skill_ttrl.optimize.optimizers import check_optimizer, check_prompts, prompt_texts
 from skill_ttrl.optimize.record import FolderWatch, OptimizeState, OptimizeTask, StepRecord
@@ -34,9 +34,9 @@ from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, skill_reader
+from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, one_by_one, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
-from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
+from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_outcome, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.checks import load_checked
@@ -168,7 +168,7 @@ def optimize_run(
     run, path = source, source.place(output)
     check_start(run, output, resume=resume, chat=chat)
     with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
-        if (known := read_summary(path)) is not None:
+        if (known := read_outcome(path)) is not None:
             progress.notice(f"{path} has finished already.")
             return known
         leaving = f"Stopped; finished work is saved in {path}. {SAME}"
@@ -220,7 +220,7 @@ def check_start(
     if backend_facts(config).remote:  # else its weights have to be loaded
         with _rollouts(run, progress or SilentProgress()):
             pass
-    steps, step_items = step_sizes(options, len(run.tasks[TRAIN])) or (None, None)
+    steps, step_items = sizes_of(options, len(run.tasks[TRAIN])) or (None, None)
     sizes = {role: len(part) for role, part in run.tasks.items()}
     names = config.name, run.target.name, options.engine, options.optimizer, str(run.place(output))
     return Checked(*names, continues, sizes, options.epochs, steps, step_items, tokens_of(run.document))
@@ -259,7 +259,6 @@ def _run(run: Prepared, folder: RunFolder, chat: ChatFn | None, progress: Progre
             Journal(folder.path / JOURNAL),
             seed=config.seed,
             reuse_rollouts=options.temperature == 0 if options.reuse_rollouts is None else options.reuse_rollouts,
-            on_failure=options.on_failure,
             workers=options.workers,
             progress=progress,
         )
@@ -358,7 +357,7 @@ def open_rollouts(
         for task in (task for part in fitting.values() for task in part):
             if tasks.setdefault(task.id, task) != task:
                 raise DataError(f"Two tasks have the id {task.id!r}. Ids must be unique over all splits.")
-        rollouts = PolicyRollouts(worker, tasks, place, temperature, show_reference)
+        rollouts = PolicyRollouts(one_by_one(worker), tasks, place, temperature, show_reference)
         yield rollouts, {name: items_of(part) for name, part in fitting.items()}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.calls import Calls
-from skill_ttrl.optimize.loop import optimize
+from skill_ttrl.optimize.loop import optimize, step_sizes
 from skill_ttrl.optimize.optimizers import make_optimizer
 from skill_ttrl.optimize.record import Optimized, OptimizeTask
 from skill_ttrl.prompts.templates import Templates
@@ -40,7 +39,7 @@ def run_gepa(
     return gepa.optimize(task, document, config, calls, **how)
 
 
-def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
+def sizes_of(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
     """Steps of an optimization on so many training items, and the items of a step; None for an engine of the user's own.
 
     Raises:
@@ -51,7 +50,4 @@ def step_sizes(config: OptimizeConfig, train: int) -> tuple[int, int] | None:
 
         options = GepaOptions.of(config.engine_options)
         return options.iterations_of(config.epochs, train), options.minibatch_size
-    if config.engine != "skillopt":
-        return None
-    size = config.batch_size * config.accumulation
-    return config.epochs * math.ceil(train / size), size
+    return step_sizes(config, train) if config.engine == "skillopt" else None

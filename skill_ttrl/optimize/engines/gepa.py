@@ -16,10 +16,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field, ValidationError
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError, MissingDependencyError, did_you_mean
+from skill_ttrl.config.section import Section, explain_problem
+from skill_ttrl.errors import ConfigError, MissingDependencyError
 from skill_ttrl.optimize.calls import Calls, ChatRequest, Item
 from skill_ttrl.optimize.documents import reads_the_same
 from skill_ttrl.optimize.loop import advance, check, test_rollouts, too_long
@@ -41,31 +44,28 @@ Row = tuple[str, Item]
 """(role, item): GEPA hands an item on without its split."""
 
 
-@dataclass(frozen=True)
-class GepaOptions:
+class GepaOptions(Section):
     """`optimize.engine_options` of this engine."""
 
-    minibatch_size: int = 3
+    minibatch_size: int = Field(default=3, ge=1)
     """Training items an iteration; GEPA's own default."""
-    iterations: int | None = None
+    iterations: int | None = Field(default=None, ge=1)
     """Most iterations; None: until the training items have been drawn `epochs` times."""
-    candidate_selection: str = "pareto"
-    """How a parent is drawn: `pareto`, `current_best`, `epsilon_greedy` or `top_k_pareto`."""
+    candidate_selection: Literal["pareto", "current_best", "epsilon_greedy", "top_k_pareto"] = "pareto"
+    """How a parent is drawn."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> GepaOptions:
         """Options by name.
 
         Raises:
-            ConfigError: an unknown name, or a number below 1.
+            ConfigError: an unknown name, or a value out of its range.
         """
-        for name, value in options.items():
-            if name not in cls.__dataclass_fields__:
-                known = cls.__dataclass_fields__
-                raise ConfigError(f"Unknown option {name!r} of the engine gepa.{did_you_mean(name, known)}")
-            if name != "candidate_selection" and value is not None and not (type(value) is int and value >= 1):
-                raise ConfigError(f"optimize.engine_options.{name} is a whole number above 0, found {value!r}.")
-        return cls(**options)
+        try:
+            return cls.model_validate(dict(options))
+        except ValidationError as error:
+            said = (f"{each['loc'][0]}: {' '.join(explain_problem(each, cls))}" for each in error.errors())
+            raise ConfigError(f"optimize.engine_options of the engine gepa: {' '.join(said)}") from None
 
     def iterations_of(self, epochs: int, train: int) -> int:
         """Iterations on so many training items."""
@@ -109,7 +109,7 @@ def optimize(
         valset=[(SELECTION, item) for item in task.selection],
         adapter=run,
         reflection_lm=run.reflect,
-        candidate_selection_strategy=options.candidate_selection,  # type: ignore[arg-type]  # gepa checks the name
+        candidate_selection_strategy=options.candidate_selection,
         reflection_minibatch_size=options.minibatch_size,
         stop_callbacks=run.stop,
         logger=run,

@@ -99,7 +99,7 @@ def make_bank_text(components: TrainingComponents, state: Mapping[str, Any], *, 
     endpoints, templates = components.config.endpoints, Templates(config.prompts, base="optimize")
     asks = config.optimizer == "openai" or endpoints.optimizer is not None
     chat = EndpointChat(endpoints) if asks else None
-    calls = Calls(chat, _nothing, on_failure=config.on_failure, workers=config.workers)
+    calls = Calls(chat, _nothing, workers=config.workers)
     optimizer = make_optimizer(config.optimizer, calls, config, templates)
     close = (lambda: None) if chat is None else chat.close
     found = BankText(config, optimizer, components.config.rl.steps // config.every, close=close)

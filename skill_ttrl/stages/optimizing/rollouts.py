@@ -119,7 +119,7 @@ class PolicyRollouts:
     @property
     def batched(self) -> bool:
         """True if a sampled result depends on which items are rolled out together."""
-        return self.temperature > 0 and schedule_of(one_by_one(self.worker).config) == "sync"
+        return self.temperature > 0 and schedule_of(self.worker.config) == "sync"
 
     def __call__(
         self, document: str, items: Sequence[Item], *, seed: int, on_result: OnResult = lambda place, result: None
@@ -128,7 +128,10 @@ class PolicyRollouts:
 
         A document that leaves prompts no room fails on every item; `place` raises it as an error.
         """
-        tasks = [self._task(item) for item in items]
+        names = [str(item["id"]) for item in items]
+        if unknown := [name for name in names if name not in self.tasks]:
+            raise DataError(f"There is no task {unknown[0]!r} among the {len(self.tasks)} that can be rolled out.")
+        tasks = [self.tasks[name] for name in names]
         try:
             worker = self.place(self.worker, document)
         except DocumentError as error:  # a candidate without room for a task fails on all of them
@@ -144,12 +147,6 @@ class PolicyRollouts:
             for place, result in enumerate(failed):
                 on_result(place, result)
             return failed
-        return self._roll_out(worker, tasks, seed, on_result)
-
-    def _roll_out(
-        self, worker: RolloutWorker, tasks: Sequence[Task], seed: int, on_result: OnResult
-    ) -> list[RolloutResult]:
-        worker = one_by_one(worker)
         how = worker.config.rollout
         sampling = Sampling(self.temperature, how.top_p, how.top_k, how.max_new_tokens)
         waiting: dict[str, list[int]] = defaultdict(list)
@@ -171,9 +168,3 @@ class PolicyRollouts:
             groups += worker.generate_rollouts(part, 1, sampling, own, on_rollout_end=report)
         refuse_failure(groups)
         return [results[place] for place in range(len(tasks))]
-
-    def _task(self, item: Item) -> Task:
-        found = self.tasks.get(str(item["id"]))
-        if found is None:
-            raise DataError(f"There is no task {item['id']!r} among the {len(self.tasks)} that can be rolled out.")
-        return found

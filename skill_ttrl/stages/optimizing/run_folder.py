@@ -82,15 +82,5 @@ def open_folder(
                 folder.write_json(IDENTITY, {"schema_version": 1, "made_with": json.loads(json.dumps(made_with))})
             yield folder
         except BaseException:  # leave nothing of an optimization in which nothing was done
-            started = {
-                "run.json",
-                "config.yaml",
-                "config_source.yaml",
-                IDENTITY,
-                "config.yaml.mac",
-                "config_source.yaml.mac",
-            }
-            if {entry.name for entry in path.iterdir() if not entry.name.startswith(".")} <= started:
-                (path / IDENTITY).unlink(missing_ok=True)
-                folder.discard_unstarted()
+            folder.discard_unstarted(IDENTITY)
             raise

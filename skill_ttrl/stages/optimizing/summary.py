@@ -11,16 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import NAMES, Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
+from skill_ttrl.runs.summary import read_summary
 from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
-from skill_ttrl.types import first_problem, from_json
 
 SCHEMA_VERSION = 1
 ROLLOUTS = ("rollout", "selection", "comparison", "test")
@@ -137,20 +134,9 @@ def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
     return Score(sum(hard) / len(hard), low, high, sum(each.soft for each in results) / len(hard), len(hard))
 
 
-def read_summary(folder: Path) -> OptimizeSummary | None:
-    """The summary in a run's folder; None while it has not ended.
-
-    Raises:
-        RunFolderError: it cannot be read, or is none.
-    """
-    file = folder / "summary.json"
-    try:
-        return from_json(OptimizeSummary, file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValidationError) as error:
-        problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise RunFolderError(f"{file} is no summary of an optimization: {problem}.") from None
+def read_outcome(folder: Path) -> OptimizeSummary | None:
+    """The summary in a run's folder; None while it has not ended. Raises as `read_summary`."""
+    return read_summary(folder, OptimizeSummary) if (folder / "summary.json").exists() else None
 
 
 def summary_lines(found: OptimizeSummary) -> list[str]:
