@@ -120,11 +120,16 @@ class Summary:
     schema_version: int = SCHEMA_VERSION
 
 
+def read_summary(path: str | Path) -> Summary:
+    """The summary in a run folder. Raises as `read_outcome`."""
+    return read_outcome(path, Summary)
+
+
 S = TypeVar("S")
 
 
-def read_summary(path: str | Path, kind: type[S] = Summary) -> S:  # type: ignore[assignment]  # mypy knows no default of a variable
-    """The summary in a run folder; `kind` is that of another sort of run.
+def read_outcome(path: str | Path, kind: type[S]) -> S:
+    """The `summary.json` in the folder of a run of any sort.
 
     Raises:
         RunFolderError: there is none (the run has not ended), or it cannot be read.

@@ -36,7 +36,7 @@ from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, one_by_one, skill_reader
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
-from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_outcome, summarize
+from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.checks import load_checked
@@ -168,7 +168,7 @@ def optimize_run(
     run, path = source, source.place(output)
     check_start(run, output, resume=resume, chat=chat)
     with open_folder(path, run.config, run.made_with(), resume=resume, source=run.source) as folder:
-        if (known := read_outcome(path)) is not None:
+        if (known := read_summary(path)) is not None:
             progress.notice(f"{path} has finished already.")
             return known
         leaving = f"Stopped; finished work is saved in {path}. {SAME}"

@@ -12,7 +12,7 @@ from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
-from skill_ttrl.stages.optimizing.summary import read_outcome, summary_lines
+from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
 from skill_ttrl.stages.reports.compare import runs_in
 from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
@@ -94,7 +94,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
     facts: dict[str, Any] = {"steps done": len(rows), "ended": ended, "document": str(path / "best_skill.md")}
     notes = [f"Of {len(rows)} steps the newest {limit}; --rows shows more."] if len(rows) > limit else []
     if (path / "config.yaml").is_file():
-        config, summary = load_config(path / "config.yaml", trust=True), read_outcome(path)
+        config, summary = load_config(path / "config.yaml", trust=True), read_summary(path)
         assert config.optimize is not None
         facts = {"name": config.name, "seed": config.seed, "environment": config.env.id, **facts}
         facts |= {"engine": config.optimize.engine, "optimizer": config.optimize.optimizer}
@@ -135,7 +135,7 @@ def runs_inspection(path: Path) -> Inspection:
 def _listed(path: Path) -> tuple[Any, ...]:
     """Seed, phases, if it has ended, and success before and after: of an optimization, with its first and its best document."""
     if is_optimization(path):
-        config, found = load_config(path / "config.yaml", trust=True), read_outcome(path)
+        config, found = load_config(path / "config.yaml", trust=True), read_summary(path)
         tests = (None, None) if found is None else (found.test_first, found.test_best)
         scores = (None if test is None else short(test.hard) for test in tests)
         return config.seed, "optimize", "no" if found is None else "yes", *scores

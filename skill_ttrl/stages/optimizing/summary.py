@@ -16,7 +16,7 @@ from skill_ttrl.optimize.calls import NAMES, Calls, Counts
 from skill_ttrl.optimize.record import Optimized
 from skill_ttrl.optimize.scores import skill_hash
 from skill_ttrl.optimize.types import RolloutResult
-from skill_ttrl.runs.summary import read_summary
+from skill_ttrl.runs.summary import read_outcome
 from skill_ttrl.statistics import PAIRED_TEST, mean_interval, paired_difference, verdict
 
 SCHEMA_VERSION = 1
@@ -134,9 +134,9 @@ def score_of(results: Sequence[RolloutResult], confidence: float) -> Score:
     return Score(sum(hard) / len(hard), low, high, sum(each.soft for each in results) / len(hard), len(hard))
 
 
-def read_outcome(folder: Path) -> OptimizeSummary | None:
-    """The summary in a run's folder; None while it has not ended. Raises as `read_summary`."""
-    return read_summary(folder, OptimizeSummary) if (folder / "summary.json").exists() else None
+def read_summary(folder: Path) -> OptimizeSummary | None:
+    """The summary in a run's folder; None while it has not ended. Raises as `read_outcome`."""
+    return read_outcome(folder, OptimizeSummary) if (folder / "summary.json").exists() else None
 
 
 def summary_lines(found: OptimizeSummary) -> list[str]:
