@@ -34,7 +34,14 @@ from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
-from skill_ttrl.stages.optimizing.rollouts import PlaceDocument, PolicyRollouts, as_bank, items_of, one_by_one, skill_reader
+from skill_ttrl.stages.optimizing.rollouts import (
+    PlaceDocument,
+    PolicyRollouts,
+    as_bank,
+    items_of,
+    one_by_one,
+    skill_reader,
+)
 from skill_ttrl.stages.optimizing.run_folder import SUMMARY, Resume, check_folder, is_optimization, open_folder
 from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, summarize
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
