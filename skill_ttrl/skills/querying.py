@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
@@ -45,13 +45,22 @@ class LLMCallStats:
     error: str = ""
     """Message of the first of those."""
 
-    def __add__(self, other: LLMCallStats) -> LLMCallStats:
-        return LLMCallStats(
-            self.requests + other.requests,
-            self.failed + other.failed,
-            self.fallback + other.fallback,
-            self.error or other.error,
-        )
+
+class ListsAnswer(BaseModel):
+    """An answer of lists; those that are empty may be left out, and `null` is empty."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_may_be_left_out(cls, answer: Any) -> Any:
+        """The schema asks for all lists, but a model without structured output leaves out what would be empty."""
+        names = list(cls.model_fields)
+        if isinstance(answer, list) and getattr(cls, "from_list", False):
+            answer = {names[0]: answer}
+        if not isinstance(answer, dict) or not answer.keys() & {*names}:
+            return answer
+        return {name: [] for name in names} | {key: [] if each is None else each for key, each in answer.items()}
 
 
 @dataclass(frozen=True)

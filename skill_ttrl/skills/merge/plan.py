@@ -111,35 +111,25 @@ def merge_groups(
     return plan.changes(), report
 
 
+@dataclass
 class _Plan:
-    """Changes of one frozen bank in the making.
+    """Changes of one frozen bank in the making."""
 
-    Args:
-        snapshot: the bank.
-        sources: the operations that were merged; drafts name them by position.
-        rules: see `MergeRules`.
-        round: the training step.
-        skipped: takes what is left out, each with its reason.
-    """
+    snapshot: Snapshot
+    sources: Sequence[RolloutOps]
+    """The operations that were merged; drafts name them by position."""
+    rules: MergeRules
+    round: int | None
+    """The training step."""
+    skipped: list[str]
+    """Takes what is left out, each with its reason."""
+    used: dict[str, Skill] = field(default_factory=dict)
+    replaced: list[Change] = field(default_factory=list)
+    added: list[Change] = field(default_factory=list)
 
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        sources: Sequence[RolloutOps],
-        rules: MergeRules,
-        round: int | None,
-        skipped: list[str],
-    ) -> None:
-        self.snapshot = snapshot
-        self.sources = sources
-        self.rules = rules
-        self.round = round
-        self.skipped = skipped
+    def __post_init__(self) -> None:
         # Winners' own texts were looked at before; a merger may write longer ones.
-        self.admission = Admission(snapshot, rules.max_text_chars)
-        self.used: dict[str, Skill] = {}
-        self.replaced: list[Change] = []
-        self.added: list[Change] = []
+        self.admission = Admission(self.snapshot, self.rules.max_text_chars)
 
     def credit(self, rollouts: Sequence[RolloutOps], drafts: Sequence[Draft]) -> list[Draft]:
         """Count uses and successes; gives the drafts that no skill of the bank says already."""

@@ -108,8 +108,8 @@ TROUBLE = "A language model that merges gave no usable answer"
 
 
 @dataclass(frozen=True, slots=True)
-class MergeReport:
-    """Counts of a merge."""
+class MergeReport(LLMCallStats):
+    """Counts of a merge, and of the requests to language models for it."""
 
     rollouts: int = 0
     winners: int = 0
@@ -125,20 +125,12 @@ class MergeReport:
     evolved: int = 0
     skipped: tuple[str, ...] = ()
     """Items left out, each with its reason."""
-    requests: int = 0
-    """Number of requests to language models."""
-    failed: int = 0
-    """Requests without a usable answer, whose part of the update was left out."""
-    fallback: int = 0
-    """Requests without a usable answer, whose part of the update came from the heuristic."""
-    error: str = ""
-    """Message of the first request without a usable answer."""
 
     def counts(self) -> dict[str, int]:
         """Return all counts by name; those of language models only if there were requests."""
         asked = ("requests", "failed", "fallback")
-        names = [each.name for each in fields(self) if each.name not in ("skipped", "error", *asked)]
-        found = {name: getattr(self, name) for name in names} | {"skipped": len(self.skipped)}
+        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("error", *asked)}
+        found["skipped"] = len(self.skipped)
         return found | {name: getattr(self, name) for name in asked if self.requests}
 
     def trouble(self) -> str | None:
