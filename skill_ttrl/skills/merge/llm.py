@@ -260,7 +260,7 @@ def proposals_of(
 
 def in_view(
     proposals: Sequence[Proposal], snapshot: Snapshot | None, similarity: Similarity | None
-) -> dict[str, Skill | None]:
+) -> Mapping[str, Skill | None]:
     """The skills that an answer may name: those that are rewritten, then the nearest; without a bank only the ids are known."""
     named = dict.fromkeys(each.base for each in proposals if each.base is not None)
     if snapshot is None:

@@ -23,9 +23,10 @@ from skill_ttrl.skills.admit import made_title, text_problem
 from skill_ttrl.skills.changes import TIERS, quote
 from skill_ttrl.skills.formats.records import SPELLINGS
 from skill_ttrl.skills.ops import MAX_TITLE
-from skill_ttrl.skills.querying import TEXT_CHARS, LLMQuerier, attribute, fenced, shortened
+from skill_ttrl.skills.querying import TEXT_CHARS, ListsAnswer, LLMQuerier, attribute, fenced, shortened
 from skill_ttrl.skills.teachers.cases import NO_TYPE, round_robin
 from skill_ttrl.skills.teachers.counting import distilled as counted
+from skill_ttrl.skills.teachers.counting import task_ids
 from skill_ttrl.skills.teachers.failures import evolved_by_counting
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Message, Skill, Tier
@@ -142,8 +143,8 @@ def room_for_cases(config_tokens: int, question: Sequence[Message], schema: type
 
 def draft_of(
     entry: WrittenSkill, shown_ones: Sequence[Case], *, tier: Tier, task_type: str = "", base: str = ""
-) -> tuple[Draft | None, str]:
-    """The draft of an answer's entry, or None and why it is refused.
+) -> Draft | str:
+    """The draft of an answer's entry, or why it is refused.
 
     Args:
         entry: what the teacher wrote.
@@ -159,35 +160,30 @@ def draft_of(
     if problem is None and len(entry.when_to_apply) > TASK_CHARS:
         problem = f"when to apply it has {len(entry.when_to_apply)} characters, the most is {TASK_CHARS}"
     if problem is not None:
-        return None, f"the teacher's skill {quote(entry.title or entry.text)}: {problem}"
+        return f"the teacher's skill {quote(entry.title or entry.text)}: {problem}"
     named = [shown_ones[number - 1] for number in entry.support] or list(shown_ones)
-    return (
-        Draft(
-            title=" ".join(entry.title.split())[:MAX_TITLE] or made_title(entry.text.strip()),
-            text=entry.text.strip(),
-            when_to_apply=entry.when_to_apply.strip(),
-            tier=tier,
-            task_type=task_type,
-            base=base,
-            evidence=tuple(dict.fromkeys(case.task_id for case in named)),
-        ),
-        "",
+    return Draft(
+        title=" ".join(entry.title.split())[:MAX_TITLE] or made_title(entry.text.strip()),
+        text=entry.text.strip(),
+        when_to_apply=entry.when_to_apply.strip(),
+        tier=tier,
+        task_type=task_type,
+        base=base,
+        evidence=task_ids(named),
     )
 
 
-def _first(read: Iterable[tuple[Draft | None, str]], most: int) -> tuple[list[Draft], list[str]]:
+def _first(read: Sequence[Draft | str], most: int) -> tuple[list[Draft], list[str]]:
     """The first `most` drafts of an answer that were read (`draft_of`), and why each of the other entries is refused."""
-    found: list[Draft] = []
-    refused: list[str] = []
-    for draft, problem in read:
-        if draft is None:
-            refused.append(problem)
-        elif len(found) == most:
-            more = f"the answer has more than the {most} requested"
-            refused.append(f"the teacher's skill {quote(draft.title)}: {more}")
-        else:
-            found.append(draft)
-    return found, refused
+    drafts = [each for each in read if isinstance(each, Draft)]
+    more = f"the answer has more than the {most} requested"
+    taken = {id(each) for each in drafts[:most]}
+    refused = [
+        each if isinstance(each, str) else f"the teacher's skill {quote(each.title)}: {more}"
+        for each in read
+        if id(each) not in taken
+    ]
+    return drafts[:most], refused
 
 
 def _seen(observation: str) -> str:
@@ -201,49 +197,12 @@ def _one_line(text: str, most: int) -> str:
 # --- distillation ---
 
 
-class SkillsAnswer(BaseModel):
+class SkillsAnswer(ListsAnswer):
     """The teacher's answer: a list of skills, which may be empty."""
 
-    model_config = ConfigDict(extra="forbid")
     from_list: ClassVar[bool] = True
-    """A list alone, without the object around it, is an answer too (`llm.structured.read_json`)."""
+    """A list alone, without the object around it, is an answer too (`llm.openai.replies.read_json`)."""
     skills: list[WrittenSkill]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _a_list_alone(cls, answer: Any) -> Any:
-        return {"skills": answer} if isinstance(answer, list) else answer
-
-
-def distilled_by_asking(asking: LLMQuerier, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
-    """Skills from episodes in the words of a language model.
-
-    Raises:
-        EndpointError: a question came to nothing, under `on_failure: stop`.
-        BudgetError: what may be spent is spent.
-    """
-    questions, notes = questions_of(cases, config, asking.templates)
-    drafts: list[Draft] = []
-    failed = 0
-    answers = asking.ask([each.messages for each in questions], SkillsAnswer)
-    for question, answer in zip(questions, answers, strict=True):
-        notes += question.notes
-        if not isinstance(answer, EndpointError):
-            tier, kind = question.tier, question.task_type
-            read = [draft_of(entry, question.cases, tier=tier, task_type=kind) for entry in answer.skills]
-            taken, refused = _first(read, question.most)
-            drafts += taken
-            notes += [f"{question.name}: {problem}" for problem in refused]
-            continue
-        failed += 1
-        if asking.on_failure == "heuristic":
-            notes.append(f"{question.name}: no usable answer, so they are counted instead (heuristic). {answer}")
-            # Of a type alone, whatever it shares with others.
-            own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
-            drafts += [each for each in counted(own, config).drafts if each.tier == question.tier]
-        else:
-            notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
-    return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
 
 
 def questions_of(
@@ -329,50 +288,73 @@ class BetterSkill(WrittenSkill):
     base: str
 
 
-class EvolveAnswer(BaseModel):
+class EvolveAnswer(ListsAnswer):
     """The teacher's answer. Both lists may be empty; one that is left out is empty."""
 
-    model_config = ConfigDict(extra="forbid")
     from_list: ClassVar[bool] = True
     """A list alone is one of new skills, as SkillRL's teacher was asked for."""
     new_skills: list[NewSkill]
     changed_skills: list[BetterSkill]
 
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_may_be_left_out(cls, answer: Any) -> Any:
-        if isinstance(answer, list):
-            return {"new_skills": answer, "changed_skills": []}
-        if not isinstance(answer, dict) or not answer.keys() & cls.model_fields.keys():
-            return answer
-        return {name: [] for name in cls.model_fields} | {
-            key: [] if each is None else each for key, each in answer.items()
-        }
 
+class LLMTeacher:
+    """Asks a language model. Several questions of one call go out together.
 
-def evolved_by_asking(
-    asking: LLMQuerier, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig
-) -> TeacherResult:
-    """See `Teacher.evolve`.
-
-    Raises:
-        EndpointError: the request came to nothing, under `on_failure: stop`.
-        BudgetError: what may be spent is spent.
+    Args:
+        asking: the model.
     """
-    question = question_of(asking, failures, skills, config)
-    if not question.cases:
-        return TeacherResult(notes=question.notes)
-    (answer,) = asking.ask([question.messages], EvolveAnswer)
-    if not isinstance(answer, EndpointError):
-        # Changed skills first, `max_new_skills` in all.
-        read = [_better(entry, question) for entry in answer.changed_skills]
-        read += [_new(entry, question) for entry in answer.new_skills]
-        drafts, refused = _first(read, config.max_new_skills)
-        return TeacherResult(tuple(drafts), (*question.notes, *refused), requests=1)
-    if asking.on_failure == "heuristic":
-        notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
-        return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
-    return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
+
+    def __init__(self, asking: LLMQuerier) -> None:
+        self.asking = asking
+        for name in TEMPLATES:  # one that cannot be read is found now
+            asking.templates.get(name)
+
+    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
+        """See `Teacher.distill`.
+
+        Raises:
+            EndpointError: a question came to nothing, under `on_failure: stop`.
+            BudgetError: what may be spent is spent; nothing is to be used.
+        """
+        questions, notes = questions_of(cases, config, self.asking.templates)
+        drafts: list[Draft] = []
+        failed = 0
+        answers = self.asking.ask([each.messages for each in questions], SkillsAnswer)
+        for question, answer in zip(questions, answers, strict=True):
+            notes += question.notes
+            if not isinstance(answer, EndpointError):
+                tier, kind = question.tier, question.task_type
+                read = [draft_of(entry, question.cases, tier=tier, task_type=kind) for entry in answer.skills]
+                taken, refused = _first(read, question.most)
+                drafts += taken
+                notes += [f"{question.name}: {problem}" for problem in refused]
+                continue
+            failed += 1
+            if self.asking.on_failure == "heuristic":
+                notes.append(f"{question.name}: no usable answer, so they are counted instead (heuristic). {answer}")
+                # Of a type alone, whatever it shares with others.
+                own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
+                drafts += [each for each in counted(own, config).drafts if each.tier == question.tier]
+            else:
+                notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
+        return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
+
+    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
+        """See `Teacher.evolve`; raises as `distill`."""
+        question = question_of(self.asking, failures, skills, config)
+        if not question.cases:
+            return TeacherResult(notes=question.notes)
+        (answer,) = self.asking.ask([question.messages], EvolveAnswer)
+        if not isinstance(answer, EndpointError):
+            # Changed skills first, `max_new_skills` in all.
+            read = [_better(entry, question) for entry in answer.changed_skills]
+            read += [_new(entry, question) for entry in answer.new_skills]
+            drafts, refused = _first(read, config.max_new_skills)
+            return TeacherResult(tuple(drafts), (*question.notes, *refused), requests=1)
+        if self.asking.on_failure == "heuristic":
+            notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
+            return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
+        return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
 
 
 def question_of(
@@ -427,22 +409,22 @@ def _with_room(skills: Sequence[Skill], tokens: int) -> dict[str, str]:
     return found
 
 
-def _better(entry: BetterSkill, question: Question) -> tuple[Draft | None, str]:
+def _better(entry: BetterSkill, question: Question) -> Draft | str:
     skill = question.skills.get(entry.base.strip().removeprefix("#"))
     if skill is None:
-        return None, f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
+        return f"the teacher's text for {quote(entry.base)}: the teacher was not shown such a skill"
     return draft_of(entry, question.cases, tier=skill.tier, task_type=skill.task_type, base=skill.id)
 
 
-def _new(entry: NewSkill, question: Question) -> tuple[Draft | None, str]:
+def _new(entry: NewSkill, question: Question) -> Draft | str:
     types = {case.task_type for case in question.cases}
     said = f"the teacher's skill {quote(entry.title or entry.text)}"
     tier, kind = entry.tier.strip().lower(), entry.task_type.strip()
     if tier not in TIERS:
-        return None, f"{said}: a tier is one of {', '.join(TIERS)}, found {quote(entry.tier)}"
+        return f"{said}: a tier is one of {', '.join(TIERS)}, found {quote(entry.tier)}"
     kind = "" if kind in ("any", "all") or tier == "general" else kind
     if kind and kind not in types:
-        return None, f"{said}: no episode that was shown is of the type {quote(kind)}"
+        return f"{said}: no episode that was shown is of the type {quote(kind)}"
     if not kind and tier == "task" and len(types) == 1:
         (kind,) = types
     return draft_of(entry, question.cases, tier=cast(Tier, tier), task_type=kind)

@@ -6,17 +6,15 @@ for; `openai` asks a language model. A custom one is named `module:attribute`: a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from skill_ttrl.config import DistillConfig, EvolveConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.registry import Registry
-from skill_ttrl.skills.querying import OPENAI, LLMEndpoints, LLMQuerier
-from skill_ttrl.skills.teachers.asking import TEMPLATES, distilled_by_asking, evolved_by_asking
+from skill_ttrl.skills.querying import OPENAI, LLMEndpoints
+from skill_ttrl.skills.teachers.asking import LLMTeacher
 from skill_ttrl.skills.teachers.counting import distilled
 from skill_ttrl.skills.teachers.failures import evolved_by_analogy, evolved_by_counting
-from skill_ttrl.skills.types import Case, Teacher, TeacherResult
-from skill_ttrl.types import Skill
+from skill_ttrl.skills.types import Teacher
 
 TEACHERS: Registry[Callable[..., Teacher]] = Registry("teacher")
 
@@ -36,32 +34,6 @@ class AnalogyTeacher:
     reads_listed = True
     distill = staticmethod(distilled)
     evolve = staticmethod(evolved_by_analogy)
-
-
-class LLMTeacher:
-    """Asks a language model. Several questions of one call go out together.
-
-    Args:
-        asking: the model.
-    """
-
-    def __init__(self, asking: LLMQuerier) -> None:
-        self.asking = asking
-        for name in TEMPLATES:  # one that cannot be read is found now
-            asking.templates.get(name)
-
-    def distill(self, cases: Sequence[Case], config: DistillConfig) -> TeacherResult:
-        """See `Teacher.distill`.
-
-        Raises:
-            EndpointError: a request came to nothing, under `on_failure: stop`.
-            BudgetError: the budget is spent; nothing is to be used.
-        """
-        return distilled_by_asking(self.asking, cases, config)
-
-    def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
-        """See `Teacher.evolve`; raises as `distill`."""
-        return evolved_by_asking(self.asking, failures, skills, config)
 
 
 @TEACHERS.register(OPENAI)

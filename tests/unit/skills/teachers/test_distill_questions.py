@@ -131,13 +131,13 @@ def test_optional_fields_may_be_missing_or_spelt_as_published_systems_do() -> No
     ]
     answer, _ = read_json(json.dumps(rows), SkillsAnswer)
     assert answer is not None
-    drafts = [draft_of(entry, [case(7), case(8)], tier="general")[0] for entry in answer.skills]
-    assert [(each.title, each.text, each.when_to_apply) for each in drafts if each] == [
+    drafts = [draft_of(entry, [case(7), case(8)], tier="general") for entry in answer.skills]
+    assert [(each.title, each.text, each.when_to_apply) for each in drafts if isinstance(each, Draft)] == [
         ("Look at the shelf first", "Look at the shelf first. Then at the table.", ""),
         ("Look", "Look first.", ""),
         ("Guessing", "Look it up.", "Haste."),
     ]
-    assert drafts[0] is not None and drafts[0].evidence == ("clean-7", "clean-8")
+    assert isinstance(drafts[0], Draft) and drafts[0].evidence == ("clean-7", "clean-8")
 
 
 @pytest.mark.parametrize(
@@ -151,12 +151,12 @@ def test_optional_fields_may_be_missing_or_spelt_as_published_systems_do() -> No
     ],
 )
 def test_an_entry_that_cannot_be_used_is_refused_with_its_reason(changed: dict[str, object], reason: str) -> None:
-    draft, problem = draft_of(WrittenSkill.model_validate({**GOOD, **changed}), [case(1), case(2)], tier="task")
-    assert draft is None and reason in problem and problem.startswith("the teacher's skill 'Take it'")
+    problem = draft_of(WrittenSkill.model_validate({**GOOD, **changed}), [case(1), case(2)], tier="task")
+    assert isinstance(problem, str) and reason in problem and problem.startswith("the teacher's skill 'Take it'")
 
 
 def test_an_entry_s_evidence_is_the_episodes_that_it_names() -> None:
-    draft, _ = draft_of(
+    draft = draft_of(
         WrittenSkill.model_validate({**GOOD, "support": [2, 2]}), [case(1), case(2)], tier="task", task_type="clean"
     )
     assert draft == Draft("Take it", GOOD["text"], "Always.", "task", "clean", "", ("clean-2",))
@@ -196,5 +196,5 @@ def test_teachers_are_found_by_name() -> None:
         make_teacher("heuristik")
     with pytest.raises(ConfigError, match=r"endpoints\.teacher"):
         make_teacher("openai")
-    with pytest.raises(ConfigError, match=r"a Half without evolve"):
+    with pytest.raises(ConfigError, match="without evolve"):
         make_teacher(f"{__name__}:Half")
