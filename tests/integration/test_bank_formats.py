@@ -9,9 +9,8 @@ import pytest
 
 from skill_ttrl.config import SkillsConfig, load_config
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.setup.open_bank import open_run_bank, starting_skills
-from tests.integration.test_skill_commands import refused, skillttrl
+from tests.integration.test_cli_commands import refused, skillttrl
 
 FILE = {
     "task_specific_skills": {
@@ -55,25 +54,6 @@ def test_inspect_shows_every_format_that_import_reads(form: str, name: str, bank
     assert found["facts"]["skills"].startswith("2 (") and "Look once." in skillttrl("inspect", path).out
 
 
-def test_inspect_names_what_is_wrong_with_a_file_and_not_the_file(file: Path, tmp_path: Path) -> None:
-    many = [*FILE["general_skills"], {"skill_id": "bad", "title": "x" * 5000}]
-    file.write_text(json.dumps({"general_skills": many}))
-    done = skillttrl("inspect", file)
-    assert done.code == 4 and f"{file}, general_skills[1]: A skill needs 'text'" in " ".join(done.err.split())
-    assert len(done.err) < 1000
-    folder = SkillBank(tmp_path / "empty")
-    folder.close()
-    assert skillttrl("inspect", tmp_path / "empty" / "bank.json").code == 0  # settings, which are no skills
-    file.write_text('{"generall_skills": [{"title": "' + "x" * 5000 + '"}]}')
-    done = skillttrl("inspect", file)
-    assert "generall_skills" in done.err and len(done.err) < 1000
-
-
-def test_a_file_of_a_later_version_is_named(bank: Path, tmp_path: Path) -> None:
-    (tmp_path / "later.json").write_text('{"schema": 2, "skills": []}')
-    refused(skillttrl("skills", "import", bank, tmp_path / "later.json"), "written under schema 2", "Export it again")
-
-
 def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: Path) -> None:
     folder = tmp_path / "skills" / "pdf"
     (folder / "scripts").mkdir(parents=True)
@@ -82,9 +62,9 @@ def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: 
     assert "added 1: pdf" in done.out and "'scripts/'" in done.err
     assert "metadata" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
     assert "added 5" in skillttrl("skills", "import", tmp_path / "other", bank).out
-    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), "nothing at")
-    refused(skillttrl("skills", "export", bank, "--format", "agentskills"), "agentskills", "--output")
-    refused(skillttrl("skills", "export", bank, "--format", "skilrl"), "Did you mean 'skillrl'?")
+    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), 4, "nothing at")
+    refused(skillttrl("skills", "export", bank, "--format", "agentskills"), 4, "agentskills", "--output")
+    refused(skillttrl("skills", "export", bank, "--format", "skilrl"), 4, "Did you mean 'skillrl'?")
 
 
 def test_hostile_titles_are_shown_as_text(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.preloaded import run_code
 
 # One process forks the writers it kills, so that a round costs milliseconds.
@@ -62,6 +64,7 @@ print(reached, leftovers)
 """
 
 
+@pytest.mark.slow
 def test_only_whole_checkpoints_survive_kills(tmp_path: Path) -> None:
     done = run_code(_DRIVER, tmp_path / "run", 9)
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import skill_ttrl.skills.retrieval.chroma as chroma
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
@@ -101,57 +100,6 @@ def test_a_server_gives_the_lists_of_the_embedded_one_and_serves_several(server:
     embedded = Retriever("embedding", HashEmbedder(), ChromaIndex(name, folder=tmp_path))
     assert embedded.search(snapshot, QUERIES) == expected
     embedded.close()
-
-
-def test_by_names_and_with_two_embedders(server: str) -> None:
-    named = make_retriever(BankSettings(retrieval_mode="hybrid", chroma_server=server))
-    assert [len(hits) for hits in named.search(bank(30), QUERIES, k=2)] == [2, 2, 0]
-    other = Retriever("embedding", HashEmbedder(64), ChromaIndex("hash:v1:64", server=server))
-    assert other.search(bank(30), QUERIES) == Retriever("embedding", HashEmbedder(64), MemoryIndex()).search(
-        bank(30), QUERIES
-    )
-    named.close()
-    other.close()
-
-
-def test_a_collection_that_someone_deletes_is_made_again(server: str) -> None:
-    snapshot = bank(300)
-    index = ChromaIndex("hash:v1:384", server=server)
-    retriever = Retriever("embedding", HashEmbedder(), index)
-    expected = retriever.search(snapshot, QUERIES)
-    admin = index._client
-    (collection,) = admin.list_collections()
-    assert collection.name.startswith("skill-ttrl-1-") and collection.metadata["embedder"] == "hash:v1:384"
-    assert collection.count() == len({skill.text for skill in snapshot})
-    admin.delete_collection(collection.name)
-    assert retriever.search(snapshot, QUERIES) == expected
-    assert retriever.search(Snapshot.of(2, snapshot), QUERIES) == expected
-    assert admin.list_collections()[0].count() == len({skill.text for skill in snapshot})
-    retriever.close()
-
-
-def test_a_request_that_fails_inside_the_server_is_repeated_and_not_for_ever(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As that of a client which reads while another one writes a collection's first rows: "Nothing found on disk"."""
-    monkeypatch.setattr(chroma, "SERVER_PAUSES", (0.0, 0.0))
-    index = ChromaIndex("hash:v1:384", server=server)
-    index.add(["a"], HashEmbedder().embed(["a"]))
-    get, failures = index._collection.get, 2
-
-    def failing(**asked: object) -> object:
-        nonlocal failures
-        failures -= 1
-        if failures >= 0:
-            raise index._chromadb.errors.InternalError("Nothing found on disk")
-        return get(**asked)
-
-    monkeypatch.setattr(index._collection, "get", failing)
-    assert set(index.fetch(["a", "b"])) == {"a"}
-    failures = 3
-    with pytest.raises(SkillBankError, match=r"The Chroma server .* Nothing found on disk"):
-        index.fetch(["a"])
-    index.close()
 
 
 def test_no_server_and_a_server_that_dies(tmp_path: Path) -> None:

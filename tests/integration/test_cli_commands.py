@@ -36,10 +36,12 @@ class Done:
 Command = Callable[..., Done]
 
 
-def skillttrl(*arguments: object) -> Done:
+def skillttrl(*arguments: object, stdin: bytes | None = None) -> Done:
     """The command in this process, through its real entry point."""
-    before, out, err = sys.argv, io.StringIO(), io.StringIO()
+    before, out, err = (sys.argv, sys.stdin), io.StringIO(), io.StringIO()
     sys.argv = ["skillttrl", *map(str, arguments)]
+    if stdin is not None:
+        sys.stdin = io.TextIOWrapper(io.BytesIO(stdin))
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -48,7 +50,7 @@ def skillttrl(*arguments: object) -> Done:
             except SystemExit as leaving:
                 code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     finally:
-        sys.argv = before
+        sys.argv, sys.stdin = before
     return Done(code, out.getvalue(), err.getvalue())
 
 
@@ -56,8 +58,9 @@ def refused(done: Done, code: int, *words: str) -> None:
     """A user's mistake: the exit code, one message with these words, no traceback, nothing on stdout."""
     assert done.code == code, done
     assert "Traceback" not in done.err + done.out
+    said = f"{done.err} {' '.join(done.err.split())}"
     for word in words:
-        assert word in done.err, (word, done.err)
+        assert word in said, (word, done.err)
 
 
 @pytest.fixture(scope="module")

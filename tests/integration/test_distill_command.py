@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from collections.abc import Mapping
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from skill_ttrl.cli.main import main
-from skill_ttrl.config import DistillConfig, SkillTTRLConfig, load_config
+from skill_ttrl.config import DistillConfig, load_config
 from skill_ttrl.data.episodes import read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.querying import LLMEndpoints
-from skill_ttrl.skills.teachers import cases as distill_cases
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.stages import collect
 from skill_ttrl.stages.collecting.collection import TaskSelection
-from skill_ttrl.stages.distill import distill_into, run
-from skill_ttrl.types import Task, Trajectory, from_json, to_json
+from skill_ttrl.stages.distill import run
+from skill_ttrl.types import Trajectory, from_json, to_json
+from tests.integration.test_cli_commands import refused, skillttrl
+from tests.preloaded import run_code
 
 TYPES = ("pick_clean_then_place_in_recep", "look_at_obj_in_light")
 
@@ -91,24 +88,13 @@ def test_a_file_of_another_schema_is_named_and_nothing_is_written(content: bytes
     assert [path.name for path in tmp_path.iterdir()] == ["episodes.jsonl"]
 
 
-def test_episodes_that_teach_nothing_make_no_bank_and_the_next_call_makes_it(
-    played: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_episodes_that_teach_nothing_make_no_bank_and_the_next_call_makes_it(played: Path, tmp_path: Path) -> None:
     episodes = list(read_episodes(played))
     failed = [replace(each, stop_reason="error", error="the engine died") for each in episodes]
     (tmp_path / "failed.jsonl").write_text("".join(f"{to_json(each)}\n" for each in failed))
     bank = tmp_path / "bank"
-    monkeypatch.setattr(
-        sys, "argv", ["skillttrl", "distill", "--trajectories", str(tmp_path / "failed.jsonl"), "-o", str(bank)]
-    )
-    with pytest.raises(SystemExit) as leaving:
-        main()
-    said = " ".join(capfd.readouterr().err.split())
-    assert leaving.value.code == DataError.exit_code
-    assert (
-        f"all {len(failed)} episodes ended by an error or before a step." in said
-        and f"No bank was made at {bank}" in said
-    )
+    done = skillttrl("distill", "--trajectories", tmp_path / "failed.jsonl", "-o", bank)
+    refused(done, DataError.exit_code, f"all {len(failed)} episodes", str(bank))
     assert [path.name for path in tmp_path.iterdir()] == ["failed.jsonl"]
     assert run(played, bank).skills
     assert run(tmp_path / "failed.jsonl", bank, merge=True).skills == ()  # a bank that is there stays as it is
@@ -125,25 +111,6 @@ def test_episodes_of_evaluation_tasks_are_refused(played: Path, tmp_path: Path) 
     assert not (tmp_path / "bank").exists()
     named = load_config({}, ["env.train_split=valid_seen"])  # what a run trains on it may learn from
     assert run(mixed, tmp_path / "bank", config=named).skills
-
-
-def test_episodes_of_several_environments_and_failed_ones_are_said(played: Path) -> None:
-    trajectories = list(read_episodes(played))
-    odd = replace(trajectories[0], task=Task("t", "Other/Env-v0"), error="it broke", stop_reason="error")
-    found = distill_into(SkillBank(), [*trajectories, odd], SkillTTRLConfig(), LLMEndpoints())
-    assert found.envs == ("Other/Env-v0", "SkillTTRL/ALFWorld-v0")
-    assert found.notes[0].startswith("The episodes come from 2 environments (Other/Env-v0, SkillTTRL/ALFWorld-v0)")
-    assert found.notes[1].startswith(f"1 of {len(trajectories) + 1} episodes failed with an error")
-
-
-def test_of_very_many_episodes_a_bounded_number_is_looked_at_the_same_each_time(
-    played: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(distill_cases, "MOST_CASES", 3)
-    banks = [SkillBank(), SkillBank()]
-    found = [distill_into(bank, read_episodes(played), SkillTTRLConfig(), LLMEndpoints()) for bank in banks]
-    assert found[0] == found[1] and any("3 of " in note and "drawn evenly" in note for note in found[0].notes)
-    assert sum(sum(each.values()) for each in found[0].episodes.values()) == len(list(read_episodes(played)))
 
 
 def test_a_bank_that_is_there_is_added_to_only_when_asked(played: Path, tmp_path: Path) -> None:
@@ -208,32 +175,20 @@ def test_a_teacher_of_the_user_s_own_is_called_and_its_drafts_are_checked(played
     assert not (tmp_path / "b").exists()
 
 
-def test_the_command_shows_what_was_found(
-    played: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def skillttrl(*words: object) -> int:
-        monkeypatch.setattr("sys.argv", ["skillttrl", "distill", "--trajectories", str(played), *map(str, words)])
-        try:
-            main()
-        except SystemExit as leaving:
-            return int(leaving.code or 0)
-        return 0
-
-    assert skillttrl("-o", tmp_path / "bank", "--set", "distill.max_general=1") == 0
-    told = capsys.readouterr()
-    assert "general" in told.out and "Episodes: " in told.out
-    assert f"skillttrl skills show {tmp_path / 'bank'}" in told.out and "found by embedding, hash" in told.out
-    assert skillttrl("-o", tmp_path / "bank") == SkillBankError.exit_code
-    assert "--append" in capsys.readouterr().err
-    assert skillttrl("-o", tmp_path / "b", "--json") == 0
-    found: Mapping[str, object] = json.loads(capsys.readouterr().out)
+def test_the_command_shows_what_was_found(played: Path, tmp_path: Path) -> None:
+    distill = ("distill", "--trajectories", played)
+    done = skillttrl(*distill, "-o", tmp_path / "bank", "--set", "distill.max_general=1")
+    assert done.code == 0 and "general" in done.out and f"skillttrl skills show {tmp_path / 'bank'}" in done.out
+    refused(skillttrl(*distill, "-o", tmp_path / "bank"), SkillBankError.exit_code, "--append")
+    found = skillttrl(*distill, "-o", tmp_path / "b", "--json").json
     assert found["teacher"] == "heuristic" and found["version"] == 1
-    assert skillttrl("-o", tmp_path / "c", "--set", "distill.max_generel=1") == ConfigError.exit_code
-    assert "max_general" in capsys.readouterr().err and not (tmp_path / "c").exists()
+    wrong = skillttrl(*distill, "-o", tmp_path / "c", "--set", "distill.max_generel=1")
+    refused(wrong, ConfigError.exit_code, "max_general")
+    assert not (tmp_path / "c").exists()
 
 
 KILL = """
-import os, signal
+import os, signal, sys
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.distill import run
 close = SkillBank.close
@@ -241,5 +196,11 @@ def killed(self):
     close(self)
     os.kill(os.getpid(), signal.SIGKILL)
 SkillBank.close = killed
-run({source!r}, {bank!r})
+run(sys.argv[1], sys.argv[2])
 """
+
+
+def test_killed_before_the_end_there_is_no_bank_and_the_next_call_makes_it(played: Path, tmp_path: Path) -> None:
+    assert run_code(KILL, played, tmp_path / "bank").returncode == -signal.SIGKILL
+    assert not (tmp_path / "bank").exists()
+    assert run(played, tmp_path / "bank").skills

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
+from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages.distill import Distilled, run
 from skill_ttrl.types import Skill, Step, Task, Trajectory, to_json
 from tests.faulty_server import FaultyServer
+from tests.integration.test_cli_commands import refused, skillttrl
 from tests.scripted_model import asked
 
 TITLES = {"principles that hold": "Principle", "takes to succeed": "Step", "mistakes that": "Mistake"}
@@ -179,41 +179,14 @@ def test_a_teacher_of_the_user_s_prompts_is_asked_with_them(episodes: Path, tmp_
         assert any(
             system.startswith("In my own words: principles that hold, at most 12.") for system, _ in asked(server)
         )
-        (tmp_path / "prompts" / "distill_general.md").write_text("$wrong\n")
-        with pytest.raises(ConfigError, match=r"distill_general.*\$wrong"):
-            run(
-                episodes,
-                tmp_path / "b",
-                teacher="openai",
-                config=config(server, f"agent.prompts={tmp_path / 'prompts'}"),
-            )
 
 
-def skillttrl(*words: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["skillttrl", *map(str, words)])
-    try:
-        main()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    return 0
-
-
-def test_the_command_says_what_was_found_and_what_it_cost(
-    episodes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_says_what_was_found_and_what_it_cost(episodes: Path, tmp_path: Path) -> None:
     with serving() as server:
         named = [f"endpoints.teacher.{name}" for name in (f"base_url={server.url}", "model=m", "price_out=1")]
         sets = [word for each in named for word in ("--set", each)]
         words = ["distill", "--trajectories", episodes, "-o", tmp_path / "bank", "--teacher", "openai", *sets]
-        assert skillttrl(*words, monkeypatch=monkeypatch) == 0
-        told = capsys.readouterr().out
-    assert (
-        "LLM calls to the teacher: 4, without a usable answer: 0" in told and "cost" in told and "4 new skills" in told
-    )
-    assert (
-        skillttrl(
-            "distill", "--trajectories", episodes, "-o", tmp_path / "b", "--teacher", "openai", monkeypatch=monkeypatch
-        )
-        == 2
-    )
-    assert "endpoints.teacher" in capsys.readouterr().err and not (tmp_path / "b").exists()
+        done = skillttrl(*words)
+    assert done.code == 0 and "cost" in done.out and "4 new skills" in done.out, done
+    refused(skillttrl(*words[:3], "-o", tmp_path / "b", "--teacher", "openai"), 2, "endpoints.teacher")
+    assert not (tmp_path / "b").exists()

@@ -23,7 +23,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate
 from skill_ttrl.stages.inputs.whole_episodes import demonstrate_episodes
 from skill_ttrl.stages.setup.checks import check_form
-from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown
+from skill_ttrl.stages.setup.encode_episodes import encode_shown
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory
@@ -121,22 +121,6 @@ def test_demonstrations_are_written_in_the_form_up_to_what_it_cannot_write(polic
     ]
 
 
-def test_advice_is_learnt_in_the_form(policy: tuple[Any, Any]) -> None:
-    model, tokenizer = policy
-    (played,) = play(HFBackend(model, tokenizer), 1, constrain=True)
-    steps = [
-        Step(**{**{name: getattr(step, name) for name in Step.__slots__}, "info": {"expert_action": told}})
-        for step, told in zip(played.steps, ("search[mug]", "click[help]", "click[b00]"), strict=False)
-    ]
-    advised = Trajectory(played.task, tuple(steps), None, "terminated")
-    (example,) = encode_advised(tokenizer, AGENT, [advised], tagged=False)
-    assert example.labels is not None and example.mask is not None
-    learnt = tokenizer.decode([label for label, own in zip(example.labels, example.mask, strict=True) if own])
-    assert learnt.startswith("s") and "click" not in learnt
-    alone = encode_advised(tokenizer, Agent(PromptFormatter("plain"), form=FORM), [advised], tagged=False)
-    assert tokenizer.decode(list(alone[0].response_ids), skip_special_tokens=True) == "search word 2"
-
-
 @pytest.mark.slow
 def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
     train.run(load_config(RUN), tmp_path / "run")
@@ -157,7 +141,6 @@ def test_every_phase_goes_by_the_form(tmp_path: Path) -> None:
     [
         ("agent", {"action_parser": "skillrl"}),
         ("agent", {"context_mode": "window", "template": "episode", "hidden_verbs": ["help"]}),
-        ("agent", {"context_mode": "window", "template": "episode", "actions": "numbered", "action_parser": "action"}),
         ("demonstrations", {"rationale": "next_subgoal"}),
     ],
 )

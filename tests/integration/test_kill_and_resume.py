@@ -90,8 +90,8 @@ elif task == "kill":
         found.append(stop_at(folder, max(goal, 1), rng.uniform(0.0, 0.05), signal.SIGKILL))
     found.append((finish(folder), "end"))
 else:
-    found = []
-    for name, step in (("SIGTERM", 5), ("SIGINT", 14), ("SIGUSR1", 27)):
+    found = [finish(rest[1])]
+    for name, step in (("SIGKILL", 4), ("SIGTERM", 8)):
         found.append((name, *stop_at(folder, step, 0.0, getattr(signal, name))))
     found.append(("end", finish(folder), "end"))
 print(json.dumps(found))
@@ -104,13 +104,6 @@ def harness(config: Path, folder: Path, task: str, *more: object, settings: Sequ
     log = folder.with_name(f"{folder.name}.log")
     assert done.returncode == 0, done.stderr + (log.read_text() if log.exists() else "")
     return json.loads(done.stdout)
-
-
-@pytest.fixture(scope="module")
-def reference(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("runs") / "never-stopped"
-    assert harness(tiny_yaml, folder, "reference") == 0
-    return folder
 
 
 def assert_same(stopped: Path, reference: Path, *, steps: int = STEPS, kept: Sequence[str] = KEPT) -> None:
@@ -132,34 +125,28 @@ def assert_same(stopped: Path, reference: Path, *, steps: int = STEPS, kept: Seq
     assert {**summaries[0], "seconds": 0} == {**summaries[1], "seconds": 0}
 
 
-def test_killed_again_and_again_it_ends_with_the_same_bytes(reference: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_killed_again_and_again_it_ends_with_the_same_bytes(tiny_yaml: Path, tmp_path: Path) -> None:
+    assert harness(tiny_yaml, tmp_path / "never-stopped", "reference") == 0
     found = harness(tiny_yaml, tmp_path / "killed", "kill", STEPS, KILLS)
     *kills, end = found
     assert end == [0, "end"]
     assert [status for status, _ in kills] == [-9] * (KILLS + 2)
     phases = [phase for _, phase in kills]
     assert phases.count("sft") >= 2 and phases.count("rl") >= 1, phases
-    assert_same(tmp_path / "killed", reference)
-
-
-def test_a_signal_saves_and_leaves_with_its_own_code(reference: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    *stops, end = harness(tiny_yaml, tmp_path / "stopped", "signal")
-    assert stops == [["SIGTERM", 128 + 15, "sft"], ["SIGINT", 128 + 2, "sft"], ["SIGUSR1", 128 + 10, "rl"]]
-    assert end[1] == 0
-    log = (tmp_path / "stopped.log").read_text()
-    assert log.count("; saved in") + log.count("which will start over") == 3
-    assert log.count("Continuing from") == 3
-    assert_same(tmp_path / "stopped", reference)
-
-
-@pytest.mark.slow
-def test_a_skill_bank_goes_back_with_its_run(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    assert harness(tiny_skills_yaml, tmp_path / "never-stopped", "reference") == 0
-    *kills, end = harness(tiny_skills_yaml, tmp_path / "killed", "kill", STEPS, 6)
-    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 8
     assert_same(tmp_path / "killed", tmp_path / "never-stopped")
-    logs = [(tmp_path / name / "bank" / "log.jsonl").read_bytes() for name in ("killed", "never-stopped")]
-    assert logs[0] == logs[1] and len(logs[0].splitlines()) > 4  # the import, and an update for most steps
+
+
+def test_killed_and_told_to_leave_it_ends_with_the_same_bytes(tiny_yaml: Path, tmp_path: Path) -> None:
+    """A signal that can be heard saves, and the process leaves with its code."""
+    few = [*SETTINGS, "sft.steps=6", "rl.steps=4"]
+    never = tmp_path / "never-stopped"
+    whole, *stops, end = harness(tiny_yaml, tmp_path / "stopped", "signals", never, settings=few)
+    assert whole == 0 and end[1] == 0
+    assert stops == [["SIGKILL", -9, "sft"], ["SIGTERM", 128 + 15, "rl"]]
+    log = (tmp_path / "stopped.log").read_text()
+    assert log.count("; saved in") == 1 and log.count("Continuing from") == 2
+    assert_same(tmp_path / "stopped", never, steps=10, kept=("rl-000002", "rl-000004", "sft-000003", "sft-000006"))
 
 
 @pytest.mark.slow

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import BudgetError, EndpointError
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -24,7 +23,7 @@ from skill_ttrl.stages import train
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import BankUpdate, from_json
 from tests.faulty_server import FaultyServer, requests_in
-from tests.integration.test_kill_and_resume import harness
+from tests.integration.test_cli_commands import refused, skillttrl
 
 BASE = Path(__file__).parents[1] / "data" / "operators_base"
 STEPS = 4
@@ -101,17 +100,6 @@ def test_a_run_s_bank_holds_what_the_model_made_of_the_winners_skills(whole: Pat
     assert {line["phase"] for line in usage} == {"rl"}
 
 
-def test_killed_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(whole: Path, tmp_path: Path) -> None:
-    config = tmp_path / "notes.yaml"
-    config.write_text(load_config("quickstart_notes").to_yaml(sparse=True))
-    with serving() as server:
-        *kills, end = harness(config, tmp_path / "killed", "kill", STEPS, 2, settings=[*SMALL, *asking(server)])
-    assert end == [0, "end"] and [status for status, _ in kills] == [-9] * 4
-    logs = [(folder / "bank" / "log.jsonl").read_bytes() for folder in (whole, tmp_path / "killed")]
-    assert logs[0] == logs[1]
-    assert [update.version for update in log_of(whole)] == list(range(1, len(log_of(whole)) + 1))
-
-
 def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_path: Path) -> None:
     """Three steps are merged, the fourth is not; the two up to the checkpoint are kept and asked about no more."""
     with serving() as server:
@@ -153,33 +141,21 @@ def records(tmp_path: Path) -> Path:
     return path
 
 
-def skillttrl(*words: object, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr("sys.argv", ["skillttrl", *map(str, words)])
-    try:
-        main()
-    except SystemExit as leaving:
-        return int(leaving.code or 0)
-    return 0
-
-
 def sets(settings: Sequence[str]) -> list[str]:
     return [word for setting in settings for word in ("--set", setting)]
 
 
-def test_the_command_asks_and_says_what_it_cost(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_asks_and_says_what_it_cost(records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
     with serving() as server:
         asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.merger.price_in=2000000"))]
-        assert skillttrl(*asked, "--merger", "openai", "--dry-run", monkeypatch=monkeypatch) == 0
-        dry = capsys.readouterr().out
-        assert "were called" in dry and "1 requests" in dry and "cost" in dry and not bank.exists()
+        dry = skillttrl(*asked, "--merger", "openai", "--dry-run")
+        assert dry.code == 0 and "1 requests" in dry.out and "cost" in dry.out and not bank.exists()
         assert len(server.asked) == 1
-        assert skillttrl(*asked, "--merger", "openai", "--json", monkeypatch=monkeypatch) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert skillttrl(*asked, "--bank", tmp_path / "b", monkeypatch=monkeypatch) == 0  # nobody asked for the model
-        assert "asked" not in capsys.readouterr().out and len(server.asked) == 2
+        found = skillttrl(*asked, "--merger", "openai", "--json").json
+        assert (
+            skillttrl(*asked, "--bank", tmp_path / "b").code == 0 and len(server.asked) == 2
+        )  # nobody asked for the model
     assert (found["skills_after"], found["usage"]["by"]["merge"]["merger"]["requests"]) == (2, 1)
     assert (
         found["usage"]["cost"] == server.delivered["prompt"]
@@ -188,18 +164,12 @@ def test_the_command_asks_and_says_what_it_cost(
         assert {skill.text for skill in kept} == {"The rule is: Use Fermat.", "The rule is: Fermat it is."}
 
 
-def test_a_model_that_fails_leaves_no_bank_behind(
-    records: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_fails_leaves_no_bank_behind(records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
     with serving(faults=("malformed content",), rate=1.0) as server:
         asked = ["merge", records, "--bank", bank, "--merger", "openai", *sets(asking(server))]
-        assert skillttrl(*asked, monkeypatch=monkeypatch) == EndpointError.exit_code
-        told = capsys.readouterr().err
-        assert "Nothing was merged" in told and "skills.on_failure" in told and "Traceback" not in told
+        refused(skillttrl(*asked), EndpointError.exit_code, "skills.on_failure")
         budget = [*asked, "--set", "endpoints.max_total_tokens=1", "--set", "skills.on_failure=skip"]
-        assert skillttrl(*budget, monkeypatch=monkeypatch) == BudgetError.exit_code
-        assert "budget is spent" in capsys.readouterr().err
-    assert skillttrl("merge", records, "--bank", bank, "--merger", "openai", monkeypatch=monkeypatch) == 2
-    assert "endpoints.merger" in capsys.readouterr().err
+        refused(skillttrl(*budget), BudgetError.exit_code, "budget is spent")
+    refused(skillttrl("merge", records, "--bank", bank, "--merger", "openai"), 2, "endpoints.merger")
     assert not bank.exists()

@@ -146,18 +146,11 @@ def test_what_cannot_be_done_is_said_and_leaves_nothing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     with server(format_models.clean) as there:
         good = settings(there.url)
-        for policy, match in (
-            ("opnai:model", "Did you mean 'openai'"),
-            (str(tmp_path), "weights of its own|neither a run"),
-        ):
-            with pytest.raises((ConfigError, RunFolderError), match=match):
-                optimize_run(good, policy=policy, output=run)
+        with pytest.raises(ConfigError, match="Did you mean 'openai'"):
+            optimize_run(good, policy="opnai:model", output=run)
         with pytest.raises(EndpointError):
             optimize_run(good, output=run, overrides=["endpoints.policy.base_url=http://127.0.0.1:9/v1"])
         assert not list(run.glob("steps")) and not (run / "summary.json").exists()
-        with FaultyServer(faults=("500",), rate=1.0) as broken, pytest.raises(EndpointError):
-            optimize_run(settings(broken.url), output=run)
-        assert optimize_run(good, output=run).steps == 4  # nothing was finished in it: it begins anew
         there.delivered.clear()
         with pytest.raises(BudgetError, match=r"same command"):
             optimize_run(good, output=tmp_path / "poor", overrides=["endpoints.max_requests=40"])
@@ -183,24 +176,12 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
         asked = len(there.asked)
         for key, changes, output, resume in (
             ("gepaa", ["optimize.engine=gepaa"], run, "auto"),
-            ("opnai", ["optimize.optimizer=opnai"], run, "auto"),
-            ("names no model", ["rollout.backend=hf"], run, "auto"),
             ("Did you mean 'ranking'", [f"optimize.prompts={tmp_path / 'prompts'}"], run, "auto"),
-            ("data.train", ["data.train={path: 'synthetic:formats'}", "optimize.selection={split: val}"], run, "auto"),
-            ("nowhere.md", ["optimize.document=nowhere.md"], run, "auto"),
-            ("none to train on", ["optimize.selection.tasks=20"], run, "auto"),
             ("also a train", ["optimize.selection.tasks=null", "optimize.selection.split=train"], run, "auto"),
-            ("optimize.selection", ["optimize.selection.split=val"], run, "auto"),
             ("too long", [f"optimize.document={__file__}", "optimize.max_document_tokens=20"], run, "auto"),
             ("NO_KEY", ["endpoints.optimizer.api_key_env=NO_KEY"], run, "auto"),
-            ("NO_KEY", ["endpoints.policy.api_key_env=NO_KEY"], run, "auto"),
-            ("endpoints.optimizer", ["endpoints.optimizer=null"], run, "auto"),
-            ("minibatch_size", ["optimize.engine=gepa", "optimize.engine_options={minibatch_sise: 3}"], run, "auto"),
-            ("max_prompt_tokens", ["data.max_prompt_tokens=1"], run, "auto"),
             ("batch_size", ["optimize.batch_size=4"], other, "auto"),
             ("--output", [], other, "never"),
-            ("--output", [], tmp_path, "auto"),
-            ("--resume", [], run, "perhaps"),
         ):
             said = []
             for start in (check_start, optimize_run):

@@ -120,10 +120,7 @@ def checkpoint_state(run: Path) -> Any:
     ("settings", "why"),
     [
         (["skills=null"], "optimize.every edits the run's skill bank"),
-        (["skills.enabled=false"], "this run has none in use"),
         (["data.eval=null"], "evaluates on the same tasks"),
-        (["optimize.optimizer_options={}"], "needs a grammar"),
-        (["optimize.optimizer=indoce"], "Did you mean 'induce'"),
         (["optimize.optimizer=openai"], "endpoints.optimizer"),
     ],
 )

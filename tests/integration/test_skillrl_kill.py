@@ -7,15 +7,12 @@ when it enters a phase for the nth time, so that no clock decides where.
 from __future__ import annotations
 
 import json
-import random
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faulty_server import FaultyServer, requests_in
 from tests.integration.test_skillrl_run import ALFWORLD
 from tests.preloaded import run_code
 
@@ -137,33 +134,6 @@ def killed(place: str, nth: int = 1, *, after: bool = False) -> tuple[str, int, 
     return place, nth, "SIGKILL", after
 
 
-def test_killed_while_skills_evolve_it_ends_as_if_nothing_had_been(recipe: Path, whole: Path, tmp_path: Path) -> None:
-    assert attempts(recipe, tmp_path / "run", killed("evolved", 2, after=True)) == [-9, 0], log_of(tmp_path / "run")
-    assert_same(tmp_path / "run", whole)
-
-
-def taught(body: Mapping[str, Any], draw: random.Random) -> str:
-    """What a teacher says to each kind of question."""
-    skill = {"title": "Look", "text": "Look at every shelf.", "when_to_apply": "", "support": [1]}
-    system = body["messages"][0]["content"]
-    if "thought" in system:
-        return json.dumps({"thought": "The shelf is next."})
-    return json.dumps({"new_skills": []} if "new_skills" in system else {"skills": [skill]})
-
-
-def test_killed_before_a_checkpoint_nothing_is_asked_of_a_teacher_again(recipe: Path, tmp_path: Path) -> None:
-    """Killed after distilling and thoughts, before the first step of the cold start; and after a look at failures, before a checkpoint."""
-    with FaultyServer(answer=taught, faults=()) as server:
-        told = {"model": "m", "base_url": server.url, "max_retries": "0"}
-        settings = [*SETTINGS, "demonstrations.examples=8", "demonstrations.rationale=openai", "distill.teacher=openai"]
-        settings += ["evolve.teacher=openai", *(f"endpoints.teacher.{name}={value}" for name, value in told.items())]
-        stops = (killed("sft"), killed("evolve", after=True))
-        assert attempts(recipe, tmp_path / "run", *stops, settings=settings) == [-9, -9, 0], log_of(tmp_path / "run")
-        asked = Counter(json.dumps(each["body"], sort_keys=True) for each in server.asked)
-    phases = {line["phase"] for line in requests_in(tmp_path / "run" / "usage.jsonl")}
-    assert phases == {"distill", "sft", "rl"} and set(asked.values()) == {1}, "each question was paid for once"
-
-
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize(
     ("place", "nth"),
@@ -190,19 +160,4 @@ def test_killed_anywhere_it_ends_as_if_nothing_had_been(
     place: str, nth: int, after: bool, recipe: Path, whole: Path, tmp_path: Path
 ) -> None:
     assert attempts(recipe, tmp_path / "run", killed(place, nth, after=after)) == [-9, 0]
-    assert_same(tmp_path / "run", whole)
-
-
-def test_who_is_asked_to_leave_says_what_is_kept_and_how_to_go_on(recipe: Path, whole: Path, tmp_path: Path) -> None:
-    stops = [
-        ("collect", 10, "SIGINT", False),
-        ("kept", 15, "SIGTERM", True),  # the last one that was left: there is nothing more to play, but to distill
-        ("sft", 1, "SIGTERM", False),
-        ("evolve", 1, "SIGINT", False),
-    ]
-    found = attempts(recipe, tmp_path / "run", *stops)
-    said = log_of(tmp_path / "run")
-    assert found == [130, 143, 143, 130, 0], said
-    assert "9 of 24 episodes are saved" in said and "Resume: the same command with --resume auto." in said
-    assert "Interrupted before training started" in said and said.count("; saved in") == 2
     assert_same(tmp_path / "run", whole)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,9 @@ import pytest
 import yaml
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.data.episodes import read_episodes
-from skill_ttrl.errors import EndpointError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.chat import encode_chat
-from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.scripted import ADVICE
-from skill_ttrl.runs.summary import Summary
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.stages import train
 from skill_ttrl.stages.inputs.demonstrate import demonstrate
@@ -26,6 +22,7 @@ from skill_ttrl.stages.setup.open_bank import read_run_bank
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Trajectory, from_json
+from tests.integration.test_skill_run import Heard
 
 pytest.importorskip("alfworld", reason="the generated games need the floor plans of alfworld")
 
@@ -186,21 +183,6 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
     assert compared > 20 and with_skills > 10
 
 
-@pytest.mark.slow
-def test_a_shop_goes_the_same_way(tmp_path: Path) -> None:
-    summary: Summary = train.run(webshop(), tmp_path / "shop")
-    assert (
-        summary.score_after is not None
-        and summary.accuracy_no_skills is not None
-        and summary.steps == {"sft": 1, "rl": 1}
-    )
-    verbs = json.loads((tmp_path / "shop" / "coverage.json").read_text())["by_verb"]
-    assert {"search", "click"} <= verbs.keys()
-    assert {each.task.split for each in read_episodes(tmp_path / "shop" / "collected.jsonl")} == {"train"}
-    (row,) = [row for row in rows(tmp_path / "shop", "metrics.jsonl") if row["phase"] == "rl"]
-    assert {"success", "score", "invalid_actions"} <= row.keys()
-
-
 def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_path: Path) -> None:
     """What was played is not played again; other episodes than those asked for are not taken."""
     heard = Heard()
@@ -214,42 +196,9 @@ def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_p
         train.run(load_config_text(["collect.epsilon=0.4"]), tmp_path / "run", resume="auto")
     train.run(load_config_text(["rl.steps=1"]), tmp_path / "run", resume="auto", progress=heard)
     assert (tmp_path / "run" / "collected.jsonl").read_bytes() == played
-    assert any("the new config is used" in text for text in heard.said)
-    assert any("All 24 episodes" in text for text in heard.said)
-    assert any("skills from 24 episodes" in text for text in heard.said)
+    assert any("the new config is used" in text for text in heard.texts)
+    assert any("All 24 episodes" in text for text in heard.texts)
+    assert any("skills from 24 episodes" in text for text in heard.texts)
     assert load_config(tmp_path / "run" / "config.yaml").rl.steps == 1
     with pytest.raises(RunFolderError, match=r"belongs to another config: rl.grad_clip 1.0 there, 2.0 here"):
         train.run(load_config_text(["rl.steps=1", "rl.grad_clip=2"]), tmp_path / "run", resume="auto")
-
-
-def test_a_run_that_goes_on_imitates_what_it_began_with(tmp_path: Path) -> None:
-    """Whatever became of the file of episodes since; what was changed in the run itself is refused."""
-    config = load_config_text(["phases=[collect, sft]", "skills=null", "evolve=null"])
-    train.run(config, tmp_path / "run")
-    ended = (tmp_path / "run" / "checkpoints" / "sft-000002" / "model.safetensors").read_bytes()
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "sft-000002")
-    (tmp_path / "run" / "collected.jsonl").write_text("")
-    train.run(config, tmp_path / "run", resume="auto")
-    assert (tmp_path / "run" / "checkpoints" / "sft-000002" / "model.safetensors").read_bytes() == ended
-    shutil.rmtree(tmp_path / "run" / "checkpoints" / "sft-000002")
-    (tmp_path / "run" / "demonstrations.jsonl").write_text('{"messages": [{"role": "user"}]}\n')
-    with pytest.raises(RunFolderError, match="has changed since this run started"):
-        train.run(config, tmp_path / "run", resume="auto")
-
-
-def test_a_teacher_that_fails_after_collecting_leaves_the_episodes_and_says_how_to_go_on(tmp_path: Path) -> None:
-    told = {"model": "nobody", "base_url": "http://127.0.0.1:9/v1", "max_retries": 0, "timeout": 2}
-    settings = [f"endpoints.teacher={json.dumps(told)}", "distill.teacher=openai", "rl.steps=1"]
-    with pytest.raises(EndpointError, match=r"The episodes are saved: the same command with --resume auto asks"):
-        train.run(load_config_text(settings), tmp_path / "run")
-    assert len(rows(tmp_path / "run", "collected.jsonl")) == 24 and not (tmp_path / "run" / "bank").exists()
-
-
-class Heard(SilentProgress):
-    """Keeps what is noticed."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        self.said.append(text)

@@ -105,7 +105,7 @@ def test_a_note_of_the_first_problem_is_found_in_the_second() -> None:
 
 def test_a_few_steps_without_labels_teach_it_to_ask(tmp_path: Path) -> None:
     """Asking pays because those who ask agree; ten steps are enough to see it on names never seen."""
-    settings = [*SMALL, "rl.steps=8", "rl.learning_rate=4e-4", "rl.prompts_per_step=24"]
+    settings = [*SMALL, "data.eval.limit=40", "rl.steps=8", "rl.learning_rate=4e-4", "rl.prompts_per_step=24"]
     summary = train.run(load_config("quickstart_skills", settings), tmp_path / "run")
     metrics = read_run(tmp_path / "run").metrics
     rates = metrics[metrics["phase"] == "rl"]["retrieve_rate"].tolist()

@@ -8,10 +8,7 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from skill_ttrl.config import EndpointsConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.optimize.calls import EndpointChat
 from tests.faulty_server import FaultyServer
@@ -33,9 +30,3 @@ def test_stages_that_ask_at_once_are_counted_apart(tmp_path: Path) -> None:
     assert all(reply.text.startswith("why?") and reply.prompt_tokens and reply.completion_tokens for reply in replies)
     by = ledger.report()["by"]
     assert {stage: by[stage]["optimizer"]["requests"] for stage in by} == {"analyst_error": 5, "analyst_success": 5}
-
-
-def test_no_other_role_stands_in_for_a_missing_optimizer() -> None:
-    teacher = EndpointsConfig.model_validate({"teacher": {"model": "m", "base_url": "http://127.0.0.1:9/v1"}})
-    with pytest.raises(ConfigError, match=r"no endpoints\.optimizer.*endpoints\.optimizer\.model"):
-        EndpointChat(teacher)

@@ -10,9 +10,7 @@ import pytest
 from skillrl.llm.openai_client import OpenAIChatClient as TheirClient
 
 from skill_ttrl import BaseLLMClient, OpenAIChatClient
-from skill_ttrl.config import EndpointsConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import track_usage
+from skill_ttrl.errors import ConfigError, EndpointError
 from tests.faulty_server import FaultyServer
 
 REFUSED: tuple[int, dict[str, str], Any] = (
@@ -70,19 +68,6 @@ def test_a_request_that_comes_to_nothing_is_an_error_and_not_an_empty_answer() -
             client.chat(system="s", user="u", retries=1)
         client.close()
     assert caught.value.kind == "refused"
-
-
-def test_further_fields_are_sent_and_spending_is_recorded_under_a_budget() -> None:
-    with FaultyServer(rate=0, answer=shout) as server:
-        client = OpenAIChatClient("m", base_url=server.url)
-        with track_usage(None, EndpointsConfig(max_requests=2)) as ledger:
-            client.chat(system="a b", user="c", stage="rollout", top_p=0.5)
-            client.chat(system="a b", user="c", stage="merge")
-            with pytest.raises(BudgetError, match="budget is spent"):
-                client.chat(system="a b", user="c")
-        client.close()
-    assert [each["body"].get("top_p") for each in server.asked] == [0.5, None]
-    assert ledger.totals().tokens == 8 and ledger.totals().requests == 2
 
 
 def test_azure_is_asked_by_deployment_and_version(monkeypatch: pytest.MonkeyPatch) -> None:

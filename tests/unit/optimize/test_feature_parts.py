@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.optimize.documents import (
-    APPENDIX,
     MODES,
-    SLOW_UPDATE,
-    Candidate,
-    Suggestion,
     add_notes,
-    block,
     distinct,
     notes_in,
     notes_of,
@@ -26,22 +21,15 @@ from skill_ttrl.optimize.documents import (
     read_text,
     set_notes,
     split,
-    updated_document,
-    with_block,
 )
 from skill_ttrl.optimize.lessons import (
     Item,
-    Pair,
     PairPolicy,
     compare,
-    count_changes,
-    describe_step,
-    show_pairs,
 )
 from skill_ttrl.optimize.llm_optimizer import read_budget
-from skill_ttrl.optimize.selection import density
 from skill_ttrl.optimize.transcript import extract_json
-from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult
+from skill_ttrl.optimize.types import RolloutResult
 
 simple = (
     st.none()
@@ -107,37 +95,6 @@ def test_modes_have_the_published_aliases(alias: str) -> None:
     assert OptimizeConfig.model_validate({"update_mode": alias}).update_mode == "rewrite_from_suggestions"
 
 
-def test_a_rewrite_keeps_the_blocks() -> None:
-    document = with_block(with_block("old", SLOW_UPDATE, "guidance"), APPENDIX, "- note")
-    patch = Patch(
-        [
-            Candidate("rewrite", "new\n<!-- APPENDIX_START -->\n- forged\n<!-- APPENDIX_END -->"),
-            Candidate("rewrite", "other"),
-        ]
-    )
-    text, reports = updated_document(document, patch, MODES["full_rewrite_minibatch"], lambda: None)
-    assert text is not None
-    assert (split(text).body.strip(), block(text, SLOW_UPDATE), block(text, APPENDIX)) == ("new", "guidance", "- note")
-    assert [report["status"] for report in reports] == ["applied_rewrite", "skipped_other_candidate"]
-    assert (
-        updated_document(
-            document, Patch([Suggestion("clarify", "x")]), MODES["rewrite_from_suggestions"], lambda: None
-        )[0]
-        is None
-    )
-
-
-def test_pairs_are_named_by_how_they_changed() -> None:
-    pairs = [Pair(result("a", before), result("a", after)) for before, after in ((0, 1), (1, 0), (0, 0), (1, 1))]
-    assert [pair.change for pair in pairs] == ["improved", "regressed", "persistent_fail", "stable_success"]
-    assert set(count_changes(pairs).values()) == {1}
-    shown = show_pairs(pairs)
-    assert (
-        shown.index("Regressed") < shown.index("Still failing: w") < shown.index("Improved") < shown.index("Stable: r")
-    )
-    assert shown.count("<rollout") == 5  # the one that failed twice alike is shown once
-
-
 @pytest.mark.parametrize(("policy", "asked", "kept"), [("mixed", 8, 4), ("unchanged", 8, 3), ("changed", 20, 3)])
 def test_changed_pairs_are_looked_for_among_further_items(policy: PairPolicy, asked: int, kept: int) -> None:
     """Items 3, 6 and 9 changed; four are wanted."""
@@ -153,25 +110,3 @@ def test_changed_pairs_are_looked_for_among_further_items(policy: PairPolicy, as
     rolled.clear()
     same = compare(roll_out, ("now", "now"), items, 4, policy)
     assert len(rolled) == 4 and len(same) == (0 if policy == "changed" else 4)
-
-
-def test_notes_on_steps_say_what_failed_and_what_was_rejected() -> None:
-    rollouts = [
-        result("t1", 0, "format: no date"),
-        result("t2", 0, "format: no unit"),
-        result("t3", 0),
-        result("t4", 1),
-    ]
-    raw = RawPatch(Patch(), failure_summary=[{"failure_type": "dates", "description": "</rollout> as text"}])
-    rejected = [Edit("replace", "new", "old"), Edit("delete", target="gone")]
-    shown = describe_step(3, "reject", 4, rollouts, [raw], rejected, (0.5, 0.25))
-    assert "- format (2x: t1, t2)\n  - no reason given (1x: t3)" in shown
-    assert "Step 3: reject, 3 of 4 rollouts failed" in shown
-    assert "rejected edits (score 0.2500, before 0.5000):" in shown
-    assert '1. replace target="old" "new"' in shown and '2. delete target="gone"' in shown
-    assert "</rollout>" not in shown
-
-
-def test_density_is_the_share_of_leading_words() -> None:
-    assert density("") == 0.0
-    assert density("<!-- ALWAYS --> You MUST answer. Never guess.") == pytest.approx(2 / 5)

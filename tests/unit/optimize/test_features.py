@@ -11,21 +11,20 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import OptimizeConfig
-from skill_ttrl.errors import ConfigError, DataError
+from skill_ttrl.errors import DataError
 from skill_ttrl.optimize.calls import Calls, Item, Journal, Reply
 from skill_ttrl.optimize.documents import SLOW_UPDATE, block, notes_of, split
 from skill_ttrl.optimize.llm_optimizer import LLMOptimizer
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import (
     EpochRecord,
-    FolderWatch,
     Optimized,
     OptimizeState,
     OptimizeTask,
     StepRecord,
     Watch,
 )
-from skill_ttrl.optimize.types import Patch, RawPatch, RolloutResult, StepView
+from skill_ttrl.optimize.types import RolloutResult
 from skill_ttrl.prompts.templates import Templates
 
 RULES = ("red", "green", "blue", "grey")
@@ -220,12 +219,6 @@ def test_the_model_sets_the_edit_budget(answer: Any, applied: int, fallbacks: in
         assert not world.of("ranking")
 
 
-def test_without_a_budget_all_merged_edits_are_applied() -> None:
-    world = World(merge_failure=lambda _: {"edits": [{"op": "append", "content": c} for c in (*RULES, "x", "y")]})
-    _, watch, _ = run(world, **OFF, lr_control_mode="none", epochs=1)
-    assert len(watch.steps[0].report) == 6 and watch.steps[0].edit_budget is None and not world.of("ranking")
-
-
 def test_suggestions_are_carried_out_by_one_call() -> None:
     def suggest(user: str) -> dict[str, Any]:
         named = sorted(set(re.findall(r"of the failure: (\w+)|name (\w+)", user)))
@@ -273,15 +266,6 @@ def test_lapses_become_notes_whatever_the_gate_says() -> None:
     assert found.state.best_score == 0.5  # the notes name two rules, and the last document is measured
 
 
-def test_many_notes_are_shortened_by_one_call() -> None:
-    world = World(
-        analyst_error=lambda user: {"edits": [], "appendix_notes": [f"note {len(user)}", "another"]},
-        appendix_consolidate={"appendix_notes": ["both"]},
-    )
-    found, _, calls = run(world, **OFF, skill_aware={"enabled": True, "consolidate_threshold": 1}, epochs=1)
-    assert calls.counts["appendix_consolidate"].done == 2 and notes_of(found.state.current) == ["both"]
-
-
 @pytest.mark.parametrize("settings", [ALL, {**ALL, "update_mode": "full_rewrite", "lr_control_mode": "none"}])
 def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Path, settings: dict[str, Any]) -> None:
     whole = World()
@@ -308,52 +292,6 @@ def test_killed_anywhere_with_all_features_on_a_run_goes_on_exactly(tmp_path: Pa
         assert path.read_bytes() == lines  # the same calls, the same answers, none twice
         assert (found.state, found.test_best) == (expected.state, expected.test_best)
         assert dying.requests + rest.requests == whole.requests and dying.rollouts + rest.rollouts == whole.rollouts
-
-
-@pytest.mark.parametrize(("weight", "actions"), [(0.0, ["reject", "reject"]), (0.05, ["accept_new_best", "reject"])])
-def test_between_equal_scores_plain_instructions_win(weight: float, actions: list[str]) -> None:
-    """The first candidate has words that bind; the second one adds others, so its share is smaller."""
-    texts = iter(["You must always answer.", "Perhaps it is of some use to think about it."])
-    world = World(analyst_success=lambda _: {"edits": [{"op": "append", "content": next(texts)}]})
-    settings = {**OFF, "epochs": 1, "minibatch_size": 6, "gate": {"semantic_density": weight}}
-    _, watch, _ = run(world, "red green blue grey", **settings)
-    assert [record.action for record in watch.steps] == actions
-
-
-def test_the_folder_shows_what_the_end_of_an_epoch_made(tmp_path: Path) -> None:
-    world, config = World(), OptimizeConfig(epochs=3, batch_size=12)
-    calls = Calls(world.chat, world, seed=1, workers=1)
-    watch = FolderWatch(tmp_path)
-    optimizer = LLMOptimizer(calls, config, Templates(base="optimize"))
-    watch.end(optimize(TASK, "", config, calls, optimizer, seed=1, watch=watch))
-    names = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
-    assert {
-        f"slow_update/epoch_0{n}/{name}.json" for n in (2, 3) for name in ("slow_result", "comparison_pairs")
-    } <= names
-    assert (
-        "meta_skill/epoch_02/meta_skill_result.json" in names
-        and "meta_skill/epoch_03/meta_skill_result.json" not in names
-    )
-
-
-def test_an_optimizer_without_a_model_has_the_loop_without_these_features() -> None:
-    class Own:
-        def reflect(self, view: StepView) -> list[RawPatch]:
-            return []
-
-        def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
-            return Patch()
-
-        def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
-            return patch
-
-    world = World()
-    calls = Calls(None, world, seed=1)
-    found = optimize(TASK, "red", OptimizeConfig(epochs=3, batch_size=6), calls, Own())
-    assert found.state.best == "red" and "comparison" not in calls.counts
-    config = OptimizeConfig.model_validate({"slow_update": {"enabled": True}})
-    with pytest.raises(ConfigError, match=r"optimize\.slow_update\.enabled"):
-        optimize(TASK, "red", config, Calls(None, world), Own())
 
 
 def test_a_document_over_its_bound_is_rejected_unevaluated_and_one_that_says_the_same_is_none() -> None:

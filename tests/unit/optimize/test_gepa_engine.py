@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, MissingDependencyError
+from skill_ttrl.errors import BudgetError, DataError, EndpointError, MissingDependencyError
 from skill_ttrl.optimize.calls import Reply
-from skill_ttrl.optimize.engines.gepa import as_example
 from skill_ttrl.optimize.scores import compute_score
-from skill_ttrl.optimize.types import RolloutResult
 from tests.rule_optimizer import ScriptedOptimizer
 from tests.rule_runs import RuleRun
 
@@ -56,15 +54,6 @@ def test_requests_without_an_answer_leave_their_iteration_out_and_are_not_put_tw
     assert [row["fallbacks"] for row in found.rows] == [{"gepa_reflect": 1}] * 4
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [({"minibatch": 3}, "minibatch_size"), ({"minibatch_size": 0}, "minibatch_size"), ({"iterations": 2.5}, "2.5")],
-)
-def test_wrong_options_are_named(options: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        RuleRun("gepa", 0, (6, 4, 0))(engine_options=options)
-
-
 def test_without_items_or_without_the_package_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="selection"):
         RuleRun("gepa", 0, (6, 0, 0))()
@@ -89,14 +78,6 @@ def test_nothing_listens_and_nothing_is_printed(
     monkeypatch.setattr(socket.socket, "listen", refused)
     RuleRun("gepa", 0, (6, 4, 0))(**FEW)
     assert capsys.readouterr() == ("", "")
-
-
-def test_rollouts_are_shown_escaped_and_cut() -> None:
-    shown = as_example(
-        RolloutResult("1", 0, question="q" * 9000, conversation=[{"role": "assistant", "content": "<skill id=1>"}])
-    )
-    assert len(shown["Inputs"]) < 2100 and "<skill" not in shown["Generated Outputs"] and shown["Feedback"] == "Wrong."
-    assert as_example(RolloutResult("1", 1, reference_text="7"))["Feedback"] == "Right. Expected: 7"
 
 
 def stop_at(limit: int) -> Callable[[int], None]:

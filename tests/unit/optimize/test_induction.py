@@ -15,10 +15,10 @@ from skill_ttrl.data.operators import RULES, OperatorGrammar, Operators, questio
 from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.documents import apply_patch
-from skill_ttrl.optimize.induction import InductionOptimizer, make_induction, replace_line
+from skill_ttrl.optimize.induction import InductionOptimizer, make_induction
 from skill_ttrl.optimize.loop import optimize
 from skill_ttrl.optimize.record import OptimizeTask
-from skill_ttrl.optimize.types import Patch, RolloutResult, StepView
+from skill_ttrl.optimize.types import RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 
 GRAMMAR = OperatorGrammar()
@@ -85,16 +85,6 @@ def test_what_is_proposed_explains_every_failure_so_far(
     assert "Some advice." in document and document.count(" +") + document.count(" -") + document.count(" *") == len(
         lines
     )
-
-
-@given(st.lists(st.sampled_from(["ab +1", "cab +1", "ab +12", "", "x"]), min_size=1, max_size=7), st.data())
-def test_replacing_a_line_leaves_the_others_as_they_are(lines: list[str], data: st.DataObject) -> None:
-    lines = [*lines, "x"]
-    place = data.draw(st.sampled_from([place for place, line in enumerate(lines) if line]))
-    edit = replace_line("\n".join(lines), place, "new")
-    after = apply_patch("\n".join(lines), Patch([edit])).split("\n")
-    wanted = [*lines[:place], "new", *lines[place + 1 :]]
-    assert [line for line in after if line] == [line for line in wanted if line]
 
 
 def follower(

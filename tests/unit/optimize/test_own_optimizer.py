@@ -11,7 +11,7 @@ import pytest
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import BudgetError, ConfigError, ExtensionError
-from skill_ttrl.optimize.calls import Calls, ChatRequest, Reply
+from skill_ttrl.optimize.calls import Calls
 from skill_ttrl.optimize.optimizers import check_optimizer, make_optimizer
 from skill_ttrl.optimize.types import Edit, Patch, RawPatch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
@@ -97,9 +97,3 @@ def test_errors_name_the_method_and_the_step_and_a_right_one_is_passed_through(m
     found = made(monkeypatch, patches)
     assert found.reflect(VIEW) == patches and found.writer == "one of its own"
     assert getattr(found, "state_dict", dict) is dict and copy.copy(found).reflect(VIEW) == patches
-
-
-@pytest.mark.parametrize("reply", [("text", {}), Reply(None)])  # type: ignore[arg-type]
-def test_an_answer_that_is_no_reply_is_named_with_the_contract(reply: Any) -> None:
-    with pytest.raises(ConfigError, match=r"chat\(system, user, \*, max_tokens, stage\)"):
-        Calls(lambda *_, **__: reply, never).ask([ChatRequest("ranking", "s", "u")])

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.optimize.calls import JOURNAL
 from skill_ttrl.optimize.record import Optimized
 from tests.rule_follower import ScriptedTarget, expected_score, is_optimal
 from tests.rule_optimizer import ScriptedOptimizer
@@ -73,14 +72,6 @@ def test_killed_anywhere_and_resumed_it_makes_the_same_calls(engine: str, tmp_pa
         assert first.target.calls + second.target.calls == uninterrupted.target.calls
         assert (found.state, found.test_first, found.test_best) == (whole.state, whole.test_first, whole.test_best)
         assert _untimed(found) == _untimed(whole)
-
-
-@pytest.mark.parametrize("engine", ["skillopt", "gepa"])
-def test_a_finished_run_that_is_repeated_asks_nothing(engine: str, tmp_path: Path) -> None:
-    whole, _ = small(engine, tmp_path / JOURNAL, None)
-    again, second = small(engine, tmp_path / JOURNAL, 0)
-    assert again is not None and whole is not None and again.state == whole.state
-    assert (second.requests, second.rollouts) == (0, 0)
 
 
 def _work(lines: bytes) -> list[bool]:

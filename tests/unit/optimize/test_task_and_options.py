@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from skillrl.envs.qa import SimpleQAEnv as TheirEnv
 
 from skill_ttrl import BaseLLMClient, SimpleQAEnv, SkillOptConfig
-from skill_ttrl.errors import ConfigError, SplitError
+from skill_ttrl.errors import ConfigError
 
 
 class Says(BaseLLMClient):
@@ -51,21 +51,6 @@ def test_questions_are_asked_and_scored_the_same(item: dict[str, Any], skill: st
     assert mine.get_task_types() == theirs.get_task_types()
 
 
-def test_numbers_as_answers_are_texts_where_skillrl_fails() -> None:
-    item = {"id": 4, "question": "6 x 7?", "answers": [42]}
-    splits: dict[str, Any] = {"train_items": [item], "val_items": [], "test_items": []}
-    assert SimpleQAEnv(**splits).rollout_one(item=item, skill="", target_client=Says("It is 42.")).hard == 1
-    with pytest.raises(AttributeError):
-        TheirEnv(**splits).rollout_one(item=item, skill="", target_client=Says("It is 42."))
-
-
-def test_splits_and_the_first_document() -> None:
-    env = SimpleQAEnv(train_items=[], val_items=[{"question": "q"}], test_items=[], initial_skill="Be brief.")
-    assert env.get_initial_skill() == "Be brief." and env.get_items("val") == [{"question": "q"}]
-    with pytest.raises(SplitError, match=r"Unknown split 'vel'. Did you mean 'val'"):
-        env.get_items("vel")
-
-
 # --- the settings ---
 
 
@@ -88,21 +73,14 @@ def test_settings_have_the_same_keys_and_defaults() -> None:
     ("given", "key", "theirs"),
     [
         ({"batch_size": 0}, "batch_size", True),
-        ({"minibatch_size": -1}, "minibatch_size", True),
         ({"merge_batch_size": 1}, "merge_batch_size", True),
-        ({"edit_budget": 0}, "edit_budget", True),
         ({"edit_budget": 1}, "min_edit_budget", True),
-        ({"min_edit_budget": 0}, "min_edit_budget", True),
         ({"lr_scheduler": "cosin"}, "lr_scheduler.*Did you mean 'cosine'", True),
-        ({"gate_metric": "exact"}, "gate_metric", True),
         ({"gate_mixed_weight": 1.5}, "gate_mixed_weight", True),
         ({"num_epochs": 0}, "num_epochs", False),
         ({"batch_size": "8"}, "batch_size must be a whole number", False),
-        ({"seed": True}, "seed", False),
         ({"gate_mixed_weight": float("nan")}, "gate_mixed_weight", False),
         ({"out_root": ""}, "out_root", False),
-        ({"extras": None}, "extras", False),
-        ({"eval_test": "no"}, "eval_test", False),
         ({"batch_size": 0, "lr_scheduler": "cosin"}, "batch_size.*; lr_scheduler", True),
     ],
 )

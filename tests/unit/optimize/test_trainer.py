@@ -14,8 +14,7 @@ import pytest
 import skillrl
 
 from skill_ttrl import BaseLLMClient, RolloutResult, SkillEnv, SkillOptConfig, SkillOptTrainer
-from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError, SplitError
-from skill_ttrl.stages.inspecting.inspect_results import optimize_inspection
+from skill_ttrl.errors import BudgetError, ConfigError, DataError, EndpointError, EnvError, RunFolderError
 
 RULES = ("red", "green", "blue", "cyan", "pink", "gold", "mute", "prose", "garble")
 """An analyst answers prose where `prose` is needed, a merger where `garble` is merged, a ranking where `mute` is ranked."""
@@ -180,18 +179,6 @@ def test_a_whole_run_makes_the_same_edits_and_decisions(tmp_path: Path, changes:
     assert {"accept_new_best"} < {row["action"] for row in read(mine, "history.json")}
 
 
-def test_without_a_patch_nothing_changes_and_neither_library_fails(tmp_path: Path) -> None:
-    class Prose(Scripted):
-        def answer(self, stage: str, user: str) -> str:
-            return ("I would rather not.", '{"edits": "none"}', '{"edits": [', "[]")[len(user) % 4]
-
-    summary, expected = ours(tmp_path / "ours", Prose()), theirs(tmp_path / "theirs", Prose())
-    assert summary["total_skips"] == expected["total_skips"] == 6
-    assert (
-        summary["fallbacks"] == {"analyst": 18} and (tmp_path / "ours/best_skill.md").read_text() == "# Skill\nstart\n"
-    )
-
-
 # --- resume ---
 
 
@@ -259,21 +246,6 @@ def test_further_settings_save_rollouts_and_decide_the_same(tmp_path: Path, whol
     assert actions[0] == actions[1] and saving.calls.count("rollout") < 0.85 * client.calls.count("rollout")
 
 
-def test_the_summary_has_intervals_and_calls(whole: tuple[Path, Scripted]) -> None:
-    summary = read(whole[0], "summary.json")
-    low, high = summary["test_hard_interval"]
-    assert low <= summary["test_hard"] <= high
-    assert summary["test_delta_hard_interval"][0] <= summary["test_delta_hard"]
-    assert summary["calls"]["analyst_error"]["prompt_tokens"] > 0 and summary["failed_rollouts"] == 0
-
-
-def test_its_folder_can_be_inspected(whole: tuple[Path, Scripted], tmp_path: Path) -> None:
-    found = optimize_inspection(whole[0], limit=10)
-    assert found.facts["steps done"] == 6 and found.rows[0][1] == "accept new best" and found.facts["ended"] == "yes"
-    (tmp_path / "optimize.json").write_bytes((whole[0] / "optimize.json").read_bytes())
-    assert optimize_inspection(tmp_path, limit=10).facts["ended"].startswith("no; the same command")
-
-
 def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     heard: set[str] = set()
 
@@ -285,8 +257,6 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
     text = "Costs $5, $$, ${x}.\n\n{}\n"
     ours(tmp_path, Listening(), num_epochs=1, prompt_overrides={"analyst_error": text, "analyst_success": text})
     assert heard == {text}
-    request = "Improve $document by $budget edits:\n$rollouts"
-    ours(tmp_path / "request", Scripted(), num_epochs=1, prompt_overrides={"analyst_request": request})
     heard.clear()
     (tmp_path / "analyst_error.md").write_text("From a folder.")
     ours(tmp_path / "folder", Listening(), num_epochs=1, failure_only=True, settings={"prompts": str(tmp_path)})
@@ -301,7 +271,6 @@ def test_overridden_prompts_are_sent_as_they_are(tmp_path: Path) -> None:
         ({"gate": {"early": True}}, "gate.early"),
         ({"edit_budget": 3}, "edit_budget in SkillOptConfig"),
         ({"document": "a.md", "place": "bank"}, "document, place"),
-        ({"max_document_tokens": 0}, "max_document_tokens"),
     ],
 )
 def test_settings_that_cannot_be_used(tmp_path: Path, settings: dict[str, Any], said: str) -> None:
@@ -333,52 +302,13 @@ def raises(error: Exception, where: str = "") -> Callable[[dict[str, Any]], Any]
     ("env", "error", "said"),
     [
         (Colours((0, 3, 3)), DataError, "no training items"),
-        (Colours((3, 0, 3)), DataError, "no selection items"),
         (Breaks(raises(OSError("no such house"))), EnvError, "All 9 rollouts of Breaks failed.*OSError: no such house"),
         (Breaks(raises(EndpointError("bad key", "unauthorized"), "val3")), EndpointError, "bad key"),
         (Breaks(lambda item: "solved"), EnvError, "rollout_one .*item 'val-.*RolloutResult"),
         (Breaks(lambda item: {"id": "1", "hard": 0.5}), EnvError, "hard = 0.5"),
-        (Breaks(lambda item: {"id": "1", "soft": 3}), EnvError, "soft = 3.0"),
         (Breaks(lambda item: RolloutResult("1", extras={"x": object()})), EnvError, "not JSON serializable"),
     ],
 )
 def test_what_cannot_be_optimized_is_said(tmp_path: Path, env: SkillEnv, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         ours(tmp_path, Scripted(), env=env)
-
-
-def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SplitError, match=r"valid.*selection_split"):
-        ours(tmp_path, Scripted(), selection_split="valid")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match=r"Cannot create .*--output is out_root here"):
-        ours(tmp_path / "file", Scripted())
-
-
-def test_some_failed_rollouts_are_results_and_counted(tmp_path: Path) -> None:
-    """A request that the server refuses, and the user's own faults; items without an id, and with what JSON cannot hold."""
-    env = Breaks(raises(EndpointError("too long", "too_long"), "val3"))
-    env.splits["test"] = [
-        {"id": "", "question": "q", "rule": "red", "task_type": "t9", "image": object()} for _ in "ab"
-    ]
-    summary = ours(tmp_path, Scripted(), env=env, num_epochs=1)
-    assert (
-        read(tmp_path, "baseline_selection_eval/results.json")[3]["fail_reason"]
-        == "rollout_error: EndpointError: too long"
-    )
-    assert summary["failed_rollouts"] == 1 + summary["total_steps"]
-    assert read(tmp_path, "test_eval_best/buckets.json")["t9"]["total"] == 2
-
-
-@pytest.mark.parametrize("kind", ["raises", "reports", "nothing"])
-def test_a_client_that_fails_is_counted(tmp_path: Path, kind: str) -> None:
-    class Failing(Scripted):
-        def chat(self, *, stage: str = "", **how: Any) -> Any:
-            if stage == "rollout":
-                return super().chat(stage=stage, **how)
-            if kind == "raises":
-                raise ConnectionError("gone")
-            return ("", {"error": "gone", "calls": 0}) if kind == "reports" else None
-
-    summary = ours(tmp_path / "skip", Failing(), num_epochs=1)
-    assert summary["total_skips"] == 3 and summary["calls"]["analyst_error"]["failed"] == 9

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from skill_ttrl.optimize.documents import MODES
-from skill_ttrl.optimize.lessons import Pair, show_pairs
 from skill_ttrl.optimize.transcript import show_rollout, unescape_tags
 from skill_ttrl.optimize.types import RolloutResult
 
@@ -16,8 +15,3 @@ def test_a_tag_that_an_analyst_copies_is_the_agent_s_again() -> None:
     )
     assert patch is not None and patch.edits[0].content == "write <answer>N</answer>, not &lt;/rollout>"
     assert unescape_tags("&lt;b> &lt;answering") == "&lt;b> &lt;answering"
-
-
-def test_a_pair_that_is_one_rollout_is_shown_once() -> None:
-    result = RolloutResult("7", predicted_answer="five")
-    assert show_pairs([Pair(result, result)]).count("Answer: five") == 1

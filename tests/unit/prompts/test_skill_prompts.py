@@ -43,12 +43,6 @@ def test_an_empty_bank_is_a_cold_start() -> None:
     assert PromptFormatter("plain").format_prompt("1+1?") == "1+1?"  # no bank, no word of it
 
 
-def test_a_bank_that_has_nothing_for_a_question_is_not_called_empty(bank: SkillBank) -> None:
-    text = PromptFormatter("plain", skill_bank=bank, skill_tokens=1).format_prompt("1+1?")
-    assert "empty so far" not in text and "<retrieve" in text and text.endswith("1+1?")
-    assert PromptFormatter("plain", prompts="tiny").format_prompt("1+1?", skills=[], bank_empty=False) == "1+1?"
-
-
 def test_the_agent_form_and_batches(bank: SkillBank) -> None:
     formatter = PromptFormatter(skill_bank=bank, max_skills=1)
     text = formatter.format_agent_prompt("Put apple on counter", "Kitchen", ["take", "go"])
@@ -100,13 +94,6 @@ def test_a_template_without_its_places_is_refused(tmp_path: Path, name: str, tex
     (tmp_path / f"{name}.md").write_text(text)
     with pytest.raises(ConfigError, match="must hold"):
         Templates(str(tmp_path)).get(name)
-
-
-def test_sets_and_folders_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'tiny'"):
-        PromptFormatter(prompts="tinny")
-    with pytest.raises(ConfigError, match="Unknown prompt set"):
-        PromptFormatter(prompts=str(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize("prompts", [None, "tiny"])

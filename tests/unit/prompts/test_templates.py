@@ -21,11 +21,6 @@ def test_a_question_is_inserted_as_it_is(question: str) -> None:
     assert question in PromptFormatter("boxed").format_prompt(question)
 
 
-def test_signs_of_the_template_language_mean_nothing_in_a_question() -> None:
-    hostile = "$question ${question} $$ {0} %s \\1"
-    assert PromptFormatter().format_batch([hostile, "x"])[0].count(hostile) == 1
-
-
 @pytest.mark.parametrize("name", [name for name in Templates().names() if name not in PARTS and name not in TURNS])
 def test_shipped_templates_hold_the_question_once_and_end_without_a_line_break(name: str) -> None:
     text = PromptFormatter(name).format_prompt("QUESTION")
@@ -50,11 +45,6 @@ def test_a_template_that_cannot_be_filled(tmp_path: Path, text: str) -> None:
     (tmp_path / "own.md").write_text(text)
     with pytest.raises(ConfigError, match=r"must hold \$question"):
         PromptFormatter(str(tmp_path / "own.md"))
-
-
-def test_a_template_of_ones_own(tmp_path: Path) -> None:
-    (tmp_path / "own.md").write_text("It costs $$5: $question\n")
-    assert PromptFormatter(str(tmp_path / "own.md")).format_prompt("why?") == "It costs $5: why?"
 
 
 def test_templates_that_are_not_there(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config import RunConfig
+from skill_ttrl.config import RunConfig, SkillTTRLConfig
 from skill_ttrl.errors import CheckpointError
 from skill_ttrl.runs.checkpoint import (
     list_checkpoints,
@@ -20,7 +19,6 @@ from skill_ttrl.runs.checkpoint import (
     restore_to_checkpoint,
     save_checkpoint,
     verify,
-    what_is_saved,
 )
 from skill_ttrl.runs.folder import RunFolder
 
@@ -81,8 +79,6 @@ def test_a_run_killed_between_saving_and_removing_removes_when_it_goes_on(tmp_pa
         ("trainer.pt", lambda f: f.write_bytes(f.read_bytes()[:-10]), r"trainer.pt has \d+ bytes instead of \d+"),
         ("state.json", lambda f: f.unlink(), r"state.json is missing"),
         ("manifest.json", lambda f: f.write_text("{"), r"cannot read manifest.json"),
-        ("manifest.json", lambda f: f.write_text("{}"), r"manifest.json does not list"),
-        ("manifest.json", lambda f: f.unlink(), r"manifest.json is missing"),
     ],
 )
 def test_damage_is_named_and_the_one_before_is_taken_only_when_asked(folder, file, damage, message) -> None:  # type: ignore[no-untyped-def]
@@ -149,16 +145,6 @@ def test_leftovers_of_a_kill_are_removed_or_put_back(folder: RunFolder) -> None:
     assert [entry.name for entry in folder.checkpoints.iterdir()] == ["rl-000001"]
 
 
-def test_an_error_of_the_model_is_left_as_it_is_and_leaves_nothing(folder: RunFolder) -> None:
-    def broken(path: Path) -> dict[str, Any]:
-        (path / "half.bin").write_bytes(b"x")
-        raise KeyError("lm_head")
-
-    with pytest.raises(KeyError, match="lm_head"):
-        save_checkpoint(folder, "rl", 1, write=broken, state={}, keep=None)
-    assert list(folder.checkpoints.iterdir()) == []
-
-
 class Code:
     """Something a pickle could run."""
 
@@ -175,5 +161,3 @@ def test_tensors_never_run_code(folder: RunFolder, capsys: pytest.CaptureFixture
     with pytest.raises(CheckpointError, match=r"cannot read trainer\.pt"):
         load_tensors(path)
     assert "executed" not in capsys.readouterr().out
-
-

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_facts
+from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
 
 MADE: dict[str, Any] = {
     "model": "sha256:1",
@@ -54,15 +52,6 @@ def test_samples_of_something_else_are_refused_and_the_difference_is_named(tmp_p
     assert (tmp_path / "s" / SAMPLES).read_bytes() == before
 
 
-def test_a_foreign_folder_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "cat.jpg").write_bytes(b"")
-    with pytest.raises(RunFolderError, match=r"not empty and holds no samples \(found: cat\.jpg\)"):
-        SampleFolder(tmp_path, MADE)
-    assert [entry.name for entry in tmp_path.iterdir()] == ["cat.jpg"]
-    with pytest.raises(RunFolderError, match="it is a file"):
-        SampleFolder(tmp_path / "cat.jpg", MADE)
-
-
 def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
     filled(tmp_path / "s", 5)
 
@@ -75,5 +64,3 @@ def test_lines_that_do_not_belong_there_are_refused(tmp_path: Path) -> None:
         read("0", "1", "2", "3")
     with pytest.raises(RunFolderError, match=r"samples\.jsonl:2 belongs to the problem 1 instead of 7"):
         read("0", "7", "2", "3", "4")
-
-

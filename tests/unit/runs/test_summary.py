@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 import yaml
 
-from skill_ttrl.config import LoraConfig, SkillTTRLConfig, SourceConfig
+from skill_ttrl.config import LoraConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines, vote_line
-from skill_ttrl.runs.summary import Summary, read_summary, summary_versions
-from skill_ttrl.stages.reports.summary_text import closing_lines, summary_markdown, write_summary
+from skill_ttrl.runs.summary import Summary, read_summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.stages.reports.run_page import write_report_html
+from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory, VoteResult, from_json
 
 SUMMARY = Summary(
@@ -109,27 +106,6 @@ def test_reading_while_it_is_written_or_damaged(folder: RunFolder) -> None:
         read_run(folder.path.parent)
 
 
-def test_summary_has_the_documented_keys_and_names_what_is_missing(folder: RunFolder) -> None:
-    with pytest.raises(RunFolderError, match=r"no summary.json: the run has not ended"):
-        read_summary(folder.path)
-    write_summary(folder, SUMMARY)
-    data = json.loads((folder.path / "summary.json").read_text())
-    pairs = {f"{name}_{when}" for name in ("accuracy", "majority", "greedy") for when in ("before", "after")}
-    assert pairs | {"label_accuracy", "majority_ratio", "seconds", "seed", "reward", "versions", "warnings"} <= data.keys()
-    (folder.path / "summary.json").write_text('{"name": 1}')
-    with pytest.raises(RunFolderError, match=r"Cannot read .*summary.json"):
-        read_summary(folder.path)
-    info = json.loads((folder.path / "run.json").read_text())
-    assert summary_versions(info)["torch"] == info["libraries"]["torch"]
-
-
-def test_markdown_shows_what_was_measured_only() -> None:
-    text = summary_markdown(SUMMARY)
-    assert "| avg@32 | 0.610 | 0.950 |" in text and "| pass@8 | 0.900 | 0.970 |" in text
-    assert "greedy" not in text and "held-out" in text and "rl 30.5 s" in text
-    assert "| +0.340 [+0.300, +0.380] | better |" in text and "- Warning: agreement rose" in text
-
-
 def test_html_report_is_well_formed_and_escapes_text(folder: RunFolder) -> None:
     log = MetricsLog(folder)
     for step, value in ((1, 0.25), (2, 0.5), (3, math.nan), (4, 1.0)):
@@ -188,5 +164,3 @@ def test_trackers_that_cannot_be_had(folder: RunFolder, monkeypatch: pytest.Monk
     with pytest.raises(MissingDependencyError, match="pip install mlflow"):
         open_tracker("mlflow", folder, "t", {})
     assert not folder.tracker.exists()
-
-

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills import evolution
-from skill_ttrl.skills.admit import AdmissionRules, Admitted, fingerprint, said_already
+from skill_ttrl.skills.admit import AdmissionRules, Admitted, fingerprint
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import least_useful_first
 from skill_ttrl.skills.snapshot import Snapshot
@@ -39,15 +39,6 @@ def applied(snapshot: Snapshot, found: Admitted) -> Snapshot:
     with SkillBank.from_snapshot(snapshot, index="memory") as real:
         real.apply(found.changes, reason="evolve")
         return real.snapshot()
-
-
-def test_a_new_skill_says_where_it_comes_from() -> None:
-    found = evolved(
-        [Draft("Rinse", "Rinse it first.", task_type="clean", evidence=("t3", "t1"))], bank(STATIC), most=3, step=9
-    )
-    (new,) = (skill for skill in applied(bank(STATIC), found) if skill.id != STATIC.id)
-    assert (new.source, new.task_type, new.evidence, new.stats.created_step) == ("evolve", "clean", ("t3", "t1"), 9)
-    assert (found.count("add"), found.count("replace"), found.evidence) == (1, 0, ("t3", "t1"))
 
 
 def test_a_better_text_keeps_the_skill_s_id_record_tier_and_source_and_is_one_version_on() -> None:
@@ -81,20 +72,6 @@ def test_a_draft_that_cannot_be_used_is_left_out_with_its_reason(draft: Draft, w
     assert found.count("add") == 1 and [why in problem for _, problem in found.refused] == [True]
 
 
-def test_a_round_brings_no_more_than_it_may_and_says_each_thing_once() -> None:
-    drafts = [Draft("A", f"Advice {word}.") for word in ("one", "one", "two", "three", "four")]
-    found = evolved(drafts, bank(), most=3)
-    assert found.count("add") == 3
-    assert len(found.fusions) == 1 and "evolve.max_new_skills" in found.refused[0][1]
-
-
-def test_what_is_said_already_is_found_with_the_type_that_it_is_said_to() -> None:
-    same = "Leave it: 5 of 8 failed tries did it."
-    there = [Skill(name, name, same, tier="mistake", task_type=kind) for name, kind in (("m1", "cool"), ("m2", "heat"))]
-    drafts = [Draft("again", same, "", "mistake", kind) for kind in ("heat", "clean", "cool")]
-    assert said_already(drafts, there, None, 1.0) == ["m2", None, "m1"]
-
-
 def test_over_their_bound_the_evolved_skills_go_that_are_least_surely_useful() -> None:
     """3 of 3 says less than 60 of 80; a skill that was never shown says nothing; new ones are spared."""
     known = [dynamic("lucky", 3, 3), dynamic("proven", 80, 60), dynamic("unused", made=4), dynamic("poor", 50, 2)]
@@ -104,14 +81,6 @@ def test_over_their_bound_the_evolved_skills_go_that_are_least_surely_useful() -
     after = applied(now, found)
     assert {skill.id for skill in after} >= {STATIC.id, "proven", "lucky"} and len(after) == 4
     assert found.count("evict") == 2 and {change.kind for change in found.changes} == {"add", "evict"}
-
-
-def test_what_was_in_the_bank_before_never_makes_room() -> None:
-    statics = [Skill(f"gen_{number:03d}", "S", f"old advice {number}", tier="general") for number in range(10)]
-    found = evolved([Draft("N", "New advice.")], bank(*statics), most=3, room=0)
-    assert found.changes == () and "full" in found.refused[0][1]
-    better = evolved([Draft("N", "New advice.", base="gen_004")], bank(*statics), most=3, room=0)
-    assert better.count("replace") == 1, "a better text takes no room"
 
 
 words = st.text(alphabet="abcd ", max_size=6)

@@ -57,13 +57,6 @@ def test_a_type_below_the_threshold_is_looked_into_deeply_and_the_others_less() 
     assert kinds(judged) == ["heat", "clean", "look", "heat", "clean", "heat", "clean"], "by turns, the worst first"
 
 
-def test_where_no_type_is_below_the_threshold_nothing_is_looked_into() -> None:
-    watch = tracker(threshold=0.4)
-    watch.add(played("clean", 2, 3), 0)
-    judged = watch.judge()
-    assert judged.below == () and judged.failures == () and judged.success == {"clean": 0.4}
-
-
 def test_a_type_with_too_few_episodes_goes_on_being_counted_until_it_has_enough() -> None:
     watch = tracker()
     watch.add([*played("rare", 0, 2), *played("clean", 0, 4)], 0)
@@ -72,23 +65,6 @@ def test_a_type_with_too_few_episodes_goes_on_being_counted_until_it_has_enough(
     judged = watch.judge()
     assert judged.success == {"rare": 0.25} and len(judged.failures) == 3
     assert watch.judge() == FailureSelection(), "what was judged begins anew"
-
-
-def test_episodes_that_failed_in_their_environment_say_nothing() -> None:
-    watch = tracker()
-    watch.add([group(episode("a", error="broken")), group(episode("b"))], 0)
-    assert watch.counts == {"clean": [1, 0]}
-
-
-def test_a_sample_holds_no_tokens_and_stays_small() -> None:
-    watch = tracker()
-    for step in range(50):
-        watch.add(played("clean", 0, 20), step)
-    (kept,) = watch.failures.values()
-    assert len(kept.items) == 3
-    (only,) = kept.items[0][1].steps
-    assert only.completion is None and only.prompt_ids == () and only.admissible_actions == ()
-    assert len(json.dumps(watch.state_dict())) < 3000
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=12))

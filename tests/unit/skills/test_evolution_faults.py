@@ -17,7 +17,6 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver, FailureSelection, SuccessTracker, evolved
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import Group, Skill, SkillStats, Step, Task, Trajectory
 
@@ -99,25 +98,6 @@ def test_evolved_skills_do_not_push_out_all_others(mode: str) -> None:
 
 def prompt_of(bank: SkillBank, query: Query) -> tuple[Skill, ...]:
     return BankView(bank.snapshot(), bank.retriever).select_for_prompts([query], 6)[0]
-
-
-def test_a_threshold_that_can_never_be_met_ends_in_nothing_new() -> None:
-    """The heuristic has a handful of things to say; once the bank says them, rounds change nothing."""
-    loop = tuple(Step("a room", "look", 0.0, False, False) for _ in range(9))
-    cases = tuple(Case(f"t{number}", "find the mug", "clean", False, loop, "a room with a mug") for number in range(6))
-    evolver = Evolver(
-        EvolveConfig(threshold=1.0), make_teacher("heuristic"), SuccessTracker(EvolveConfig(), splits=["train"])
-    )
-    sizes = []
-    with SkillBank(index="memory") as bank:
-        for step in range(10):
-            found, _ = evolver.evolve(
-                FailureSelection({"clean": 0.0}, ("clean",), cases), bank.snapshot(), step=step, capacity=200
-            )
-            if found.changes:
-                bank.apply(found.changes)
-            sizes.append(len(bank))
-        assert sizes[0] > 0 and sizes == [sizes[0]] * 10 and bank.version == 1
 
 
 def test_ids_do_not_stick_and_are_never_given_twice() -> None:

@@ -85,12 +85,6 @@ def test_the_example_of_the_documentation() -> None:
     assert found.skill_ops.retrieve_query == "number theory" and found.skill_ops.evolve_base_id == "12"
 
 
-def test_no_block_is_no_operation_and_no_error() -> None:
-    assert parse("so x<y and \\boxed{\\frac{1}{2}}") == ParsedOutput(
-        "so x<y and \\boxed{\\frac{1}{2}}", "\\frac{1}{2}", None, SkillOps(), "boxed"
-    )
-
-
 @pytest.mark.parametrize(
     ("written", "query"),
     [
@@ -160,15 +154,6 @@ def test_operations_and_errors_are_limited() -> None:
     assert len(many.errors) == MAX_ERRORS + 1 and many.errors[-1] == "and 30 more errors"
 
 
-def test_last_open_query_is_that_of_the_last_closed_tag() -> None:
-    text = '<skill_ops><retrieve query="one"></retrieve>\n<retrieve query="two"></retrieve>'
-    assert last_open_query(text) == "two" and last_open_query(text + "\n ok") == "two"
-    assert last_open_query(text[:-1]) is None
-    assert last_open_query(text + "<generate>") is None
-    assert last_open_query(text + "</skill_ops>") is None
-    assert last_open_query('<retrieve query="one"></retrieve>') is None
-
-
 def checked(text: str) -> ParsedOutput:
     """Parse and hold what must be true of any text."""
     found = parse(text)
@@ -205,11 +190,6 @@ def pauses(text: str) -> tuple[str, ...]:
 @given(TEXTS)
 def test_any_text_gives_a_result_and_each_query_was_open_once(text: str) -> None:
     checked(text)
-
-
-@settings(max_examples=100, deadline=None)
-@given(TEXTS)
-def test_what_was_asked_survives_json(text: str) -> None:
     asked = parse(text.encode("utf-8", "replace").decode()).skill_ops
     assert from_json(SkillOps, to_json(asked)) == asked
 

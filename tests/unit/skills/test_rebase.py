@@ -15,23 +15,6 @@ OLD, OTHER = Skill("a", "A", "first"), Skill("b", "B", "other")
 BEFORE = Snapshot.of(1, [OLD, OTHER])
 
 
-def test_changes_that_fit_come_out_as_they_are() -> None:
-    changes = (Change("use", OLD, with_usage(OLD, 2, 1, 3)), Change("add", None, Skill("c", "C", "new")))
-    fitting, dropped = rebase(BEFORE, changes)
-    assert fitting == changes and not dropped
-
-
-def test_counts_of_uses_add_up_and_the_text_of_both_stays() -> None:
-    theirs = with_usage(OLD, 5, 2, 9)
-    mine = with_usage(OLD, 2, 1, 3)
-    better = as_successor(mine, Skill("a", "A", "second"))
-    now = BEFORE.changed(2, [Change("use", OLD, theirs)])
-    fitting, dropped = rebase(now, [Change("use", OLD, mine), Change("replace", mine, better)])
-    after = now.changed(3, validate_changes(now, fitting)).skills["a"]
-    assert not dropped and after.text == "second" and after.version == 2
-    assert (after.stats.uses, after.stats.successes, after.stats.last_used_step) == (7, 3, 9)
-
-
 def test_what_does_not_fit_is_left_out_with_its_reason() -> None:
     now = BEFORE.changed(
         2,

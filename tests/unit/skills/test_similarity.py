@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
-from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
-from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.similarity import Cluster, clusters, consensus_text, embedding_similarity, match_existing
+from skill_ttrl.skills.similarity import Cluster, clusters, consensus_text
 from tests.trigrams import ngram_similarity
 
 # --- what says the same ---
@@ -89,23 +85,3 @@ def test_a_sentence_that_most_wrote_is_taken_over() -> None:
     assert consensus_text(texts) == Cluster("Reduce first. Then add up. Check it.", (0, 1, 2))
     base = "Write every term on a line of its own before you begin."
     assert consensus_text(texts, base=base) == Cluster(f"{base} Check it. Reduce first.", (0, 1, 2))
-
-
-def test_similarity_by_meaning_embeds_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    embedded: list[str] = []
-
-    class Watched(HashEmbedder):
-        def embed(self, texts: Sequence[str]) -> Vectors:
-            embedded.extend(texts)
-            return super().embed(texts)
-
-    alike, plain = embedding_similarity(Watched().embed), HashEmbedder()
-    bank = ["Reduce the base first", "Boil the potatoes", "SamplingPass a picture"]
-    for drafts in (["Reduce the base at first"], ["SamplingPass the picture", "Boil the potatoes"]):
-        assert alike(drafts, drafts)[0][0] == pytest.approx(1)
-        assert alike(drafts, bank) == (plain.embed(drafts) @ plain.embed(bank).T).tolist()
-    assert sorted(embedded) == sorted([*bank, "Reduce the base at first", "SamplingPass the picture"])
-    assert match_existing(["Reduce the base at first"], bank, alike, 0.8) == [0]
-    assert match_existing(["Reduce the base at first"], bank, None, 0.8) == [None]
-    monkeypatch.setattr("skill_ttrl.skills.similarity.VECTORS_KEPT", 2)  # far too few: it embeds again and stays right
-    assert alike(bank, bank) == (plain.embed(bank) @ plain.embed(bank).T).tolist()

@@ -22,20 +22,6 @@ def test_a_folder_appears_filled_and_takes_the_place_of_another(tmp_path: Path) 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
 
 
-def test_after_an_error_the_old_folder_stays_and_nothing_is_beside_it(tmp_path: Path) -> None:
-    folder = tmp_path / "kept"
-    folder.mkdir()
-
-    def fill() -> None:
-        with made_whole(folder) as beside:
-            (beside / "new").write_text("")
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        fill()
-    assert list(tmp_path.iterdir()) == [folder] and not list(folder.iterdir())
-
-
 def test_what_a_killed_process_left_is_removed_wherever_it_was_filled(tmp_path: Path) -> None:
     with unfinished(tmp_path) as left:
         kept = left.rename(tmp_path / f"{left.name}-of-the-killed")

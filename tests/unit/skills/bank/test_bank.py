@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import ConfigError, SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.changes import new_ids
-from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import BankUpdate, Change, Skill, SkillStats
 
 
@@ -52,12 +47,6 @@ def test_dictionaries_in_published_spellings(bank: SkillBank) -> None:
         bank.add_from_dict({"title": "T"})
 
 
-def test_ids_of_new_skills_come_from_the_version() -> None:
-    taken = Snapshot.of(11, [skill("sk_012")])
-    assert new_ids(Snapshot.of(11, []), 3) == ["sk_012", "sk_012_2", "sk_012_3"]
-    assert new_ids(taken, 1) == ["sk_012_2"] and new_ids(taken, 1, taken={"sk_012_2"}) == ["sk_012_3"]
-
-
 def test_replace_keeps_statistics_and_lineage(bank: SkillBank) -> None:
     bank.add(skill("a"), round=1)
     bank.record_usage("a", True, 2)
@@ -69,22 +58,6 @@ def test_replace_keeps_statistics_and_lineage(bank: SkillBank) -> None:
     bank.add(skill("c"))
     with pytest.raises(SkillBankError, match="There is a skill 'c' in the bank already"):
         bank.replace("b", skill("c"))
-
-
-def test_a_skill_that_is_gone(bank: SkillBank) -> None:
-    bank.add(skill("alpha"))
-    bank.replace("alpha", skill("alpha2"), reason="merge")
-    with pytest.raises(
-        SkillBankError, match=r"it was replaced by 'alpha2' in version 2 \('merge'\).*Did you mean 'alpha2'"
-    ):
-        bank.replace("alpha", skill("z"))
-    for name in "bcde":
-        bank.add(skill(name, stats=SkillStats(uses=1, successes=1)))
-    with pytest.raises(SkillBankError, match="it was evicted in version"):
-        bank.record_usage("alpha2", True)
-    for call in (bank.remove, lambda name: bank.edit(name, title="x")):
-        with pytest.raises(SkillBankError, match="There is no skill 'nothing'"):
-            call("nothing")
 
 
 def test_edit(bank: SkillBank) -> None:
@@ -152,18 +125,6 @@ def test_versions_diff_and_rollback(bank: SkillBank) -> None:
             bank.at(version)
 
 
-def test_rewind_forgets(bank: SkillBank) -> None:
-    for name in "abc":
-        bank.add(skill(name))
-    before = bank.at(1)
-    bank.rewind(1)
-    assert bank.version == 1 and bank.snapshot() == before and len(bank.history()) == 1
-    bank.add(skill("z"))
-    assert bank.version == 2 and set(bank.snapshot().skills) == {"a", "z"} and bank.at(1) == before
-    with pytest.raises(SkillBankError, match="no version 3"):
-        bank.rewind(3)
-
-
 def test_updates_are_checked_against_the_present_version(bank: SkillBank) -> None:
     a = bank.add(skill("a"))
     update = BankUpdate(2, (Change("replace", a, skill("a", text="new")),), "merge", ("t",), 3)
@@ -179,14 +140,6 @@ def test_updates_are_checked_against_the_present_version(bank: SkillBank) -> Non
     with pytest.raises(SkillBankError, match="kind 'add'"):
         bank.apply([Change("add", a, None)], reason="wrong")
     assert bank.version == 2 and "b" not in bank
-
-
-def test_a_plan_changes_nothing(bank: SkillBank) -> None:
-    for name in "abc":
-        bank.add(skill(name))
-    planned = bank.plan([Change("add", None, skill("d"))], reason="try")
-    assert bank.version == 3 and [change.kind for change in planned.changes] == ["add", "evict"]
-    assert bank.apply(planned) == planned
 
 
 @pytest.mark.parametrize(
@@ -221,16 +174,11 @@ def test_what_looks_hostile_is_flagged_and_half_characters_are_replaced() -> Non
     ("wrong", "message"),
     [
         ({"id": ""}, "id"),
-        ({"id": "a b"}, "id"),
         ({"id": "a\x1b"}, "id"),
-        ({"id": "<a>"}, "id"),
         ({"id": "a" * 129}, "id"),
-        ({"id": 3}, "id"),
         ({"text": "  \n"}, "empty text"),
-        ({"text": None}, "text is a text"),
         ({"tier": "best"}, "tier 'best'"),
         ({"parents": "abc"}, "parents is a list of texts"),
-        ({"version": "1"}, "whole numbers"),
         ({"stats": SkillStats(uses=-2)}, "whole numbers"),
     ],
 )
@@ -253,57 +201,6 @@ def test_save_and_load(bank: SkillBank, tmp_path: Path) -> None:
     bank.save(tmp_path / "kept.json")
     with pytest.raises(SkillBankError, match="holds 2 skills, the bank at most 1"):
         small.load(tmp_path / "kept.json")
-
-
-def test_importing_many(bank: SkillBank) -> None:
-    bank.add(skill("a"))
-    bank.record_usage("a", True)
-    with pytest.raises(SkillBankError, match="skill 'a' in the bank already"):
-        bank.import_skills([skill("b"), skill("a")])
-    with pytest.raises(SkillBankError, match="'b' is given twice"):
-        bank.import_skills([skill("b"), skill("b")])
-    with pytest.raises(SkillBankError, match="4 skills do not fit into a bank of at most 3"):
-        bank.import_skills([skill(name) for name in "wxyz"])
-    with pytest.raises(SkillBankError, match="Unknown way 'merge'"):
-        bank.import_skills([], on_duplicate="merge")  # type: ignore[arg-type]
-    assert bank.version == 2
-    other = skill("a", text="other")
-    bank.import_skills([other, skill("b")], on_duplicate="skip")
-    assert bank.snapshot().skills["a"].text == "text of a" and "b" in bank
-    bank.import_skills([other, skill("b")], on_duplicate="replace")
-    found = bank.snapshot().skills["a"]
-    assert found.text == "other" and found.version == 2 and found.stats.uses == 1
-    assert [change.kind for change in bank.history()[-1].changes] == ["replace"]  # b is the same
-    bank.import_skills([skill("b", text="second")], on_duplicate="rename")
-    assert bank.snapshot().skills["b_2"].text == "second"
-
-
-def test_settings_come_from_the_config_and_are_remembered(tmp_path: Path) -> None:
-    config = SkillsConfig(max_skills=7, retrieval="keyword", top_k=2, stale_after_steps=9, embedder="hash")
-    with SkillBank.from_config(config, tmp_path / "bank") as bank:
-        settings = bank.settings
-    assert (settings.max_skills, settings.retrieval_mode, settings.top_k) == (7, "keyword", 2)
-    with SkillBank.open(tmp_path / "bank", top_k=4) as again:
-        assert replace(again.settings, index=settings.index) == replace(settings, top_k=4)
-    with pytest.raises(SkillBankError, match="max_skills"):
-        SkillBank(max_skills=0)
-
-
-def test_a_bank_from_a_frozen_version() -> None:
-    start = Snapshot.of(5, [skill("a")])
-    bank = SkillBank.from_snapshot(start)
-    assert bank.snapshot() is start and bank.version == 5
-    bank.add(skill("b"))
-    assert [update.version for update in bank.history()] == [6] and bank.at(5) == start
-    with pytest.raises(SkillBankError, match="it has 5 to 6"):
-        bank.at(4)
-    bank.rewind(5)
-    assert bank.snapshot() == start
-
-
-def test_the_module_is_light() -> None:
-    code = "import sys, skill_ttrl.skills.bank.bank; print(*{'numpy', 'torch', 'chromadb', 'pydantic', 'yaml'} & set(sys.modules))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == ""
 
 
 @pytest.mark.parametrize("embedder", ["nope", "no.such:thing", "skill_ttrl.skills.snapshot:missing", 3, object()])

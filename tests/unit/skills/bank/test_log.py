@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -41,17 +39,6 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "bank"
 
 
-def test_a_bank_is_there_again(path: Path) -> None:
-    expected = fill(path, 20)
-    with SkillBank.open(path) as bank:
-        assert bank.snapshot() == expected and bank.version == 20 and not bank.notices
-        assert [update.version for update in bank.history()] == list(range(1, 21)) and bank.history(
-            18
-        ) == bank.history()[18:]
-    assert json.loads((path / "bank.json").read_text())["schema"] == 1
-    assert len((path / "log.jsonl").read_bytes().split(b"\n")) == 21
-
-
 @pytest.mark.parametrize("tail", ["cut", "text", "zeros"])
 def test_a_torn_last_line_was_never_acknowledged(path: Path, tail: str) -> None:
     expected = fill(path, 7)
@@ -74,29 +61,17 @@ def test_a_torn_last_line_was_never_acknowledged(path: Path, tail: str) -> None:
         assert not bank.notices and bank.snapshot() == more
 
 
-def damage_middle(log: list[bytes]) -> None:
-    log[3] = log[3][:30] + b"\n"
-
-
 def damage_gap(log: list[bytes]) -> None:
     del log[3]
-
-
-def damage_words(log: list[bytes]) -> None:
-    log[4] = log[4].replace(b'"title":"title"', b'"title":"tilte"', 1)
 
 
 def damage_twice(log: list[bytes]) -> None:
     log.append(log[-1])
 
 
-def damage_last(log: list[bytes]) -> None:
-    log[-1] = log[-1][:20] + b"\n"
-
-
 @pytest.mark.parametrize(
     ("damage", "line"),
-    [(damage_middle, 4), (damage_gap, 4), (damage_words, 5), (damage_twice, 10), (damage_last, 9)],
+    [(damage_gap, 4), (damage_twice, 10)],
 )
 def test_other_damage_is_an_error_that_changes_nothing(
     path: Path, damage: Callable[[list[bytes]], None], line: int
@@ -130,14 +105,6 @@ def test_no_flipped_bit_in_the_log_goes_unnoticed(path: Path) -> None:
             SkillBank(path, read_only=True)
 
 
-def test_a_line_without_its_checksum_is_damaged(path: Path) -> None:
-    fill(path, 3)
-    log = path / "log.jsonl"
-    log.write_bytes(re.sub(rb',"check":"[0-9a-f]{16}"(?=\}\n\Z)', b"", log.read_bytes()))
-    with pytest.raises(SkillBankError, match="line 3 is damaged"):
-        SkillBank(path, read_only=True)
-
-
 def test_one_writer_many_readers(path: Path) -> None:
     with SkillBank(path) as bank:
         bank.add(Skill("a", "t", "x"))
@@ -158,14 +125,6 @@ def test_one_writer_many_readers(path: Path) -> None:
     assert bank.at(1).skills.keys() == {"a"} and len(SkillBank(path, read_only=True)) == 2
 
 
-def test_reading_writes_nothing(path: Path) -> None:
-    fill(path, 9)
-    before = content(path)
-    with SkillBank(path, read_only=True) as bank:
-        bank.at(4), bank.history(), bank.retrieve("text"), bank.diff(0, 9)
-    assert content(path) == before and not (path / "chroma").exists()
-
-
 def test_another_schema(path: Path) -> None:
     fill(path, 2)
     (path / "bank.json").write_text('{"schema": 2, "settings": {}}')
@@ -178,27 +137,6 @@ def test_another_schema(path: Path) -> None:
         (path / "bank.json").write_bytes(wrong.encode("utf-8", "surrogateescape"))
         with pytest.raises(SkillBankError, match="is damaged"):
             SkillBank(path)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        '"max_skills": "many"',
-        '"max_skills": null',
-        '"max_skills": 0',
-        '"top_k": "x"',
-        '"embedder": 5',
-        '"retrieval_mode": "best"',
-        '"min_score": NaN',
-        '"stale_after_steps": [1]',
-    ],
-)
-def test_settings_that_cannot_be(path: Path, wrong: str) -> None:
-    SkillBank(path).close()
-    (path / "bank.json").write_text(f'{{"schema": 1, "settings": {{{wrong}}}}}')
-    for read_only in (True, False):
-        with pytest.raises(SkillBankError, match=r"bank\.json is damaged: (max_|top_|embedder|retrieval|min_|stale_)"):
-            SkillBank.open(path, read_only=read_only)
 
 
 def test_a_path_that_is_no_bank(tmp_path: Path) -> None:

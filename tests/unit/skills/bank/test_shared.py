@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,6 @@ def shared(path: Path, writer: str = "", **more: Any) -> SkillBank:
 
 def skill(name: str, text: str = "text") -> Skill:
     return Skill(name, name, text)
-
-
-def test_two_writers_see_each_other_s_updates(tmp_path: Path) -> None:
-    with shared(tmp_path / "b", "a:1") as a, shared(tmp_path / "b", "b:2") as b:
-        a.add(skill("x"), round=0)
-        frozen = b.snapshot()
-        assert frozen.version == 0 and b.refresh().version == 1 and "x" in b and "x" not in frozen
-        b.add(skill("y"), round=0)
-        a.record_usage("x", True, 1)
-        assert a.version == 3 and [update.writer for update in a.history()] == ["a:1", "b:2", "a:1"]
-        assert b.refresh() == a.snapshot() and b.refresh() is b.refresh()
 
 
 def test_uses_that_both_count_add_up_and_a_skill_that_both_write_is_there_once(tmp_path: Path) -> None:
@@ -82,38 +70,6 @@ def test_an_update_of_a_run_is_made_once_per_step_and_reason_also_after_a_rename
         assert other.version == 3 and "z" in other
     with shared(tmp_path / "b", "run:id-1") as bank:  # updates by hand have no identity
         assert len({bank.apply([], reason="by hand").version for _ in range(2)}) == 2
-
-
-def test_a_torn_line_of_a_killed_writer_is_ignored_by_readers_and_cut_by_the_next_writer(tmp_path: Path) -> None:
-    file = tmp_path / "b" / LOG_FILE
-    with shared(tmp_path / "b") as a, shared(tmp_path / "b") as b:
-        a.add(skill("x"))
-        b.refresh()
-        whole = file.read_bytes()
-        with file.open("ab") as stream:
-            stream.write(whole[:-30])
-        with SkillBank.open(tmp_path / "b", read_only=True) as reader:
-            assert reader.version == 1 and "torn" in reader.notices[0]
-        b.add(skill("y"))
-        assert a.refresh().version == 2 and (tmp_path / "b" / "log.torn").read_bytes() == whole[:-30]
-        assert file.read_bytes().startswith(whole) and file.read_bytes().count(b"\n") == 2
-
-
-def test_a_write_that_fails_leaves_the_log_and_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with shared(tmp_path / "b") as a, shared(tmp_path / "b") as b:
-        a.add(skill("x"))
-
-        def full(descriptor: int, data: bytes) -> None:
-            os.write(descriptor, data[:20])
-            raise OSError(28, "No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(log, "write_all", full)
-            with pytest.raises(SkillBankError, match=r"Cannot write .*No space left"):
-                a.add(skill("y"))
-        b.add(skill("z"))
-        a.add(skill("y"))
-        assert a.version == 3 and b.refresh() == a.snapshot()
 
 
 def test_who_holds_the_lock_too_long_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

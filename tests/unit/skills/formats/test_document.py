@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.document import document_changes, document_of, skills_of
-from skill_ttrl.skills.formats.files import dump_skills, read_file
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 
@@ -100,10 +97,6 @@ def test_a_document_in_normal_form_comes_back_as_it_was(document: str) -> None:
     assert document_of(snapshot(document)) == document
 
 
-def test_the_example_comes_back_as_it_was() -> None:
-    assert document_of(snapshot(DOCUMENT)) == DOCUMENT
-
-
 TEXTS = st.one_of(
     st.text(min_size=1, max_size=12),
     st.text("`#- \n\r<>!~\\x\u2028", min_size=1, max_size=12),
@@ -163,36 +156,9 @@ def test_an_edit_of_one_part_replaces_one_skill() -> None:
     assert document_of(bank.snapshot()) == DOCUMENT
 
 
-def test_parts_come_and_go_and_change_their_names() -> None:
-    before = snapshot("## One\n\nLook everywhere once.\n\n## Two\n\nGo straight on.\n")
-    update = document_changes(before, "## Three\n\nNew.\n\n## First\n\nLook everywhere once!\n")
-    assert [(change.kind, (change.before or change.after).id) for change in update.changes] == [  # type: ignore[union-attr]
-        *(("evict", "two"), ("add", "three"), ("replace", "one")),
-    ]
-    renamed = update.changes[-1].after
-    assert renamed is not None and (renamed.id, renamed.parents, renamed.version) == ("first", ("one",), 2)
-    moved = document_changes(before, "## Two\n\nGo straight on.\n\n## One\n\nLook everywhere once.\n")
-    assert moved.changes == ()
-    bank = SkillBank.from_snapshot(before)
-    bank.apply(moved.changes, origin=moved.origin)
-    assert document_of(bank.snapshot()).startswith("## Two")
-
-
-def test_a_part_that_is_too_long_is_refused() -> None:
-    with pytest.raises(SkillBankError, match=r"part 'Long' of the document has 10,001 characters"):
-        document_changes(Snapshot(), f"## Long\n\n{'x' * 10_001}\n")
-
-
 def test_marks_that_are_mangled_are_text() -> None:
     whole = '## A\n<!-- skill: {"id": "a1", "tier": "mistake"} -->\n\nx\n'
     assert (skills_of(whole)[0].id, skills_of(whole)[0].tier) == ("a1", "mistake")
     for broken in ('{"id": "a b"}', '{"tier": "x"}', '{"uses": 3}', '{"id": 3}', '{"id": "a1"'):
         found = skills_of(whole.replace('{"id": "a1", "tier": "mistake"}', broken))[0]
         assert found.id == "a" and found.text.startswith("<!-- skill: ")
-
-
-def test_it_is_a_format_of_files(tmp_path_factory: pytest.TempPathFactory) -> None:
-    file = tmp_path_factory.mktemp("document") / "rules.md"
-    file.write_text(DOCUMENT, encoding="utf-8")
-    read = read_file(file)
-    assert dump_skills(Snapshot.of(1, read.skills, read.origin), "document") == DOCUMENT

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.formats.files import FORMATS, dump_skills, read_file, write_skills
+from skill_ttrl.skills.formats.files import dump_skills, read_file, write_skills
 from skill_ttrl.skills.formats.records import SPELLINGS
-from skill_ttrl.types import Change, from_json, to_json
 
 TEXTS = st.text(max_size=12)
 ANYTHING: st.SearchStrategy[Any] = st.recursive(
@@ -143,28 +142,6 @@ def test_other_formats_keep_fields_that_mean_nothing_to_us(form: Any, tmp_path: 
     write_skills(tmp_path / "other", bank.snapshot(), form)
     again = read_file(tmp_path / "other", form)
     assert {skill.id: skill for skill in again.skills} == dict(bank.snapshot().skills)
-
-
-def test_an_empty_bank_gives_a_valid_file(tmp_path: Path) -> None:
-    empty = SkillBank().snapshot()
-    assert json.loads(dump_skills(empty, "skillrl"))["general_skills"] == []
-    for form in FORMATS:
-        write_skills(tmp_path / form, empty, form)
-        assert read_file(tmp_path / form, form).skills == []
-
-
-def test_a_field_that_means_nothing_to_us_goes_through_updates(tmp_path: Path) -> None:
-    bank = SkillBank()
-    added = bank.add_from_dict({"id": "a", "text": "t", "example": [1, {"b": None}]})
-    assert json.loads(added.extra) == {"fields": {"example": [1, {"b": None}]}}
-    update = bank.plan([Change("remove", added, None)], reason="r")
-    assert from_json(type(update), to_json(update)) == update
-    assert bank.edit("a", title="T").extra == added.extra
-    assert bank.edit("a", extra="").extra == ""
-    for wrong in ("{", "[1]", "7"):
-        with pytest.raises(SkillBankError, match="'extra'"):
-            bank.edit("a", extra=wrong)
-    assert hash(added)  # skills go into sets
 
 
 @pytest.mark.parametrize("origin", ['{"format": "document"}', '{"format": "document", "content": {}}', "[1]"])

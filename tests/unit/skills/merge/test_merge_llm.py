@@ -9,15 +9,12 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl import SkillMerger
-from skill_ttrl.config import EndpointsConfig
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
-from skill_ttrl.llm.openai.ledger import track_usage
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.sanitize import _CONTROL, _OURS, _fold
 from skill_ttrl.skills.merge import llm
 from skill_ttrl.skills.merge.llm import LLMMerger
@@ -126,25 +123,13 @@ def test_the_order_of_the_winners_changes_neither_the_question_nor_the_update() 
     assert len(set(asked(server))) == 1 and len(set(updates)) == 1
 
 
-def test_nothing_is_asked_where_nothing_was_proposed() -> None:
-    with scripted(NOTHING) as server:
-        assert merged(server, []) == Merged() == merged(server, [parse("7")])
-        only_gone = merged(server, [written(better("sk-gone", "Better."))])
-        assert only_gone.evolved_skills == (Rewrite("sk-gone", "Better.", (0,)),)  # the merge says that it is not there
-    assert not server.asked
-
-
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
         (answer([skill(" \n", 1)]), "the text is empty"),
         (answer([skill("x" * (TEXT_CHARS + 1), 1)]), "4001 characters, the most is 4000"),
-        (answer([skill("Rule.")]), "found []"),
         (answer([skill("Rule.", 1, 3)]), "found [1, 3]"),
-        (answer([skill("Rule.", 0)]), "found [0]"),
         (answer((), [rewrite("sk-none", "Better.", 2)]), "'sk-none'"),
-        (answer((), [rewrite("sk-far", "Better.", 2)]), "'sk-far'"),
-        (answer((), [rewrite("sk-old", "", 2)]), "the text is empty"),
         (answer((), (), [{"base": "sk-none", "support": [1]}]), "'sk-none'"),
     ],
 )
@@ -172,25 +157,6 @@ def test_a_bounded_part_is_shown_and_what_is_cut_is_said(monkeypatch: pytest.Mon
     assert reasons.count("the language model was shown 4000 of its 5002 characters") == 4
     assert reasons.count("it did not fit into the request") == 2
     assert reasons.count("there are more rewrites of it than a language model is shown") == 2
-
-
-def test_a_skill_that_cannot_be_shown_whole_is_not_rewritten() -> None:
-    bank = Snapshot.of(1, [replace(OLD, text="Parity. " * 600), replace(OTHER, text="Odd ones. " * 200)])
-    with scripted(answer((), [rewrite("sk-other", "Short.", 1)])) as server:
-        found = merged(server, [written(new("Sum the odd ones."), better("sk-old", "Short."))], bank)
-    assert not found.evolved_skills and "evolve" not in asked(server)[0][1]
-    assert any("longer than a language model is shown" in each for each in found.skipped)
-    assert any("was not shown its whole text" in each for each in found.skipped)
-
-
-def test_the_nearest_skills_are_in_view_and_rewritten_ones_in_any_case() -> None:
-    with scripted(NOTHING) as server:
-        merged(
-            server,
-            [written(new("SamplingPass a picture of the forces."), better("sk-far", "Salt water boils at 101."))],
-        )
-    prompt = asked(server)[0][1]
-    assert OTHER.text in prompt and FAR.text in prompt and OLD.text not in prompt
 
 
 INJECTIONS = (
@@ -227,7 +193,6 @@ def test_hostile_texts_stay_between_their_tags(text: str) -> None:
 FAILURES: Mapping[str, Mapping[str, Any]] = {
     "malformed": {"faults": ("malformed content",), "rate": 1.0},
     "refusal": {"faults": ("refusal",), "rate": 1.0},
-    "overloaded": {"faults": ("503",), "rate": 1.0},
     "unauthorized": {"first": [(401, {}, {"error": {"message": "no such key"}})] * 9},
 }
 
@@ -246,18 +211,6 @@ def test_no_usable_answer_ends_it_or_is_counted(how: str) -> None:
     counted = SkillMerger().merge(outputs)
     assert (by_heuristic.new_skills, by_heuristic.evolved_skills) == (counted.new_skills, counted.evolved_skills)
     assert (by_heuristic.asked.failed, by_heuristic.asked.fallback) == (0, 1) and by_heuristic.asked.error
-
-
-def test_where_the_budget_is_spent_nothing_is_used(tmp_path: Path) -> None:
-    with (
-        scripted(NOTHING) as server,
-        track_usage(tmp_path / "usage.jsonl", EndpointsConfig(max_requests=1)) as ledger,
-    ):
-        merger = make_merger("openai", models=models(server, "heuristic", max_concurrency=1))
-        merger.merge([written(new("Sum odd ones."))])
-        with pytest.raises(BudgetError, match="budget is spent"):
-            merger.merge([written(new("Sum even ones."))])
-    assert ledger.totals().requests == 1 == len(server.asked)
 
 
 # --- the published name ---
@@ -314,30 +267,3 @@ def update(
         MergeRules(make_merger("openai", models=whom)),
         round=3,
     )
-
-
-def test_a_skill_that_says_it_already_is_credited() -> None:
-    said = answer((), (), [{"base": "sk-other", "support": [1]}])
-    with scripted(said) as server:
-        changes, report = update(
-            server, ["<skill_ops><generate>SamplingPass the situation.</generate></skill_ops>"] * 2
-        )
-    credited = {change.after.id: change.after.stats for change in changes if change.after is not None}
-    assert {name: (stats.uses, stats.successes) for name, stats in credited.items()} == {
-        "sk-old": (2, 2),
-        "sk-other": (2, 2),
-    }
-    assert report.added == 0 and report.credited == 2
-
-
-def test_trouble_is_told_in_one_sentence() -> None:
-    with scripted("no JSON") as server:
-        changes, report = update(server, ["<skill_ops><generate>SamplingPass it all.</generate></skill_ops>"], "skip")
-        assert [change.kind for change in changes] == ["use"]  # counting needs no model
-        trouble = report.trouble()
-        assert (
-            trouble is not None and "(1 of 1 requests): its part of the update is left out. endpoints.merger" in trouble
-        )
-        _, report = update(server, ["<skill_ops><generate>SamplingPass it all.</generate></skill_ops>"], "heuristic")
-        assert report.added == 1 and "the heuristic does its part" in str(report.trouble())
-    assert MergeReport().trouble() is None and "requests" not in MergeReport().counts()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
-from skill_ttrl.skills.retrieval.bank_view import BankView, Query, lift
+from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.skills.retrieval.embedders import Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.retriever import Retriever
@@ -63,9 +62,3 @@ def test_a_skill_that_serves_badly_gives_its_place_to_one_that_serves_better() -
     useful = skill("useful", 0.25, "general", uses=6, successes=6)
     assert shown([skill("often", 0.30, "general"), skill("useful", 0.25, "general")], k=1) == ["often"]
     assert shown([often, useful], k=1) == ["useful"]
-
-
-@pytest.mark.parametrize(("uses", "successes", "expected"), [(0, 0, 1.0), (8, 4, 1.0), (8, 8, 1.5), (8, 0, 0.5)])
-def test_a_record_weighs_by_what_it_adds_to_the_mean(uses: int, successes: int, expected: float) -> None:
-    assert lift(skill("a", 0.1, "general", uses, successes), 0.5) == expected
-    assert lift(skill("a", 0.1, "general", uses, successes), None) == 1.0

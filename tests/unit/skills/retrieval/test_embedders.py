@@ -88,9 +88,7 @@ def test_an_embedder_of_the_users_own(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     assert make_embedder("my_embedder:Length", "m", "r").name == "length:m:r"
-    with pytest.raises(
-        ConfigError, match=r"'my_embedder:broken' returned a object without a usable name, dimension, embed"
-    ):
+    with pytest.raises(ConfigError, match=r"'my_embedder:broken'.* name, dimension, embed"):
         make_embedder("my_embedder:broken")
 
 
@@ -125,22 +123,7 @@ def test_a_real_model_finds_the_meaning(minilm: Any) -> None:
 
 
 def test_a_real_model_gives_the_same_bits_alone_and_in_a_batch(minilm: Any) -> None:
-    words = [
-        "check",
-        "the",
-        "boundary",
-        "before",
-        "you",
-        "multiply",
-        "both",
-        "sides",
-        "of",
-        "an",
-        "equation",
-        "with",
-        "two",
-        "unknowns",
-    ]
+    words = "check the boundary before you multiply both sides of an equation with two unknowns".split()
     texts = [" ".join(words[start:stop]) for start in range(6) for stop in range(start + 1, 14, 2)]
     together = minilm.embed([*texts, "", *reversed(texts)])
     alone = np.concatenate([minilm.embed([text]) for text in texts])

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.formats.files import read_file
@@ -47,15 +46,6 @@ def test_a_published_bank_s_prompt_is_what_skillrl_s_is(skillrl_banks: Path) -> 
     columns = by_template(Snapshot.of(1, skills), "clean", 6)
     assert [len(column) for column in columns] == [6, 6, 5]
     assert all(skill.task_type == "clean" for skill in columns[1])
-
-
-def test_a_budget_takes_from_all_tiers_alike() -> None:
-    skills = [general(f"gen_{number}") for number in range(6)]
-    skills += [Skill(f"cle_{number}", "t", "clean", task_type="clean") for number in range(6)]
-    with SkillBank.from_snapshot(Snapshot.of(1, skills), retrieval_mode="template") as bank:
-        formatter = PromptFormatter("plain", skill_bank=bank, task_type="clean", skill_tokens=6, count=lambda text: 1)
-        prompt = formatter.format_prompt("put a mug away")
-    assert [prompt.count(f'"{kind}_{number}"') for kind in ("gen", "cle") for number in range(4)] == [1, 1, 1, 0] * 2
 
 
 def test_no_embedder_is_opened() -> None:

@@ -43,15 +43,6 @@ def test_an_offered_action_takes_the_place_of_a_step_of_its_shape_and_its_words_
     assert not any("examine" in draft.text for draft in drafted(cases, CLEAN)), "no skill has a step of that shape"
 
 
-def test_what_no_skill_names_comes_first() -> None:
-    cases = [failed(*room, "clean X with sinkbasin 1") for room in ROOMS]
-    cases += [failed("tin", "rug", "polish X with brush 3"), failed("tub", "rack", "polish X with brush 3")]
-    cases += [failed("jar", "tray", "polish X with brush 3")]
-    texts = [draft.text for draft in drafted(cases, CLEAN)]
-    assert "`polish X with brush`" in texts[0]
-    assert "`clean X with sinkbasin`" in texts[1] and len(texts) == len(set(texts))
-
-
 def test_every_step_of_a_guess_was_offered() -> None:
     cases = [failed(*room, "polish X with brush 3", "hang X on hook 1") for room in ROOMS]
     texts = [draft.text for draft in drafted(cases, CLEAN)]

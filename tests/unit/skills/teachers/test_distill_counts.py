@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from skill_ttrl.config import DistillConfig
-from skill_ttrl.skills.teachers.counting import Forms
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import Case, Draft, TeacherResult
 from skill_ttrl.types import ActionStatus, Step
@@ -71,14 +70,6 @@ def test_the_order_of_the_steps_is_told_with_what_is_done_in_between() -> None:
     assert order.when_to_apply == "The task reads like: bring a clean X to the Y"
     assert (order.tier, order.task_type) == ("task", "clean")
     assert set(order.evidence) == {f"clean-{number}" for number in range(10)}
-
-
-def test_it_is_told_where_things_were_found() -> None:
-    (where,) = [draft for draft in learnt(kitchen(won=30)).drafts if "found" in draft.title]
-    assert where.text.startswith(
-        "For `grab X off ...`, look first where it was found most often: drawer, shelf, table."
-    )
-    assert "mug at" in where.text
 
 
 def test_what_losers_do_again_and_again_is_a_mistake() -> None:
@@ -155,44 +146,3 @@ def test_the_numbers_of_skills_are_bounded_the_strongest_stay() -> None:
     assert len(of(few, "general")) == 1 and len(of(few, "mistake")) == 2 and len(of(few, "task")) == 2
     assert set(few.drafts) < set(every.drafts) and of(few, "mistake") == of(every, "mistake")[:2]
     assert learnt(cases, max_general=0, max_specific=0, max_mistakes=0).drafts == ()
-
-
-def test_without_a_success_there_are_only_mistakes_and_it_is_said() -> None:
-    lesson = learnt(kitchen(won=0))
-    assert lesson.drafts and {draft.tier for draft in lesson.drafts} == {"mistake"}
-    assert lesson.notes == ("clean: none of 10 episodes succeeded, so there are only mistakes to learn from.",)
-
-
-def test_without_a_failure_only_what_winners_share_is_told_and_it_is_said() -> None:
-    lesson = learnt(kitchen(lost=0))
-    assert lesson.drafts and not of(lesson, "mistake")
-    assert lesson.notes == (
-        "clean: none of 10 episodes failed, so it is not known what winners do that losers do not.",
-    )
-
-
-def test_actions_that_are_not_listed_are_a_mistake_a_free_text_in_a_listed_pattern_is_none() -> None:
-    listed = ("ask[<your words>]", "stop")
-    steps = [Step("o", "ask[anything at all]", 0.0, False, False, admissible_actions=listed) for _ in range(2)]
-    wrong = [Step(f"o{place}", f"fly {place}", 0.0, False, False, admissible_actions=listed) for place in range(2)]
-    won = [Case(f"w{place}", "t", "k", True, tuple(steps[:1])) for place in range(3)]
-    lost = [Case(f"l{place}", "t", "k", False, (*steps[:1], *wrong)) for place in range(3)]
-    (mistake,) = [each for each in learnt([*won, *lost]).drafts if "not listed" in each.title]
-    assert "7 of 10 actions were not among those that were possible" in mistake.text
-    unreadable = [case("t", ["a", "b"], False, number=place, verdict="invalid") for place in range(3)]
-    assert any("not listed" in each.title for each in learnt(unreadable).drafts)
-
-
-def test_a_form_keeps_what_is_always_the_same_and_leaves_gaps_for_the_rest() -> None:
-    cases = kitchen(lost=0)
-    forms = Forms(cases)
-    put = forms.of(cases[1], "drop plate 1 into box 1")
-    assert put is not None and (put.text, put.named, put.wider) == (
-        "drop X into Y",
-        ("plate", "box"),
-        "drop X into ...",
-    )
-    other = forms.of(cases[1], "grab egg 3 off shelf 2")
-    assert other is not None and (other.text, other.others) == ("grab ... off ...", ("egg", "shelf"))
-    assert forms.of(cases[1], "a text of many words that says this and that and more") is None
-    assert forms.literal(cases[1], "walk to tap 1") == "walk to tap"

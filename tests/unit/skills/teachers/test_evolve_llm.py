@@ -73,12 +73,9 @@ def test_the_question_shows_the_bank_s_relevant_skills_with_their_record_and_the
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (new(text=" "), "the text is empty"),
         (new(text="x" * 4001), "the most is 4000"),
-        (new(tier="golden"), "a tier is one of"),
         (new(task_type="heat"), "of the type 'heat'"),
         (new(support=[3]), "episode 3 of 2"),
-        ({"base": "hea_1", "text": "Better."}, "was not shown such a skill"),
         ({"base": "../../etc/passwd", "text": "Better."}, "was not shown such a skill"),
     ],
 )
@@ -88,13 +85,6 @@ def test_an_entry_that_cannot_be_used_is_refused_and_the_others_stand(entry: dic
     with scripted(lists) as server:
         found = evolve(server)
     assert [each.title for each in found.drafts] == ["Look around"] and len(found.notes) == 1 and why in found.notes[0]
-
-
-def test_more_than_was_asked_for_is_left_out() -> None:
-    with scripted({"new_skills": [new(word) for word in ("A", "B", "C", "D")]}) as server:
-        found = evolve(server)
-    assert [each.title for each in found.drafts] == ["A", "B", "C"]
-    assert len(found.notes) == 1 and "'D'" in found.notes[0]
 
 
 PROSE = "The agent should try harder. I cannot give JSON."

@@ -69,11 +69,6 @@ def test_a_fault_that_most_failures_share_is_drafted_as_a_mistake(faulty: Case, 
     assert draft.text and draft.when_to_apply and not any(sign.isdigit() for sign in draft.text)
 
 
-def test_what_the_bank_says_already_is_not_drafted_again() -> None:
-    (draft,) = evolved_by_counting([STUCK, STUCK], [], CONFIG).drafts
-    assert drafted([STUCK, STUCK], Skill("m", "M", draft.text.upper(), tier="mistake")) == []
-
-
 def test_ending_by_the_same_action_is_a_mistake_of_that_type_of_task() -> None:
     early = [
         case(
@@ -108,10 +103,3 @@ def test_a_skill_that_names_what_failures_never_came_to_gets_a_better_text() -> 
     warning = replace(skill, text="Do not clean it.")
     assert drafted([FINE, FINE, *other], warning) == []
     assert drafted([FINE, FINE, *other], replace(skill, task_type="heat")) == []
-
-
-def test_the_most_frequent_faults_come_first_and_no_more_than_asked_for() -> None:
-    both = [replace(STUCK, task="find a mug", final_obs="a mug") for _ in range(3)] + [PASSING] * 2
-    titles = drafted(both)
-    assert titles[:2] == ["Pass by what the task names", "Repeat an action that changed nothing"]
-    assert drafted(both, config=EvolveConfig(max_new_skills=1)) == titles[:1]

@@ -12,13 +12,11 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.errors import ConfigError, EnvError, RunFolderError
-from skill_ttrl.progress import SilentProgress
-from skill_ttrl.rollout.outcome import EpisodeResult, count_success
+from skill_ttrl.errors import EnvError, RunFolderError
+from skill_ttrl.rollout.outcome import EpisodeResult
 from skill_ttrl.runs.episode_logs import TrajectoryFile, identity_file
 from skill_ttrl.stages import collect as stage
 from skill_ttrl.stages.collecting.collection import Collected, TaskSelection
-from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
 from skill_ttrl.workers import work
 from tests.doors import DOORS
@@ -90,65 +88,6 @@ def test_every_episode_is_a_line_with_its_exact_text_in_the_order_of_the_tasks(t
     assert facts["source"] == ["joinery"] and "gymnasium" in facts["libraries"]
 
 
-def test_an_episode_that_fails_is_a_line_with_its_error_and_no_success(tmp_path: Path) -> None:
-    found = run(DOORS, agent="tests.doors:Clumsy", output=tmp_path / "out.jsonl", kwargs={"broken": [7]})
-    lines = trajectories(tmp_path / "out.jsonl")
-    errors = {line.task.id: line.error for line in lines if line.error}
-    assert errors == {
-        "train/3": "ValueError: dropped the key",
-        "train/7": "RuntimeError: door 7 is stuck",
-        "train/13": "ValueError: dropped the key",
-        "train/23": "ValueError: dropped the key",
-    }
-    assert found.overall.failed == 4 and found.overall.success == pytest.approx(26 / 30)
-    assert found.first_error == "ValueError: dropped the key" and found.by_type["left"].success == 1
-
-
-class Heard(SilentProgress):
-    """Remembers what it is told."""
-
-    def __init__(self) -> None:
-        self.notices: list[tuple[str, bool]] = []
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        self.notices.append((text, warning))
-
-
-def test_what_comes_after_a_failure_does_not_suffer_from_it() -> None:
-    assert run(DOORS, agent="tests.doors:Brittle", split="test", jobs=1).overall.failed == 1
-
-
-@pytest.mark.parametrize(
-    ("agent", "words"),
-    [("walkthrough", r"info\['walkthrough'\]"), ("tests.doors:Wordless", "action must be a str, found int")],
-)
-def test_where_every_episode_fails_nothing_is_kept_and_the_first_error_is_said(
-    tmp_path: Path, agent: str, words: str
-) -> None:
-    with pytest.raises(EnvError, match=rf"(?s)All 30 episodes failed .*{words}"):
-        run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_task_with_a_true_answer_is_graded(tmp_path: Path) -> None:
-    found = run(
-        "math", agent="tests.unit.stages.collecting.test_collect:Adder", episodes=5, output=tmp_path / "out.jsonl"
-    )
-    assert found.overall.success == 1
-    assert all(line.answer == line.task.ground_truth for line in trajectories(tmp_path / "out.jsonl"))
-
-
-class Adder:
-    """Adds."""
-
-    def start(self, observation: str, info: Any, seed: int) -> None:
-        """Remembers nothing."""
-
-    def act(self, observation: str, info: Any) -> str:
-        left, right = observation.removeprefix("Compute ").rstrip(".").split("+")
-        return f"<answer>{int(left) + int(right)}</answer>"
-
-
 @pytest.mark.parametrize(
     ("episodes", "tries", "places"), [(4, 1, [0, 1, 14, 15]), (4, 2, [0, 0, 1, 1]), (3, 2, [0, 0, 1])]
 )
@@ -157,14 +96,6 @@ def test_fewer_episodes_are_of_tasks_that_are_spread_over_the_split_and_its_type
 ) -> None:
     run(DOORS, agent="random", episodes=episodes, rollouts_per_task=tries, output=tmp_path / "out.jsonl")
     assert [line.task.id for line in trajectories(tmp_path / "out.jsonl")] == [f"train/{place}" for place in places]
-
-
-def test_more_episodes_than_there_are_tasks_are_not_cut_down_without_a_word(tmp_path: Path) -> None:
-    heard = Heard()
-    found = run(DOORS, agent="random", episodes=100, output=tmp_path / "out.jsonl", progress=heard)
-    assert found.played < 100 and any(
-        f"{found.played} episodes are played instead of 100" in text for text, _ in heard.notices
-    )
 
 
 def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path: Path) -> None:
@@ -179,44 +110,6 @@ def test_a_player_explores_as_often_as_it_is_told_and_the_file_says_so(tmp_path:
     assert again.read_bytes() == file.read_bytes() != other.read_bytes()
     with pytest.raises(RunFolderError, match=r"explore 0\.5 there, null here"):
         run(DOORS, agent="tests.doors:Opener", output=file)
-
-
-@pytest.mark.parametrize(("agent", "explore", "words"), [("random", 1.5, "0 to 1"), ("walkthrough", 0.1, "replays")])
-def test_exploring_that_makes_no_sense_is_refused(tmp_path: Path, agent: str, explore: float, words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        run(DOORS, agent=agent, explore=explore, output=tmp_path / "out.jsonl")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_only_the_types_that_are_asked_for_are_played() -> None:
-    found = run(DOORS, agent="random", types=["right"])
-    assert found.overall.tasks == 15 and found.by_type == {}
-    with pytest.raises(EnvError, match=r"no tasks of type 'rigth'.* Did you mean 'right'\? Known: left, right"):
-        run(DOORS, agent="random", types=["rigth"])
-
-
-@pytest.mark.parametrize("name", ["episodes", "rollouts_per_task", "jobs"])
-def test_numbers_below_one_are_refused(name: str) -> None:
-    wrong: dict[str, Any] = {name: 0}
-    with pytest.raises(ConfigError, match=f"{name} must be at least 1, found 0"):
-        run(DOORS, agent="random", **wrong)
-
-
-def test_an_agent_that_is_none_is_refused_before_anything_is_played(tmp_path: Path) -> None:
-    for agent, words in {
-        "randon": r"Did you mean 'random'\? Known: brief, careful, constant, expert, first, random, rule, walkthrough\.",
-        "tests.doors:Doors": "has no method 'start'",
-        "tests.doors:Nobody": "has no agent 'Nobody'",
-        "tests.unit.stages.collecting.test_collect:twice": "called without arguments.: TypeError: ",
-        "tests.doors:Lost": "called without arguments.: RuntimeError: no map",
-    }.items():
-        with pytest.raises(ConfigError, match=words):
-            run(DOORS, agent=agent, output=tmp_path / "out.jsonl")
-    with pytest.raises(ConfigError, match=r"--split names the split; remove env.kwargs.split=train"):
-        run(DOORS, agent="random", kwargs={"split": "train"}, output=tmp_path / "out.jsonl")
-    with pytest.raises(EnvError, match="no agent 'expert'"):
-        run(DOORS, agent="expert", output=tmp_path / "out.jsonl")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_trajectories_of_another_command_are_refused_and_the_difference_is_named(tmp_path: Path) -> None:
@@ -257,18 +150,6 @@ def test_a_file_that_was_changed_is_not_gone_on_with(tmp_path: Path) -> None:
             collect()
 
 
-@pytest.mark.parametrize("torn", [b"{", b'{"task": {"id": "test/4"', b'{"task": 4}'])
-def test_a_torn_line_is_cut(tmp_path: Path, torn: bytes) -> None:
-    file = tmp_path / "out.jsonl"
-    with TrajectoryFile(file, MADE) as opened:
-        opened.append(['{"line": 1}'])
-    with file.open("ab") as stream:
-        stream.write(torn)
-    with TrajectoryFile(file, MADE) as opened:
-        assert opened.cut == len(torn)
-        assert list(opened.lines()) == [b'{"line": 1}\n']
-
-
 def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
     with TrajectoryFile(tmp_path / "out.jsonl", MADE) as file:
         file.append(["{}"])
@@ -280,34 +161,3 @@ def test_where_a_file_may_not_grow_it_is_as_it_was(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert [*file.lines()] == [b"{}\n"]
-
-
-def test_two_cannot_write_to_one_file_and_nothing_is_left_of_their_lock(tmp_path: Path) -> None:
-    file = tmp_path / "out.jsonl"
-    with TrajectoryFile(file, MADE) as opened:
-        with pytest.raises(RunFolderError, match="already open"):
-            TrajectoryFile(file, MADE)
-        opened.append(["{}"])
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["out.jsonl", "out.jsonl.json"]
-
-
-def test_what_is_no_file_of_trajectories_is_never_written_to(tmp_path: Path) -> None:
-    (tmp_path / "mine.jsonl").write_text("precious\n")
-    for path, words in {
-        tmp_path: "it is a folder. Name a file in it",
-        tmp_path / "mine.jsonl": "which says what it was made with, is missing",
-        tmp_path / "out.txt": r"ends in \.jsonl",
-        tmp_path / "mine.jsonl" / "out.jsonl": "a part of the path is a file|exists",
-    }.items():
-        with pytest.raises(RunFolderError, match=words):
-            TrajectoryFile(path, MADE)
-    assert (tmp_path / "mine.jsonl").read_text() == "precious\n"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["mine.jsonl"]
-
-
-def test_several_episodes_a_task_are_drawn_together() -> None:
-    """Ten tries at a task that always succeed are no ten tasks: the interval is as wide as for two."""
-    many = [outcome(task, task == "a") for task in "ab" for _ in range(10)]
-    found = count_success(many)
-    assert found.tasks == 2 and found.episodes == 20
-    assert found.interval == pytest.approx(wilson_interval(1, 2))

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.optimize.transcript import clip
-from skill_ttrl.stages.optimizing.results import MOST_TURNS, TURN_CHARS, as_result, shortened
+from skill_ttrl.stages.optimizing.results import as_result
 from skill_ttrl.types import Completion, Step, StopReason, Task, Trajectory
 
 
@@ -67,27 +66,9 @@ def test_a_failure_has_its_reason(made: Trajectory, why: str) -> None:
     assert (result.hard, result.fail_reason) == (0, why)
 
 
-def test_skills_that_were_shown_and_retrieved_are_named() -> None:
-    result = as_result(rollout(skills_in_prompt=("a",), retrieved=("b",), bank_version=0))
-    assert (result.extras["skills_in_prompt"], result.extras["retrieved"]) == (["a"], ["b"])
-    assert as_result(rollout()).extras == {"stop_reason": "terminated"}
-
-
 def test_what_nothing_grades_and_what_only_the_environment_rewards_is_marked() -> None:
     assert as_result(rollout(info={"graded": False})).ungraded
     assert not as_result(rollout(info={"graded": False}, reference="8")).ungraded
     assert as_result(rollout(None, reward=1.0)).extras == {"stop_reason": "terminated"}
     assert as_result(rollout("8", reference="7", reward=1.0)).extras["rewarded"]
     assert "rewarded" not in as_result(rollout("8", reference="7", reward=1.0, info={"won": False})).extras
-
-
-def test_long_texts_and_long_episodes_are_cut_in_the_middle() -> None:
-    text = "a" * 5000 + "z" * 5000
-    short = clip(text, TURN_CHARS)
-    assert short.startswith("a" * 1000 + "\n[... 8,000 characters") and short.endswith("z" * 1000)
-    assert clip("b" * TURN_CHARS, TURN_CHARS) == "b" * TURN_CHARS
-    turns = [{"role": "user", "content": str(number)} for number in range(200)]
-    few = shortened(turns)
-    assert len(few) <= MOST_TURNS and few[0]["content"] == "0" and few[-1]["content"] == "199"
-    assert [turn["content"] for turn in few if "left out" in turn["content"]] == ["[... 142 turns left out ...]"]
-    assert shortened(turns[:MOST_TURNS]) == turns[:MOST_TURNS]
