@@ -262,10 +262,7 @@ def _module(spec: EnvSpec) -> str:
 
 
 def _description(spec: EnvSpec) -> str:
-    if spec.entry_point is None:
-        return ""
     try:
-        creator = load_env_creator(spec.entry_point) if isinstance(spec.entry_point, str) else spec.entry_point
-    except ImportError as error:
+        return (_creator(spec.id).__doc__ or "").strip().partition("\n")[0]
+    except EnvError as error:
         return f"(not usable: {error})"
-    return (creator.__doc__ or "").strip().partition("\n")[0]

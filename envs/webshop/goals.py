@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -154,7 +154,7 @@ one odd product are enough to be above, which is to be no reason to refuse a cat
 _OTHER_NAMES = {"validation": "dev", "valid": "dev", "val": "dev", "eval": "dev"}
 
 
-class GoalList(Sequence[Goal]):
+class GoalList:
     """The goals of one catalogue and kind in their fixed order; each is built when it is asked for.
 
     Args:
@@ -198,13 +198,10 @@ class GoalList(Sequence[Goal]):
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self._ends) else 0
 
-    @overload
-    def __getitem__(self, number: int) -> Goal: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Goal]: ...
-    def __getitem__(self, number: int | slice) -> Goal | list[Goal]:
-        if isinstance(number, slice):
-            return [self[each] for each in range(*number.indices(len(self)))]
+    def __iter__(self) -> Iterator[Goal]:
+        return map(self.__getitem__, range(len(self)))
+
+    def __getitem__(self, number: int) -> Goal:
         return self._built(int(self._order[range(len(self))[number]]))
 
     def find(self, goal_id: str) -> int:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from skill_ttrl.envs.webshop.catalogue.nouns import Nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product
@@ -72,8 +73,7 @@ class PurchaseReward:
     """Different nouns that the two titles share, for each noun of the goal's, repetitions counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class KindMatch:
+class KindMatch(NamedTuple):
     """Match of a product with the kind of product that a goal asks for: upstream's `get_type_reward`."""
 
     r_type: float
@@ -103,16 +103,13 @@ def purchase_reward(
     parts = of_att + of_option + 1
     return PurchaseReward(
         total=(n_att + n_option + r_price) / parts * kind.r_type,
-        r_type=kind.r_type,
         r_att=n_att / of_att,
         r_option=n_option / of_option if of_option else None,
         r_price=r_price,
         w_att=of_att / parts,
         w_option=of_option / parts if of_option else None,
         w_price=1 / parts,
-        query_match=kind.query_match,
-        category_match=kind.category_match,
-        title_score=kind.title_score,
+        **kind._asdict(),
     )
 
 

@@ -39,12 +39,11 @@ SERVER = "http://127.0.0.1:3000"
 """For messages: how the address of a running server is written."""
 GENERATED_FILE = "generated.json"
 """File next to products in the official schema that this package has generated."""
-OFFICIAL = "official"
 GOALS = ("auto", *KINDS)
 _WRITERS = (
     "goals.py",
     *(f"catalogue/{name}.py" for name in ("analysis", "files", "product", "search", "store")),
-    *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.py", "words.toml")),
+    *(f"maker/{name}" for name in ("maker.py", "sentences.py", "sentences.toml", "words.toml")),
 )
 """Files whose text decides what a store holds: one that other text has made is made again."""
 

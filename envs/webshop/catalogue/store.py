@@ -10,11 +10,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ _SIZES = "sizes.json"
 """File → bytes of a whole store, written last."""
 
 
-class Store(Sequence[Product]):
+class Store:
     """The products of one catalogue, in its order, and the search in them.
 
     Args:
@@ -60,13 +60,7 @@ class Store(Sequence[Product]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    @overload
-    def __getitem__(self, number: int) -> Product: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[Product]: ...
-    def __getitem__(self, number: int | slice) -> Product | list[Product]:
-        if isinstance(number, slice):
-            return [self._read(each) for each in range(*number.indices(len(self)))]
+    def __getitem__(self, number: int) -> Product:
         return self._read(range(len(self))[number])
 
     def __iter__(self) -> Iterator[Product]:

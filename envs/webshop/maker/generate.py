@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED_FILE, Progress
+from skill_ttrl.envs.webshop.catalogue.catalogue import GENERATED_FILE
 from skill_ttrl.envs.webshop.catalogue.files import ABOUT, HUMAN, PRODUCTS
 from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, GENERATOR, MAX_PRODUCTS, SEED, make_products
 from skill_ttrl.errors import EnvError
-from skill_ttrl.progress import Counting, SilentProgress
-from skill_ttrl.progress import Progress as RunProgress
+from skill_ttrl.progress import Counting, Progress, SilentProgress
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.storage.cache import remove_unfinished, unfinished
 from skill_ttrl.storage.files import acquire_lock, fsync, release_lock, write_atomic
@@ -39,64 +39,50 @@ class GeneratedCatalogue:
 
 
 def run(
-    output: str | Path, products: int = DEFAULT_PRODUCTS, *, seed: int = SEED, progress: RunProgress | None = None
+    output: str | Path, products: int = DEFAULT_PRODUCTS, *, seed: int = SEED, progress: Progress | None = None
 ) -> GeneratedCatalogue:
-    """Write a catalogue in the official schema, as `skillttrl envs generate webshop` does: see `write_catalogue`.
-
-    Raises:
-        EnvError, RunFolderError: see `write_catalogue`.
-        Interrupted: a signal came; no part of the catalogue is there.
-    """
-    started = time.monotonic()
-    count = Counting(progress or SilentProgress(), "products", "product")
-    with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command begins anew."):
-        written = write_catalogue(output, products, seed, count)
-    return GeneratedCatalogue(str(output), products, written, seed, round(time.monotonic() - started, 1))
-
-
-def write_catalogue(
-    folder: str | Path,
-    count: int = DEFAULT_PRODUCTS,
-    seed: int = SEED,
-    progress: Progress | None = None,
-) -> int:
-    """Write `items_shuffle.json` and `items_ins_v2.json`, whole or not at all.
+    """Write `items_shuffle.json` and `items_ins_v2.json`, whole or not at all, as `skillttrl envs generate webshop` does.
 
     `generated.json` next to them describes them. The same call again finds them and writes nothing; after an interrupted call it
     starts from the beginning. 1,000 products take 1.3 MB and a tenth of a second, 1.18 million 1.5 GB and two minutes of one core.
 
     Args:
-        folder: value for `data`; created if missing. It may contain other files.
-        count: number of products, from 1 to `MAX_PRODUCTS`. A smaller catalogue is the beginning of a larger one with the same seed.
+        output: value for `data`; created if missing. It may contain other files.
+        products: how many, from 1 to `MAX_PRODUCTS`. A smaller catalogue is the beginning of a larger one with the same seed.
         seed: seed of all random choices, 0 or above.
-        progress: called after every thousand products with (products written, products in total).
-
-    Returns:
-        Number of products written: `count`, or 0 if they existed already.
+        progress: reports the products written.
 
     Raises:
         EnvError: an argument is out of range, the folder has another catalogue, or it cannot be written.
         RunFolderError: another process is writing there.
+        Interrupted: a signal came; no part of the catalogue is there.
     """
-    folder = Path(folder)
-    if not 1 <= count <= MAX_PRODUCTS:
-        raise EnvError(f"Choose from 1 to {MAX_PRODUCTS:,} products, found {count:,}.")
+    started, folder = time.monotonic(), Path(output)
+    if not 1 <= products <= MAX_PRODUCTS:
+        raise EnvError(f"Choose from 1 to {MAX_PRODUCTS:,} products, found {products:,}.")
     if seed < 0:
         raise EnvError(f"A seed is 0 or above, found {seed}.")
-    wanted = {"schema": SCHEMA, "generator": GENERATOR, "products": count, "seed": seed}
+    wanted = {"schema": SCHEMA, "generator": GENERATOR, "products": products, "seed": seed}
+    count = Counting(progress or SilentProgress(), "products", "product")
     try:
-        if _is_there(folder, wanted):  # or is refused, before anything is touched
-            return 0
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = acquire_lock(folder)
-        try:
-            return 0 if _is_there(folder, wanted) else _write(folder, wanted, progress)
-        finally:
-            release_lock(folder, lock)
+        with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command begins anew."):
+            there = _is_there(folder, wanted)  # or is refused, before anything is touched
+            if not there:
+                folder.mkdir(parents=True, exist_ok=True)
+                lock = acquire_lock(folder)
+                try:
+                    there = _is_there(folder, wanted)
+                    if not there:
+                        _write(folder, wanted, count)
+                finally:
+                    release_lock(folder, lock)
     except OSError as error:
         raise EnvError(
             f"Cannot write a catalogue to {folder}: {error.strerror or error}. Free some space, or choose another folder."
         ) from error
+    return GeneratedCatalogue(
+        str(output), products, 0 if there else products, seed, round(time.monotonic() - started, 1)
+    )
 
 
 def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
@@ -119,7 +105,7 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
     return {f"{PRODUCTS}.json", f"{ABOUT}.json"} <= set(there)
 
 
-def _write(folder: Path, wanted: dict[str, Any], progress: Progress | None) -> int:
+def _write(folder: Path, wanted: dict[str, Any], progress: Callable[[int, int], None]) -> None:
     remove_unfinished(folder)
     with unfinished(folder) as beside:
         _write_files(beside, wanted["products"], wanted["seed"], progress)
@@ -129,10 +115,9 @@ def _write(folder: Path, wanted: dict[str, Any], progress: Progress | None) -> i
         for name in (ABOUT, PRODUCTS):
             os.replace(beside / f"{name}.json", folder / f"{name}.json")
     fsync(folder)
-    return int(wanted["products"])
 
 
-def _write_files(folder: Path, count: int, seed: int, progress: Progress | None) -> None:
+def _write_files(folder: Path, count: int, seed: int, progress: Callable[[int, int], None]) -> None:
     """Both files at once, product by product: a catalogue may be larger than the memory."""
     with (
         open(folder / f"{PRODUCTS}.json", "w", encoding="utf-8", newline="\n") as products,
@@ -141,14 +126,13 @@ def _write_files(folder: Path, count: int, seed: int, progress: Progress | None)
         products.write("[\n")
         known.write("{")
         before = "\n"
-        if progress is not None:
-            progress(0, count)
+        progress(0, count)
         for number, (fields, about) in enumerate(make_products(count, seed), 1):
             products.write(_encode(fields) + (",\n" if number < count else "\n"))
             if about is not None:
                 known.write(f"{before}{_encode(fields['asin'])}: {_encode(about)}")
                 before = ",\n"
-            if progress is not None and (number % TELL_EVERY == 0 or number == count):
+            if number % TELL_EVERY == 0 or number == count:
                 progress(number, count)
         products.write("]\n")
         known.write("\n}\n")

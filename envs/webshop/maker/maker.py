@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import functools
 import random
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from string import capwords
-from typing import Any
+from typing import Any, NamedTuple
 
 from skill_ttrl.envs.webshop.maker.sentences import Draw, choose, fill, made_up, sentences, words
-from skill_ttrl.envs.webshop.maker.words import CHOICES, Attribute, Kind, attributes, kinds, values
 
 GENERATOR = 1
 """Changes whenever the same seed gives other products."""
@@ -36,6 +37,73 @@ _TURN = 37
 """Prime to the number of kinds: neighbours in the catalogue are of different kinds."""
 _SERIES = "Plus Classic Home Basics Studio Original Premium Natural Select Pro Junior Heritage".split()
 _CENTS = (99, 99, 95, 0, 49, 89, 50, 97, 79, 98, 25, 90, 85, 36)
+
+
+_TABLES: dict[str, Any] = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
+"""Kinds of products, what is said of them, and what there is to choose."""
+
+
+class Kind(NamedTuple):
+    """A kind of product: those of one kind compete for the same goals."""
+
+    category: str
+    path: str
+    """The official `product_category`: parts separated by ›."""
+    query: str
+    nouns: tuple[str, ...]
+    """Its names in titles; each has a word of `query` or its synonym."""
+    attributes: tuple[str, ...]
+    """Groups of the table `attributes`."""
+    options: str
+    """A row of the table `choices`."""
+    prices: tuple[int, int]
+    """US dollars, lowest and highest."""
+
+
+class Attribute(NamedTuple):
+    """Something that a product is, has or is meant for."""
+
+    name: str
+    """As `items_ins_v2.json` and the instruction have it: two or three words."""
+    role: str
+    """`is`, `with` or `for`: its place in an instruction."""
+    phrase: str
+    """As sentences say it."""
+
+
+@functools.cache
+def kinds() -> tuple[Kind, ...]:
+    """All kinds; every one of them is as likely as another."""
+    return tuple(
+        Kind(category, path, query, _listed(nouns), tuple(groups.split()), options, (int(low), int(high)))
+        for category, rows in _TABLES["kinds"].items()
+        for path, query, nouns, groups, options, prices in (
+            (cell.strip() for cell in row.split("|")) for row in rows.strip().splitlines()
+        )
+        for low, high in (prices.split(),)
+    )
+
+
+@functools.cache
+def attributes(group: str) -> tuple[Attribute, ...]:
+    """One group of the table `attributes`. A name that sentences say in other words has these after an equals sign."""
+    found = []
+    for role, row in zip(("is", "with", "for"), _TABLES["attributes"][group].strip().split("/"), strict=True):
+        for entry in _listed(row):
+            name, _, phrase = entry.partition(" = ")
+            found.append(Attribute(name, role, phrase or name))
+    return tuple(found)
+
+
+@functools.cache
+def values(row: str) -> tuple[str, ...]:
+    """One row of the table `values`."""
+    return _listed(_TABLES["values"][row])
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    """Split a text at commas; lines may break anywhere, and empty entries are dropped."""
+    return tuple(entry for each in text.split(",") if (entry := " ".join(each.split())))
 
 
 def make_products(count: int, seed: int = SEED) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
@@ -187,7 +255,7 @@ def _title(chosen: list[Attribute], kind: Kind, own: dict[str, str], options: di
 
 def _options(kind: Kind, draw: Draw) -> dict[str, list[str]]:
     """Half of the products have none, and no product more than `MAX_CHOICES` combinations."""
-    offered = CHOICES[kind.options]
+    offered = _TABLES["choices"][kind.options]
     dice = draw()
     wanted = 0 if dice < 0.5 else 1 if dice < 0.77 else 2 if dice < 0.985 else len(offered)
     if wanted == 1 and draw() < 0.4:

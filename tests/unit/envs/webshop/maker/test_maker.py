@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from skill_ttrl.envs.webshop.catalogue.files import find_files, read_products
 from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.envs.webshop.catalogue.product import Product, read_product
 from skill_ttrl.envs.webshop.goals import Goal, ceiling, combination, price_of
-from skill_ttrl.envs.webshop.maker.generate import write_catalogue
+from skill_ttrl.envs.webshop.maker.generate import run
 from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS, asin, make_products
 from skill_ttrl.envs.webshop.reward import purchase_reward
 from skill_ttrl.errors import EnvError, RunFolderError
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.storage.files import acquire_lock, release_lock
 
 FIRST_TWENTY = "e0f6f6feca33c78e"
@@ -84,9 +85,14 @@ def test_every_goal_is_reached_in_full_by_its_own_product(products: list[Product
 
 
 def test_the_written_files_hold_the_same_products(tmp_path: Path, made: Made, products: list[Product]) -> None:
-    told: list[tuple[int, int]] = []
-    assert write_catalogue(tmp_path, DEFAULT_PRODUCTS, progress=lambda done, total: told.append((done, total))) == 1_000
-    assert told == [(0, 1_000), (1_000, 1_000)]
+    told: list[int] = []
+
+    class Listening(SilentProgress):
+        def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+            told.append(done)
+
+    assert run(tmp_path, DEFAULT_PRODUCTS, progress=Listening()).written == 1_000
+    assert told == [0, 1_000]
     assert json.loads((tmp_path / "items_shuffle.json").read_text("utf-8")) == [fields for fields, _ in made]
     known = json.loads((tmp_path / "items_ins_v2.json").read_text("utf-8"))
     assert known == {fields["asin"]: about for fields, about in made if about is not None}
@@ -94,13 +100,13 @@ def test_the_written_files_hold_the_same_products(tmp_path: Path, made: Made, pr
 
 
 def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
-    write_catalogue(tmp_path, 5)
+    run(tmp_path, 5)
     before = (tmp_path / "items_shuffle.json").stat().st_mtime_ns
-    assert write_catalogue(tmp_path, 5) == 0
+    assert run(tmp_path, 5).written == 0
     assert (tmp_path / "items_shuffle.json").stat().st_mtime_ns == before
     for count, seed in ((6, 0), (5, 1)):
         with pytest.raises(EnvError, match=r"another generated catalog: 5 products of seed 0\. Choose another"):
-            write_catalogue(tmp_path, count, seed)
+            run(tmp_path, count, seed=seed)
 
 
 @pytest.mark.parametrize(
@@ -109,20 +115,21 @@ def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
 def test_files_of_somebody_else_are_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[]")
     with pytest.raises(EnvError, match=rf"has {name}, which was not generated"):
-        write_catalogue(tmp_path, 5)
+        run(tmp_path, 5)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "[]"
 
 
 def test_stopped_while_it_writes_it_leaves_nothing_of_a_catalogue(tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        if done:
-            raise KeyboardInterrupt
+    class Stopped(SilentProgress):
+        def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+            if done:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_catalogue(tmp_path, 1_500, progress=stop)
+        run(tmp_path, 1_500, progress=Stopped())
     assert [path.name for path in tmp_path.iterdir()] == [".lock"]
-    assert write_catalogue(tmp_path, 3) == 3
+    assert run(tmp_path, 3).written == 3
 
 
 def test_killed_between_its_two_files_it_is_made_again_by_the_same_call(
@@ -137,11 +144,11 @@ def test_killed_between_its_two_files_it_is_made_again_by_the_same_call(
 
     monkeypatch.setattr("skill_ttrl.envs.webshop.maker.generate.os.replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        write_catalogue(tmp_path, 3)
+        run(tmp_path, 3)
     monkeypatch.undo()
     assert not (tmp_path / "items_shuffle.json").exists()
     assert (tmp_path / "items_ins_v2.json").exists()
-    assert write_catalogue(tmp_path, 3) == 3
+    assert run(tmp_path, 3).written == 3
     assert len(list(read_products(find_files(tmp_path)))) == 3
 
 
@@ -149,7 +156,7 @@ def test_two_processes_do_not_write_to_one_folder(tmp_path: Path) -> None:
     lock = acquire_lock(tmp_path)
     try:
         with pytest.raises(RunFolderError):
-            write_catalogue(tmp_path, 3)
+            run(tmp_path, 3)
     finally:
         release_lock(tmp_path, lock)
 
@@ -166,7 +173,7 @@ def test_an_argument_out_of_range_is_refused_before_a_folder_is_made(
     tmp_path: Path, count: int, seed: int, message: str
 ) -> None:
     with pytest.raises(EnvError, match=message):
-        write_catalogue(tmp_path / "new", count, seed)
+        run(tmp_path / "new", count, seed=seed)
     assert not (tmp_path / "new").exists()
 
 
