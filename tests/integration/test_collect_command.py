@@ -39,12 +39,12 @@ def collecting(output: Path, *more: str) -> subprocess.Popen[str]:
     )
 
 
-def wait_for_lines(path: Path, process: subprocess.Popen[str], there: int = 0) -> int:
-    """Until the process has written some more than are there."""
+def wait_for_lines(path: Path, process: subprocess.Popen[str]) -> int:
+    """Until the process has written some."""
     end = time.monotonic() + 60
     while time.monotonic() < end:
         assert process.poll() is None, process.communicate()
-        if path.is_file() and (lines := path.read_bytes().count(b"\n")) > there:
+        if path.is_file() and (lines := path.read_bytes().count(b"\n")):
             return lines
         time.sleep(0.01)
     raise AssertionError("nothing was written in a minute")
@@ -61,20 +61,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(tmp_path: Path, whole: bytes) -> None:
-    file, there = tmp_path / "out.jsonl", 0
-    for signum, jobs in ((signal.SIGKILL, 2), (signal.SIGTERM, 1)):
-        process = collecting(file, "--num-workers", str(jobs))
-        there = wait_for_lines(file, process, there)
-        process.send_signal(signum)
-        _, said = process.communicate(timeout=20)
-        assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum)
-        assert "Traceback" not in said
-        kept = file.read_bytes()
-        assert there <= kept.count(b"\n") < EPISODES and whole.startswith(kept)
-        if signum == signal.SIGKILL:
-            with file.open("ab") as stream:
-                stream.write(b'{"task":{"id":"train')
-    assert not (tmp_path / ".out.jsonl.lock").exists()
+    file = tmp_path / "out.jsonl"
+    process = collecting(file, "--num-workers", "2")
+    there = wait_for_lines(file, process)
+    process.kill()
+    process.communicate(timeout=20)
+    kept = file.read_bytes()
+    assert process.returncode == -signal.SIGKILL
+    assert there <= kept.count(b"\n") < EPISODES and whole.startswith(kept)
+    with file.open("ab") as stream:
+        stream.write(b'{"task":{"id":"train')
     done = skillttrl(*COMMAND, "--num-workers", 2, "-o", file)
     assert done.code == 0, done
     assert f"Continuing after {kept.count(bytes([10]))} of {EPISODES} episodes" in done.err.replace("\n", " ")
@@ -111,7 +107,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     refused(collect("--policy", "random", "--types", "up,left"), 3, "no tasks of type 'up'", "left, right")
     refused(collect("--policy", "random", "--set", "rl.steps=3"), 2, "has no effect")
     refused(collect("--policy", "random", output=tmp_path), 4, "it is a folder", "trajectories.jsonl")
-    refused(collect("--policy", "random", env="math"), 3, "All 100 episodes failed", "admissible_commands")
+    refused(collect("--policy", "random", "--limit", 3, env="math"), 3, "All 3 episodes failed", "admissible_commands")
     for option in ("--limit", "--rollouts-per-task", "--num-workers"):
         assert collect("--policy", "random", option, 0).code == 2
     assert list(tmp_path.iterdir()) == []

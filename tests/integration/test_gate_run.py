@@ -73,13 +73,13 @@ def test_the_tasks_of_the_gate_are_not_trained_on(strict: Path, doors: Path, tmp
 
 
 def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors: Path, tmp_path: Path) -> None:
-    train.run(load_config(doors, LAX), tmp_path / "run")
+    train.run(load_config(doors, [*LAX, "rl.steps=4"]), tmp_path / "run")
     evolved = [update for update in updates(tmp_path / "run") if update.reason == "evolve"]
-    assert [update.step for update in evolved] == [2, 5] and all(update.evidence for update in evolved)
+    assert [update.step for update in evolved] == [2] and all(update.evidence for update in evolved)
     found = [(each["step"], each["kind"], each["accepted"]) for each in decisions(tmp_path / "run")]
-    assert found == [(2, "change", True), (3, "recheck", False), (5, "change", True), (7, "recheck", False)]
+    assert found == [(2, "change", True), (3, "recheck", False)]
     with SkillBank.open(tmp_path / "run" / "bank", read_only=True) as bank:
-        assert len(bank) == 2 and sum(skill.stats.uses for skill in bank) > 0
+        assert len(bank) == 1 and sum(skill.stats.uses for skill in bank) > 0
 
 
 def test_a_bank_that_does_worse_than_its_predecessor_goes_back(

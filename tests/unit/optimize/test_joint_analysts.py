@@ -35,13 +35,3 @@ def test_fewer_requests_for_the_same_minibatches() -> None:
     assert patches[1] == patches[3] == patches[100] and sum(patches[1]) == analysts[1]
     assert analysts[3] == sum(math.ceil(count / 3) for count in patches[1])
     assert analysts[100] == sum(count > 0 for count in patches[1])
-
-
-def test_minibatches_without_a_patch_are_counted() -> None:
-    def lazy(*_: Any, stage: str, **__: Any) -> Reply:
-        return Reply(json.dumps({"edits": [], "selected_indices": []}))  # of the first minibatch alone
-
-    found = RuleRun(seed=2, sizes=(40, 8, 0), optimizer=lazy)(**ONE, minibatches_per_request=100, failure_only=True)
-    failures = round(40 * (1 - found.rows[0]["rollout_hard"]))
-    assert found.rows[0]["n_failure_patches"] == 1
-    assert found.rows[0]["fallbacks"]["analyst"] == math.ceil(failures / 4) - 1

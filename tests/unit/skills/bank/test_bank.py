@@ -60,19 +60,6 @@ def test_replace_keeps_statistics_and_lineage(bank: SkillBank) -> None:
         bank.replace("b", skill("c"))
 
 
-def test_edit(bank: SkillBank) -> None:
-    bank.add(skill("a"))
-    edited = bank.edit("a", title="T", tier="general", reason="typo")
-    assert edited == skill("a", title="T", tier="general") and bank.history()[-1].reason == "typo"
-    with pytest.raises(SkillBankError, match=r"'titel' cannot be edited\. Did you mean 'title'"):
-        bank.edit("a", titel="x")
-    with pytest.raises(SkillBankError, match="tier 'generl'"):
-        bank.edit("a", tier="generl")
-    with pytest.raises(SkillBankError, match="'stats' cannot be edited"):
-        bank.edit("a", stats=SkillStats())
-    assert bank.version == 2
-
-
 def test_usage(bank: SkillBank) -> None:
     bank.add(skill("a"))
     bank.add(skill("b"))

@@ -16,6 +16,7 @@ from skill_ttrl.skills.changes import normalize_skill
 from skill_ttrl.skills.formats.files import dump_skills, holds_records, read_file, write_skills
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats
+from tests.unit.skills.formats.test_agentskills import SKILLS
 
 FULL = Skill(
     "sk_1",
@@ -30,22 +31,6 @@ FULL = Skill(
     ("t, 1", '"t2"'),
     SkillStats(5, 2, 1, 7),
     ("long",),
-)
-TEXTS = st.one_of(st.text(max_size=30), st.text('`#- \n\r[]":x\u2028\x00', max_size=30))
-SKILLS = st.builds(
-    Skill,
-    st.from_regex(r"[a-z`\[\]*_.:-]{1,6}", fullmatch=True),
-    TEXTS,
-    TEXTS.map(lambda text: text + "."),
-    TEXTS,
-    st.sampled_from(("general", "task", "mistake")),
-    TEXTS,
-    st.integers(1, 9),
-    st.lists(TEXTS, max_size=2).map(tuple),
-    TEXTS.filter(bool),
-    st.lists(TEXTS, max_size=2).map(tuple),
-    st.builds(SkillStats, *[st.integers(0, 9)] * 3, st.none() | st.integers(0, 9)),
-    st.lists(TEXTS, max_size=2).map(tuple),
 )
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.bank.bank import SkillBank
-from skill_ttrl.skills.formats.files import dump_skills, read_file, write_skills
+from skill_ttrl.skills.formats.files import dump_skills, read_file
 from skill_ttrl.skills.formats.records import SPELLINGS
 
 TEXTS = st.text(max_size=12)
@@ -133,15 +133,6 @@ def test_a_skill_is_written_into_the_section_that_tells_its_tier(tmp_path: Path)
     moved = after["common_mistakes"][1]
     assert moved["mistake_id"] == "hea_002" and moved["how_to_avoid"] == "b" and moved["example"] == {"n": 1.5}
     assert after["general_skills"] == [] and after["task_specific_skills"]["cool"][0]["skill_id"] == "7"
-
-
-@pytest.mark.parametrize("form", ["json", "agentskills"])
-def test_other_formats_keep_fields_that_mean_nothing_to_us(form: Any, tmp_path: Path) -> None:
-    bank = SkillBank()
-    bank.import_skills(read_file(published(tmp_path)).skills)
-    write_skills(tmp_path / "other", bank.snapshot(), form)
-    again = read_file(tmp_path / "other", form)
-    assert {skill.id: skill for skill in again.skills} == dict(bank.snapshot().skills)
 
 
 @pytest.mark.parametrize("origin", ['{"format": "document"}', '{"format": "document", "content": {}}', "[1]"])

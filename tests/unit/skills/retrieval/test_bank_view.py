@@ -51,12 +51,6 @@ def test_the_threshold_is_for_task_skills_and_nothing_below_0_is_shown() -> None
     assert shown(BANK, min_score=-0.15) == ["g1", "t1", "m1", "t2", "t3"]
 
 
-def test_a_task_skill_that_is_left_out_takes_no_place_from_others() -> None:
-    retriever = Retriever("embedding", Angles(), MemoryIndex(), min_score=0.4)
-    hits = retriever.search(Snapshot.of(1, BANK), ["query"], k=2)[0]
-    assert [hit.skill.id for hit in hits] == ["t1", "g1"]
-
-
 def test_a_skill_that_serves_badly_gives_its_place_to_one_that_serves_better() -> None:
     often = skill("often", 0.30, "general", uses=299, successes=60)
     useful = skill("useful", 0.25, "general", uses=6, successes=6)

@@ -103,18 +103,6 @@ def test_a_bank_of_more_than_one_block_is_searched_exactly(monkeypatch: pytest.M
     assert found() == expected
 
 
-def test_a_folder_that_is_out_of_date_is_caught_up(tmp_path: Path) -> None:
-    old = chroma(tmp_path)
-    lists(old, bank(300))
-    old.close()
-    newer = bank(100, version=9, start=250)  # 50 are there, 50 are new; the others are gone
-    embedder = Counting()
-    retriever = chroma(tmp_path, embedder)
-    assert lists(retriever, newer) == lists(memory(), newer)
-    assert embedder.texts == len({skill.text for skill in newer} - {skill.text for skill in bank(300)})
-    retriever.close()
-
-
 def damage_database(folder: Path) -> None:
     (file,) = folder.rglob("chroma.sqlite3")
     file.write_bytes(b"not a database " * 1000)

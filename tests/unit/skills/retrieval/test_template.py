@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from skill_ttrl.config import SkillsConfig
-from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.formats.files import read_file
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query, by_template
 from skill_ttrl.skills.retrieval.retriever import Retriever
@@ -46,15 +44,6 @@ def test_a_published_bank_s_prompt_is_what_skillrl_s_is(skillrl_banks: Path) -> 
     columns = by_template(Snapshot.of(1, skills), "clean", 6)
     assert [len(column) for column in columns] == [6, 6, 5]
     assert all(skill.task_type == "clean" for skill in columns[1])
-
-
-def test_no_embedder_is_opened() -> None:
-    config = SkillsConfig(retrieval="template", embedder="sentence-transformers", embedder_model="/nowhere")
-    assert not config.embeds
-    with SkillBank.from_config(config) as bank:
-        bank.add(general("gen_001"))
-        assert bank.retriever.embedder is None
-        assert [skill.id for skill in bank.retrieve("some advice")] == ["gen_001"]  # by words, where the model asks
 
 
 def test_an_evolved_skill_is_tried_once_and_then_stands_by_its_record() -> None:

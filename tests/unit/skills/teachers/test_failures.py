@@ -69,25 +69,6 @@ def test_a_fault_that_most_failures_share_is_drafted_as_a_mistake(faulty: Case, 
     assert draft.text and draft.when_to_apply and not any(sign.isdigit() for sign in draft.text)
 
 
-def test_ending_by_the_same_action_is_a_mistake_of_that_type_of_task() -> None:
-    early = [
-        case(
-            ("A page.", "search[mug]"),
-            (f"Item {number}.", "click[buy now]"),
-            kind="mugs",
-            ended=True,
-            name=f"t{number}",
-        )
-        for number in range(4)
-    ]
-    (draft,) = evolved_by_counting([*early, FINE], [], CONFIG).drafts
-    assert draft.title == "End with `click[buy now]` too soon" and draft.task_type == "mugs"
-    assert (
-        drafted([replace(each, steps=(*each.steps[:-1], replace(each.steps[-1], terminated=False))) for each in early])
-        == []
-    )
-
-
 def test_a_skill_that_names_what_failures_never_came_to_gets_a_better_text() -> None:
     """The kind of action is known because failures of another type did it, or because the skill quotes it."""
     skill = Skill("c1", "Clean it", "Take it, clean it with the sink, put it away.", "always", task_type="clean")
