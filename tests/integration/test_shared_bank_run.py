@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.data.operators import bank_family
 from skill_ttrl.errors import ConfigError, SkillBankError
+from skill_ttrl.progress import SilentProgress
 from skill_ttrl.runs.checkpoint import load_state
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.folder import LOG_FILE
@@ -20,6 +23,7 @@ from skill_ttrl.stages.doctor.diagnose import diagnose
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.targets.trained import find_trained
 from skill_ttrl.types import Skill
+from tests.integration.test_chroma_server import free_port, start, stop
 
 RL = ["phases=[rl]", "rl.reward=random", "skills.shared=true", "skills.index=memory"]
 
@@ -120,3 +124,25 @@ def test_doctor_and_a_start_say_that_no_chroma_server_answers(
         with pytest.raises(SkillBankError, match=rf"The Chroma server {server} does not serve.*chroma run"):
             train.run(asked, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+class StopsTheServer(SilentProgress):
+    """After the first step somebody adds a skill, whose vector is needed, and the server is gone."""
+
+    def __init__(self, server: subprocess.Popen[bytes], bank: Path) -> None:
+        self.server, self.bank = server, bank
+
+    def advance(self, phase: str, done: int, metrics: Mapping[str, float]) -> None:
+        with SkillBank.open(self.bank) as by_hand:
+            by_hand.add(Skill("new", "New", "needs a vector"))
+        stop(self.server)
+
+
+@pytest.mark.slow
+def test_a_server_that_dies_costs_no_finished_step(tiny_skills_yaml: Path, bank: Path, tmp_path: Path) -> None:
+    server = start(tmp_path / "served", port := free_port())
+    address = f"127.0.0.1:{port}"
+    asked = config(tiny_skills_yaml, bank, "skills.index=chroma", "rl.save_steps=9", f"skills.chroma_server={address}")
+    with pytest.raises(SkillBankError, match=address):
+        train.run(asked, tmp_path / "run", progress=StopsTheServer(server, bank))
+    assert [entry.name for entry in (tmp_path / "run" / "checkpoints").iterdir()] == ["rl-000001"]
