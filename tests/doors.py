@@ -111,13 +111,6 @@ class Lost(Opener):
         raise RuntimeError("no map")
 
 
-class Mute(Opener):
-    """Says half a character, which no file can hold."""
-
-    def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        return "\ud800" if self._door == "left" else super().act(observation, info)
-
-
 class Wordless(Opener):
     """Says something that is no text."""
 

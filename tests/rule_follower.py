@@ -62,10 +62,6 @@ def line(name: str, value: str | None = None) -> str:
     return f"- {name}: {RULES[name][0] if value is None else value}"
 
 
-OPTIMUM = "\n".join(line(name) for name in RULES) + "\n"
-"""A best document; any order and any place of its lines is as good."""
-
-
 @dataclass(frozen=True)
 class Reading:
     """What the target takes from a document."""

@@ -64,3 +64,18 @@ class ScriptedBackend:
     def _completion(self, text: str) -> Completion:
         ids = tuple(text.encode())
         return Completion(text, ids, (0.0,) * len(ids), "stop", self.policy_version)
+
+
+class RecordingBackend(ScriptedBackend):
+    """The script, and what was asked of it."""
+
+    def __init__(self, texts: Sequence[str]) -> None:
+        super().__init__(texts)
+        self.asked: list[list[Request]] = []
+        self.prompts: list[str] = []
+        """One a request, as text."""
+
+    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
+        self.asked.append(list(requests))
+        self.prompts += [bytes(request.token_ids or ()).decode(errors="replace") for request in requests]
+        return await super().generate(requests, sampling, seed=seed)

@@ -14,7 +14,6 @@ import pytest
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import load_config
 from skill_ttrl.envs import make_env
-from skill_ttrl.envs.webshop.catalogue.nouns import find_nouns
 from skill_ttrl.errors import ConfigError, EnvError, SkillBankError, TrustError
 from skill_ttrl.llm.backends import BACKENDS
 from skill_ttrl.optimize.engines import ENGINES
@@ -48,7 +47,6 @@ DOORS: dict[str, Callable[[str], Any]] = {
     "optimize.engine": ENGINES.get,
     "optimize.granularity": skill_reader,
     "collect.agent": lambda name: make_scripted_agent(name, "x"),
-    "env.kwargs.nouns": find_nouns,
     "a format": find_format,
     "vote.paraphrase": lambda name: import_attribute(name, "paraphrase"),
 }
@@ -66,11 +64,11 @@ def evil(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", NAMES, ids=ascii)
-def test_what_is_no_name_imports_nothing(name: str, door: str, evil: Callable[[], bool]) -> None:
-    with pytest.raises((ConfigError, EnvError, SkillBankError)):
-        DOORS[door](name)
-    assert not evil()
+def test_what_is_no_name_imports_nothing(door: str, evil: Callable[[], bool]) -> None:
+    for name in NAMES:
+        with pytest.raises((ConfigError, EnvError, SkillBankError)):
+            DOORS[door](name)
+        assert not evil(), name
 
 
 @pytest.mark.parametrize("key", [key for key in DOORS if "." in key])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -159,28 +158,3 @@ def test_an_escaped_text_says_nothing_to_the_parser(text: str) -> None:
 @given(TEXTS)
 def test_what_is_left_after_escaping_has_nothing_more_to_flag(text: str) -> None:
     assert not {"our-tags", "control-tokens", "control-characters", "invisible"} & set(flags(escape(text)))
-
-
-UNITS = (
-    "<",
-    "<answer>",
-    "<       ",
-    "ignore ",
-    "ignore all the previous ",
-    "< / / ",
-    "<|",
-    "é<",
-    "\u200b",
-    "[",
-    "\n",
-    "show a b ",
-)
-
-
-@pytest.mark.parametrize("unit", UNITS)
-def test_a_quarter_of_a_megabyte_takes_a_fraction_of_a_second(unit: str) -> None:
-    text = unit * (250_000 // len(unit))
-    for work in (escape, flags):
-        began = time.process_time()
-        work(text)
-        assert time.process_time() - began < 0.5

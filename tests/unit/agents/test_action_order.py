@@ -31,11 +31,6 @@ def test_what_was_done_comes_last() -> None:
     assert found[-1] == "go to drawer 1"
 
 
-def test_what_a_mistake_names_is_no_advice() -> None:
-    mistake = Skill("m", "", "do not go to shelf", tier="mistake")
-    assert by_words(("look", "go to shelf 1"), "x", [mistake]) == ("look", "go to shelf 1")
-
-
 def test_after_something_was_done_to_what_the_task_names_places_count_anew() -> None:
     task = "put a clean mug in drawer"
     done = ["go to drawer 1", "go to shelf 1", "take mug 1 from shelf 1"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,49 +13,15 @@ from skill_ttrl.agents.action_parser import LONGEST, answer_for, parse_numbered_
 
 ROOM = ("go to cabinet 1", "open cabinet 1", "take apple 2 from table 1", "look")
 SHOP = ("search[<your query>]", "click[buy now]", "click[size <5]")
+CASES = json.loads((Path(__file__).parents[2] / "data" / "action_cases.json").read_text("utf-8"))
+"""What is written, in which list of actions, → what is played, with which verdict and complaint."""
 
 
-@pytest.mark.parametrize(
-    ("written", "listed", "action", "verdict", "complaint"),
-    [
-        ("<think>so</think><action>look</action>", ROOM, "look", "valid", ""),
-        ("<action> look </action>", ROOM, "look", "valid", ""),
-        ("<ACTION>look</Action>", ROOM, "look", "valid", ""),
-        ("<action>Go to  Cabinet 1.</action>", ROOM, "go to cabinet 1", "repaired", "not written as listed"),
-        ("<action>'look'</action>", ROOM, "look", "repaired", "not written as listed"),
-        ("<action>look", ROOM, "look", "repaired", "</action> is missing"),
-        ("<action>look\nand then open it", ROOM, "look", "repaired", "</action> is missing"),
-        ("I will\nlook", ROOM, "look", "repaired", "there is no <action>"),
-        ("<think>then <action>look</action>", ROOM, "look", "repaired", "inside <think>"),
-        ("<think><action>look</action>?</think>open cabinet 1", ROOM, "open cabinet 1", "repaired", "no <action>"),
-        (
-            "<think>or <action>look</action>?</think>\n<action>open cabinet 1</action>",
-            ROOM,
-            "open cabinet 1",
-            "valid",
-            "",
-        ),
-        ("<action></action><action>look</action>", ROOM, "look", "valid", ""),
-        ("<action>look</action><action>open cabinet 1</action>", ROOM, "look", "valid", ""),
-        ("<action>fly</action>", ROOM, "fly", "invalid", "not among the possible"),
-        ("<action>look around</action>", ROOM, "look around", "invalid", "not among the possible"),
-        ("I do not know", ROOM, "I do not know", "invalid", "there is no <action>"),
-        ("", ROOM, "", "invalid", "there is no action"),
-        ("<think>only thought</think>", ROOM, "", "invalid", "there is no action"),
-        ("<action>search[red shoes]</action>", SHOP, "search[red shoes]", "valid", ""),
-        ("<action>Search[red Shoes]</action>", SHOP, "search[red Shoes]", "repaired", "not written as listed"),
-        ("<action>search[]</action>", SHOP, "search[]", "invalid", "not among the possible"),
-        ("<action>search[ ]</action>", SHOP, "search[ ]", "invalid", "not among the possible"),
-        ("<action>search</action>", SHOP, "search", "invalid", "not among the possible"),
-        ("<action>click[size <5]</action>", SHOP, "click[size <5]", "valid", ""),
-        ("<action>fly</action>", (), "fly", "valid", ""),
-        ("fly", (), "fly", "repaired", "there is no <action>"),
-    ],
-)
+@pytest.mark.parametrize(("written", "listed", "action", "verdict", "complaint"), CASES["meant"])
 def test_what_is_meant_is_played_and_the_verdict_says_how_it_was_found(
-    written: str, listed: tuple[str, ...], action: str, verdict: str, complaint: str
+    written: str, listed: str, action: str, verdict: str, complaint: str
 ) -> None:
-    found = project(written, listed)
+    found = project(written, {"room": ROOM, "shop": SHOP, "nothing": ()}[listed])
     assert (found.action, found.action_status) == (action, verdict)
     assert complaint in found.parse_error and bool(complaint) == bool(found.parse_error)
 
@@ -74,18 +41,7 @@ def test_a_place_for_words_takes_words_of_one_line_only() -> None:
     )  # two places
 
 
-@pytest.mark.parametrize(
-    ("written", "action", "verdict"),
-    [
-        ("<action>[2]</action>", "open cabinet 1", "valid"),
-        ("<action>2</action>", "open cabinet 1", "valid"),
-        ("<action>open cabinet 1</action>", "open cabinet 1", "valid"),
-        ("2", "open cabinet 1", "repaired"),
-        ("<action>[9]</action>", "[9]", "invalid"),
-        ("<action>[0]</action>", "[0]", "invalid"),
-        ("<action>²</action>", "²", "invalid"),
-    ],
-)
+@pytest.mark.parametrize(("written", "action", "verdict"), CASES["numbered"])
 def test_numbered_actions_are_meant_by_their_number(written: str, action: str, verdict: str) -> None:
     found = parse_numbered_action(written, ROOM)
     assert (found.action, found.action_status) == (action, verdict)
@@ -93,29 +49,9 @@ def test_numbered_actions_are_meant_by_their_number(written: str, action: str, v
 
 # Worked out by hand from verl-agent's rules: lower case; between the first opening and the first closing tag; else the last
 # 30 (ALFWorld) or 20 (WebShop) characters, invalid; invalid too without both think tags, or with a Chinese character.
-LONG = "I would like to go to the cabinet number 1"
-UPSTREAM = [
-    ("<think>a</think><action>Go To X</action>", "go to x", "go to x", True),
-    ("<think>a</think>\n<action>\n look \n</action>", "look", "look", True),
-    ("<action>look</action>", "look", "look", False),
-    ("<think>a<action>look</action>", "look", "look", False),
-    ("<THINK>a</THINK><action>look</action>", "look", "look", False),  # think tags are looked for as they are written
-    ("<think>a</think><ACTION>look</ACTION>", "look", "look", True),  # action tags in small letters
-    ("</think><think><action>look</action>", "look", "look", True),
-    (f"<think>a</think>{LONG}", LONG.lower()[-30:], LONG.lower()[-20:], False),
-    ("<think>a</think><action>look", "<think>a</think><action>look"[-30:], "ink>a</think><action>look"[-20:], False),
-    ("<think>a</think></action><action>look", "", "", True),  # the closing tag comes first: nothing is between
-    ("<think>a</think><action>a</action><action>b</action>", "a", "a", True),
-    ("<think>去</think><action>look</action>", "look", "look", False),
-    ("<think>a</think><action>走</action>", "走", "走", False),
-    ("<think>ä→😀</think><action>look</action>", "look", "look", True),
-    ("<think>or <action>go</action>?</think><action>look</action>", "go", "go", True),
-    ("", "", "", False),
-    ("no", "no", "no", False),
-]
 
 
-@pytest.mark.parametrize(("written", "alfworld", "webshop", "valid"), UPSTREAM)
+@pytest.mark.parametrize(("written", "alfworld", "webshop", "valid"), CASES["upstream"])
 def test_skillrls_rules_are_kept_to_the_letter(written: str, alfworld: str, webshop: str, valid: bool) -> None:
     for env_id, action in (("SkillTTRL/ALFWorld-v0", alfworld), ("SkillTTRL/WebShop-v0", webshop)):
         found = projection("skillrl", env_id)(written, ("something else",))
@@ -154,13 +90,3 @@ def test_what_is_listed_is_valid_when_it_is_written_in_tags(listed: list[str]) -
             assert (found.action, found.action_status) == (action, "valid")
             numbered = parse_numbered_action(f"<action>{answer_for(action, listed, numbered=True)}</action>", listed)
             assert numbered.action_status == "valid"
-
-
-@pytest.mark.parametrize(
-    "piece", ["<action>", "<think>", "<skill_ops>", "</skill_ops><skill_ops>", "search[", "<action></action>"]
-)
-def test_the_work_grows_with_the_text_alone(piece: str) -> None:
-    text = piece * 40_000
-    began = time.perf_counter()
-    project(text, SHOP)
-    assert time.perf_counter() - began < 2

@@ -27,23 +27,7 @@ def test_a_near_miss_is_another_answer(reference: str, answer: str) -> None:
     assert not equivalent(answer, reference)
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        (r"The answer is 12. Mark your solution with \boxed", "12"),
-        (r"The answer is 12. Mark your solution with \boxed.", "12"),
-        (r"The answer is 12. Write it in `\boxed`.", "12"),
-        (r"The answer is 12. It goes into a \boxed environment.", "12"),
-        ("The answer is 12.\nUse \\fbox", "12"),
-        (r"The answer is 12. Put it in \boxed{}", "12"),
-        (r"\boxed{12} is what \boxed{ } is for", "12"),
-        (r"so \boxed 12.", "12"),
-        (r"so \boxed{12} and \boxed", "12"),
-        (r"so $\boxed C$", "C"),
-        (r"so \boxed-5", "-5"),
-        (r"\boxed", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "answer"), CASES["boxes"])
 def test_a_box_without_a_value_is_no_mark(text: str, answer: str | None) -> None:
     assert extract(text) == answer
 

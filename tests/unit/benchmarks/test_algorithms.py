@@ -10,11 +10,8 @@ import pytest
 
 from skill_ttrl.config import load_config
 from skill_ttrl.rl.algorithms import ALGORITHMS
-from skill_ttrl.rl.algorithms.contract import TrainingSamples
-from skill_ttrl.rl.algorithms.votes import TTPO, TTPOOptions
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.types import Group, Step, Task, Trajectory, VoteResult
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 OTHER_NAMES = {"ppo": "gae"}
@@ -42,17 +39,6 @@ def test_an_arm_is_followed_by_its_control_whose_reward_is_a_coin(algorithms: Mo
         arm = coin.removesuffix(algorithms.COIN)
         assert names.index(coin) == names.index(arm) + 1
         assert arms[coin][: len(arms[arm])] == arms[arm] and "rl.reward=random" in arms[coin]
-
-
-def test_the_coin_of_ttpo_replaces_who_agrees_and_nothing_else(algorithms: ModuleType) -> None:
-    arms = import_module("algorithms_arms")
-    agrees = (True, False, True)
-    task, step = Task("t", "e"), Step("", "a", 0.0, True, False)
-    rollouts = tuple(Trajectory(task, (step,), None, "terminated", float(heads)) for heads in agrees)
-    group = Group(task, rollouts)
-    coin = arms.CoinTTPO(TTPOOptions()).advantages(TrainingSamples([group]))
-    voted = TTPO(TTPOOptions()).advantages(TrainingSamples([group], votes=[VoteResult(None, 0.0, agrees)]))
-    assert coin.advantages == voted.advantages and coin.advantages[0] == [1.0]
 
 
 def test_every_arm_is_a_config_that_a_run_takes_with_the_loss_that_its_algorithm_brings(algorithms: ModuleType) -> None:

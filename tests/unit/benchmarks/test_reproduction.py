@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
@@ -86,25 +85,3 @@ def test_a_like_run_agrees_and_another_does_not(
     raw = json.loads(capsys.readouterr().out)
     assert raw["agrees"] is False and raw["other_versions"] == {}
     assert {row["name"]: row["agrees"] for row in raw["figures"]}["valid_unseen: control random"]
-
-
-def test_what_cannot_be_compared_is_refused(
-    tmp_path: Path,
-    published: Path,
-    reproduce: Callable[..., int],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    longer = with_env_defaults(load_config("alfworld_official")).sft.model_copy(update={"steps": 9})
-    run = finished_run(tmp_path / "other", 3, 38, sft=longer)
-    assert reproduce("--published", published, "--output", run) == 4
-    assert "other settings (sft.steps)" in capsys.readouterr().err
-    assert reproduce("--published", published, "--output", tmp_path / "run-1") == 4
-    assert "has the seed 1, not 3" in capsys.readouterr().err
-    assert reproduce("--published", published, "--publish", tmp_path / "run-1", tmp_path / "run-1") == 2
-    assert "each seed once" in capsys.readouterr().err
-    assert reproduce("--published", tmp_path / "none.json") == 3
-    assert "--publish" in capsys.readouterr().err
-    monkeypatch.delitem(os.environ, "ALFWORLD_DATA")
-    assert reproduce("--published", published) == 3
-    assert "ALFWORLD_DATA" in capsys.readouterr().err

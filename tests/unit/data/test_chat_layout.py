@@ -14,11 +14,9 @@ from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config
 from skill_ttrl.data.records import read_source
 from skill_ttrl.data.tasks import load_tasks, system_message
 from skill_ttrl.errors import ConfigError, DataError
-from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.inputs.pin import data_revision
 from skill_ttrl.stages.inputs.tasks import training_tasks
 from skill_ttrl.stages.setup.defaults import with_defaults
-from skill_ttrl.stages.train import run
 
 
 def row(index: int, question: str, truth: Any, system: str | None = None) -> dict[str, Any]:
@@ -120,15 +118,3 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
 def test_what_cannot_be_read_as_one_is_refused(path: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"at least one file|several files can be read as one"):
         load_config({"data": {"train": {"path": path}}})
-
-
-def test_a_run_trains_on_files_in_verls_layout(tiny_yaml: Path, tmp_path: Path) -> None:
-    parts = [
-        write(tmp_path / f"{part}.parquet", *(row(at, f"Compute {at}+{part}.", str(at + part)) for at in range(10, 13)))
-        for part in (21, 34)
-    ]
-    files = f"data.train.path=[{parts[0]}, {parts[1]}]"
-    settings = [files, "data.train.split=null", "data.train.limit=null", f"data.eval={{path: {parts[0]}}}"]
-    run(load_config(tiny_yaml, [*settings, "phases=[rl]", "rl.steps=1", "data.leak=report"]), tmp_path / "run")
-    metrics = read_run(tmp_path / "run").metrics
-    assert metrics["label_accuracy"].notna().all() and len(metrics) == 1

@@ -65,11 +65,6 @@ def test_a_family_becomes_tasks() -> None:
         load_tasks(SourceConfig(path="synthetic:add", options={"nosie": 1}))
 
 
-def test_options_are_refused_where_they_mean_nothing(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"options \['noise'\] are for generated families"):
-        load_tasks(source(tmp_path, [{"prompt": "a"}], options={"noise": 0.1}))
-
-
 def test_demonstrations_of_a_family() -> None:
     config = SourceConfig(path="synthetic:add", options={"noise": 0.0}, limit=100)
     clean = load_demonstrations(config, seed=1)

@@ -14,8 +14,6 @@ from safetensors.torch import load_file, save_file
 from skill_ttrl.config import BuiltinConfig, LoraConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.load import load_checkpoint, load_model, save_model
-from skill_ttrl.llm.models.model_config import load_model_config
-from skill_ttrl.llm.reward_model import RewardModel
 
 WEIGHTS = "model.safetensors"
 Damage = Callable[[Path], object]
@@ -94,16 +92,6 @@ def test_a_damaged_model_folder_is_refused_and_the_file_named(name: str, model: 
         load_model(ModelConfig(path=str(folder)), device="cpu")
     assert refused.value.exit_code == 5
     assert str(folder) in str(refused.value) and file in str(refused.value)
-
-
-@pytest.mark.parametrize("text", ["[]", "null", "[" * 100_000, '{"model_type": "qwen2", "dtype": "nope"}'])
-def test_so_is_a_config_that_is_read_alone(text: str, model: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(model, tmp_path / "model"))
-    (folder / "config.json").write_text(text)
-    with pytest.raises(ModelError, match=r"config\.json"):
-        load_model_config(ModelConfig(path=str(folder)))
-    with pytest.raises(ModelError, match=r"config\.json"):
-        RewardModel(str(folder), device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from skill_ttrl.config import BuiltinConfig, ModelConfig
 from skill_ttrl.llm.chat import count_unknown, encode_chat, encode_next, encode_plain, turn_end
 from skill_ttrl.llm.models.builtin import CONTROL, build_model, build_tokenizer, entity_vocabulary
 from skill_ttrl.llm.models.load import load_tokenizer, save_model
-from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
-from skill_ttrl.types import Group, Message, Step, Task, Trajectory
+from skill_ttrl.types import Message
 
 CORPUS = [
     "<task> put keychain in armchair <room> armchair 2 sofa 1 dresser 27",
@@ -89,24 +88,3 @@ def test_the_same_text_has_the_same_tokens_and_no_control_tokens(text: str, made
         assert encode_plain(again, text) == plain and encode_chat(again, [Message("user", text)]) == chat
         assert again.decode(plain) == made.decode(plain)
         assert again.chat_template == made.chat_template
-
-
-def test_an_evaluation_says_what_was_unknown(made: Any) -> None:
-    def read(*words: str) -> Any:
-        steps = tuple(Step("", "", 0.0, False, False, prompt_ids=encode_plain(made, text)) for text in words)
-        task = Task("a", "A-v0")
-        return (groups for groups in [[Group(task, (Trajectory(task, steps, None, "terminated"),))]])
-
-    for said, note in [
-        (
-            read("frobnicate", "put mug in frobnicator 1"),
-            "Of what the policy read, 1 of 4 tokens (25.00%) are <unk>: words",
-        ),
-        (read("mug"), ""),
-        (read(), ""),
-    ]:
-        unknown = UnknownWords(made)
-        assert [len(groups) for groups in unknown.watch(said)] == [1]
-        assert unknown.note.startswith(note) and bool(unknown.note) == bool(note)
-    elsewhere = UnknownWords(None)
-    assert len([*elsewhere.watch(read("frobnicate"))]) == 1 and elsewhere.note == ""

@@ -14,7 +14,7 @@ from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.alfworld.index import forget
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
@@ -27,7 +27,7 @@ from skill_ttrl.stages.setup.open_bank import bank_in_memory
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Group, Skill
 from tests.alfworld_kitchen import content, write_game
-from tests.scripted_backend import ScriptedBackend
+from tests.scripted_backend import RecordingBackend
 
 GAME = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
 TYPE = "pick_and_place_simple"
@@ -50,18 +50,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     forget()
 
 
-class Recording(ScriptedBackend):
-    """The script, and what was asked."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__(texts)
-        self.prompts: list[str] = []
-
-    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        self.prompts += [bytes(request.token_ids or ()).decode() for request in requests for _ in range(request.n)]
-        return await super().generate(requests, sampling, seed=seed)
-
-
 def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 2, "retrieval_top_k": 1, **config})
     access = BankView(Snapshot.of(3, skills), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
@@ -77,8 +65,8 @@ def play(
     tries: int = 1,
     schedule: Schedule = "sync",
     turns: int = 50,
-) -> tuple[Group, Recording]:
-    backend = Recording(texts)
+) -> tuple[Group, RecordingBackend]:
+    backend = RecordingBackend(texts)
     (task,) = ALFWorldEnv(data).tasks("train")
     work = rollout([task], tries, envs=EnvPool(lambda: ALFWorldEnv(data)), agent=who, backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=turns, schedule=schedule))  # fmt: skip
     return wait_for(work)[0], backend

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.agents.scripted.alfworld_expert import ALFWorldExpert
-from skill_ttrl.agents.scripted.scripted_agent import RandomAgent
 from skill_ttrl.agents.scripted.webshop_expert import WebShopExpert
-from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT
 from skill_ttrl.envs import make_env
 from skill_ttrl.envs.alfworld.env import ALFWorldEnv
 from skill_ttrl.envs.tasks import spread
@@ -69,26 +67,6 @@ def test_a_player_that_wants_to_know_is_told_what_was_done_instead() -> None:
     for task in Doors().tasks("train"):
         episode = run_scripted_episode(Doors(), task, player, seed=0, explore=0.7)
         assert player.done == [step.action for step in episode.steps]
-
-
-def test_where_no_action_is_listed_an_exploring_player_fails_its_episode() -> None:
-    class Bare(Doors):
-        """Lists nothing."""
-
-        def _info(self) -> dict[str, Any]:
-            return {}
-
-    episode = run_scripted_episode(Bare(), Doors().tasks("train")[0], Opener(), seed=0, explore=1.0)
-    assert episode.error is not None and "info['admissible_commands'], a list of actions" in episode.error
-
-
-def test_all_exploring_is_playing_at_random_and_a_search_is_filled_with_the_words_of_the_task() -> None:
-    env = WebShopEnv(data="generated", split="dev")
-    for task in spread(env.tasks(), 5):
-        for player in (WebShopExpert(), RandomAgent()):
-            episode = run_scripted_episode(env, task, player, seed=0, explore=1.0)
-            assert episode.error is None
-            assert SEARCH_SLOT not in {step.action for step in episode.steps}
 
 
 HOT = "-= Welcome =- You are in a room. Your task is to: put a hot mug in shelf."

@@ -10,9 +10,8 @@ import pytest
 from skill_ttrl.agents.agent import Agent, AgentInput
 from skill_ttrl.agents.forms import Form
 from skill_ttrl.agents.prompt import PromptFormatter
-from skill_ttrl.config import SkillsConfig, load_config
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import TextEnv
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.llm.chat import encode_chat, encode_next, missing_end, turn_end
 from skill_ttrl.llm.hf import HFBackend
@@ -23,7 +22,6 @@ from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
-from skill_ttrl.stages.setup.checks import check_grows, check_memory
 from skill_ttrl.types import Message, Skill, Task, Trajectory
 from tests.scripted_backend import ScriptedBackend
 
@@ -92,28 +90,3 @@ def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
     most = len(b"Begin one.stay\0\nStep 1.\n")
     (cut,) = play(ScriptedBackend(["stay"]), agent, tries=1, names="one", max_prompt_tokens=most)
     assert (len(cut.steps), cut.stop_reason) == (2, "truncated")
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        (
-            {"rollout": {"backend": "command"}, "command": {"argv": ["cat"]}},
-            "backend=command takes texts.*=conversation",
-        ),
-        ({"rollout": {"backend": "openai"}}, "backend=openai takes texts"),
-    ],
-)
-def test_a_backend_that_knows_texts_alone_is_refused_before_anything_is_made(
-    settings: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        check_memory(load_config({"agent": {"context_mode": "episode"}, **settings}))
-
-
-def test_a_backend_of_ones_own_must_be_able_to_continue_an_episode() -> None:
-    config = load_config({"agent": {"context_mode": "episode"}})
-    check_grows(config, ScriptedBackend([]))
-    older: Any = object()
-    with pytest.raises(ConfigError, match=r"encode_next"):
-        check_grows(config, older)

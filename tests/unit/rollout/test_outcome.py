@@ -9,13 +9,11 @@ import pytest
 from skill_ttrl.config import EvalConfig
 from skill_ttrl.rollout.outcome import (
     EpisodeResult,
-    RunningSuccess,
     count_by_type,
     count_success,
     env_score,
     env_success,
     episode_result,
-    exploit_count,
     winning,
 )
 from skill_ttrl.rollout.samples import GREEDY, drawn
@@ -77,17 +75,6 @@ def test_score_and_success_of_episodes_counted_by_hand() -> None:
     assert {kind: each.score for kind, each in kinds.items()} == {"fashion": 0.75, "garden": 0.25}
 
 
-def test_success_and_score_so_far() -> None:
-    running = RunningSuccess()
-    assert running.metrics() == {"success": 0.0}
-    for kind, score in (("garden", 0.5), ("fashion", 1.0), ("garden", 0.25), ("fashion", 0.25)):
-        running.add(outcome("t", score, kind))
-    assert running.metrics() == {"success": 0.25, "score": 0.5, "fashion": 0.5, "garden": 0.0}
-    assert list(running.metrics()) == ["success", "score", "fashion", "garden"]
-    running.add(outcome("t", None, "garden"))
-    assert "score" not in running.metrics(), "one that did not fail has none"
-
-
 def test_an_evaluation_has_score_and_success_and_both_by_type() -> None:
     garden = Task("u", "Shop-v0", task_type="garden")
     rows = [
@@ -116,11 +103,6 @@ def test_a_reward_of_another_kind_never_sees_what_the_environment_says() -> None
     assert winning(voted) == [True, False, True]
     silent = Group(TASK, (Trajectory(TASK, (Step("o", "a", 0.5, True, False),), None, "terminated", reward=0.5),))
     assert winning(silent) == [True], "an environment that says nothing of winning: the best won, as ever"
-
-
-@pytest.mark.parametrize("count", [True, "2", None, -1, 1.5])
-def test_only_a_whole_number_counts_ways_around_the_task(count: object) -> None:
-    assert exploit_count(ended(1.0, exploits=count)) is None
 
 
 def test_who_seeks_a_way_around_the_task_is_counted() -> None:

@@ -65,26 +65,3 @@ def test_episodes_are_the_same_with_kept_rows_and_far_fewer_tokens_are_read(
         for one, two in zip(group.trajectories, other.trajectories, strict=True):
             assert [step.action for step in one.steps] == [step.action for step in two.steps]
             assert [step.prompt_ids for step in one.steps] == [step.prompt_ids for step in two.steps]
-
-
-@pytest.mark.parametrize(("memory", "schedule"), [("conversation", "async"), ("none", "sync")])
-def test_every_action_is_one_that_is_possible(
-    tiny_model: tuple[Any, Any], memory: str, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend = HFBackend(*tiny_model)
-    kept: list[bool] = []
-    sample = backend.sample
-
-    def looking(*how: Any) -> Any:
-        found = sample(*how)
-        kept.append(backend._kept_rows is not None)
-        return found
-
-    monkeypatch.setattr(backend, "sample", looking)
-    for group in play(backend, memory, schedule):
-        for trajectory in group.trajectories:
-            assert trajectory.error is None
-            for step in trajectory.steps:
-                assert step.action in step.admissible_actions and step.completion is not None
-                assert len(step.completion.allowed or ()) == len(step.completion.token_ids)
-    assert set(kept) == {memory == "conversation"} and backend._kept_rows is None

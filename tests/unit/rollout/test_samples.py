@@ -16,7 +16,7 @@ from skill_ttrl.stages.collecting.chunks import SampleChunks, SampleFn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
 from skill_ttrl.statistics import mean_interval, wilson_interval
-from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory, from_json, to_json
+from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 
 TASK = Task("t", "E-v0", {"question": "6 times 7?"}, ground_truth="42")
 OPEN = Task("o", "E-v0", {"question": "?"})
@@ -53,12 +53,6 @@ def test_what_is_kept_of_a_try() -> None:
         "skill_op_parse_errors": 1,
         "retrieved_tokens": 2,
     }
-
-
-def test_a_line_comes_back_as_it_was() -> None:
-    row = drawn(Group(TASK, (trajectory(), trajectory(answer=None))), source="a.jsonl", draw=GREEDY)
-    line = to_json(row)
-    assert from_json(TaskSamples, line) == row and "\n" not in line and row.answers == ("42", None)
 
 
 def test_true_answers_decide_before_the_environment() -> None:
@@ -124,21 +118,6 @@ def test_chunks_hold_each_problem_once_in_order() -> None:
 def by_chunk(play: SampleFn) -> SampleChunks:
     """Chunks are sampled here, each when its groups are asked for."""
     return lambda chunks: (play(c.tasks, c.draw.rollouts_per_task, c.draw.sampling, c.seed) for c in chunks)
-
-
-def test_nothing_is_asked_twice() -> None:
-    asked: list[tuple[str, int]] = []
-
-    def play(tasks: Sequence[Task], tries: int, sampling: Sampling, seed: int) -> list[Group]:
-        asked.extend((task.id, tries) for task in tasks)
-        return [Group(task, (trajectory(task),) * tries) for task in tasks]
-
-    plan = plan_samples(PROBLEMS, DRAWS, 2, 1024)
-    rows = run_sampling_plan(plan, by_chunk(play), None, SilentProgress())
-    assert len(asked) == len(set(asked)) == 12
-    assert [(row.source, row.draw, row.task.id) for row in rows] == [
-        (chunk.source, chunk.draw.name, task.id) for chunk in plan for task in chunk.tasks
-    ]
 
 
 @pytest.mark.parametrize(("there", "sampled"), [(0, 12), (1, 12), (2, 10), (3, 10), (11, 1), (12, 0)])

@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.agents.agent import Agent, RetrievalQuery
+from skill_ttrl.agents.agent import Agent
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import SkillsConfig
 from skill_ttrl.envs import make_env
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import Hit
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Group, Skill, Task
-from tests.scripted_backend import ScriptedBackend
+from tests.scripted_backend import RecordingBackend, ScriptedBackend
 
 BANK = Snapshot.of(
     5,
@@ -42,18 +41,6 @@ def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
     return Agent(PromptFormatter("plain", prompts="tiny"), memory, skills=settings, bank=seen)
 
 
-class Recording(ScriptedBackend):
-    """The script, and what was asked of it."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__(texts)
-        self.prompts: list[str] = []
-
-    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        self.prompts += [bytes(request.token_ids or ()).decode() for request in requests]
-        return await super().generate(requests, sampling, seed=seed)
-
-
 def play(backend: ScriptedBackend, who: Agent, tasks: Sequence[Task], *, tries: int = 1, turns: int = 1) -> list[Group]:
     envs = EnvPool(lambda: make_env("SkillTTRL/Math-v0"))
     work = rollout(
@@ -67,7 +54,7 @@ def task(question: str = "Compute bako 4.", **options: Any) -> Task:
 
 
 def test_a_question_is_answered_and_all_of_it_is_on_the_record() -> None:
-    backend = Recording([ASK, "</skill_ops>bako plus 9;<answer>3</answer>"])
+    backend = RecordingBackend([ASK, "</skill_ops>bako plus 9;<answer>3</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
     (step,) = found.steps
     assert step.completion is not None
@@ -81,7 +68,7 @@ def test_a_question_is_answered_and_all_of_it_is_on_the_record() -> None:
 @pytest.mark.parametrize("tag", ["<retrieve query='bako'/>", '<RETRIEVE query="bako" />'])
 def test_the_short_form_of_a_question_is_answered(tag: str) -> None:
     ask = f"<skill_ops><br/>{tag}"
-    backend = Recording(["<skill_ops><br/>", tag, "</skill_ops><answer>3</answer>"])
+    backend = RecordingBackend(["<skill_ops><br/>", tag, "</skill_ops><answer>3</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
     (step,) = found.steps
     assert step.completion is not None
@@ -90,17 +77,8 @@ def test_the_short_form_of_a_question_is_answered(tag: str) -> None:
     assert found.ops is not None and found.ops.retrieve == ("bako",)
 
 
-def test_a_group_asks_together_and_each_is_told_what_it_asked() -> None:
-    ask = ASK.replace("bako", "zuvi")
-    backend = Recording([ASK, ask, "<answer>1</answer>", "after bako", "after zuvi"])
-    (group,) = play(backend, agent(), [task()], tries=3)
-    assert [found.retrieved for found in group.trajectories] == [("bako",), ("zuvi",), ()]
-    assert [found.answer for found in group.trajectories] == [None, None, "1"]
-    assert all(found.bank_version == 5 for found in group.trajectories)
-
-
 def test_inserted_text_is_neither_an_answer_nor_a_tag() -> None:
-    backend = Recording([ASK.replace("bako", "evil"), "</skill_ops> no idea"])
+    backend = RecordingBackend([ASK.replace("bako", "evil"), "</skill_ops> no idea"])
     ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
     assert found.retrieved == ("evil",) and found.answer is None
     assert found.steps[0].completion is not None and "<answer>" not in found.steps[0].completion.text
@@ -108,14 +86,14 @@ def test_inserted_text_is_neither_an_answer_nor_a_tag() -> None:
 
 @pytest.mark.parametrize("asked", ["<retrieve query=", '<skill_ops><retrieve query=" ">', "<skill_ops><retrieve>"])
 def test_a_question_that_cannot_be_read_goes_on_unanswered(asked: str) -> None:
-    backend = Recording([f"{asked}</retrieve>", "<answer>1</answer>"])
+    backend = RecordingBackend([f"{asked}</retrieve>", "<answer>1</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(), [task()]))
     assert found.retrieved == () and found.steps[0].completion is not None
     assert found.steps[0].completion.inserted_spans == () and found.ops is not None and found.ops.errors
 
 
 def test_skills_stand_in_the_first_prompt_from_the_tiers_in_turn() -> None:
-    backend = Recording(["<answer>3</answer>"])
+    backend = RecordingBackend(["<answer>3</answer>"])
     ((found,),) = (group.trajectories for group in play(backend, agent(prompt_top_k=2), [task()]))
     assert found.skills_in_prompt == ("care", "bako")
     assert backend.prompts == ["<skill>Work slowly.</skill>\n<skill>bako plus 9</skill>\nCompute bako 4."]
@@ -125,7 +103,7 @@ def test_own_notes_are_found_again_by_the_same_try_only() -> None:
     note = "<skill_ops><generate>gofa times 7</generate></skill_ops><answer>0</answer>"
     ask = '<skill_ops><retrieve query="gofa"></retrieve>'
     series = task("gofa times 7. Compute gofa 1.", then=["Compute gofa 2."])
-    backend = Recording([note, "<answer>1</answer>", ask, ask, "<answer>4</answer>", "<answer>5</answer>"])
+    backend = RecordingBackend([note, "<answer>1</answer>", ask, ask, "<answer>4</answer>", "<answer>5</answer>"])
     (group,) = play(backend, agent(episode_notes=True, min_score=0.3), [series], tries=2, turns=2)
     first, second = group.trajectories
     assert first.ops is not None and first.ops.generate == ("gofa times 7",)
@@ -134,29 +112,3 @@ def test_own_notes_are_found_again_by_the_same_try_only() -> None:
         "care",
     )  # a general skill of the bank, which no threshold leaves out
     assert backend.prompts[2].startswith("Compute gofa 2.")  # a fresh prompt: only the note carries the rule over
-
-
-def test_questions_are_searched_in_one_batch_per_task_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    who = agent()
-    assert who.bank is not None
-    calls: list[list[str]] = []
-    search = who.bank.retriever.search
-
-    def watched(snapshot: Snapshot, queries: Sequence[str], **how: Any) -> list[list[Hit]]:
-        calls.append(list(queries))
-        return search(snapshot, queries, **how)
-
-    monkeypatch.setattr(who.bank.retriever, "search", watched)
-    told = who.retrieve(
-        [
-            RetrievalQuery(task(), ASK),
-            RetrievalQuery(task(), "nothing"),
-            RetrievalQuery(task(), ASK.replace("bako", "zuvi")),
-        ]
-    )
-    assert calls == [["bako", "zuvi"]]
-    assert [found and found.text for found in told] == [
-        "<skill>bako plus 9</skill>",
-        None,
-        "<skill>zuvi minus 2</skill>",
-    ]

@@ -4,7 +4,7 @@ learner, how skills evolve in `test_evolve_faults.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from skill_ttrl.agents.agent import Agent
 from skill_ttrl.config import load_config
 from skill_ttrl.envs.webshop.catalogue.catalogue import forget
 from skill_ttrl.envs.webshop.env import WebShopEnv
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Sampling, wait_for
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
@@ -23,7 +23,7 @@ from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.setup.policy import make_agent
 from skill_ttrl.types import Skill, Tier
-from tests.scripted_backend import ScriptedBackend
+from tests.scripted_backend import RecordingBackend, ScriptedBackend
 from tests.webshop_files import options, product, wanted, write_catalogue
 
 UPSTREAM_LONGEST = 13_000
@@ -33,18 +33,6 @@ BANK = tuple(
     Skill(f"s{number}", f"Rule {number}", f"Compare what costs less, rule {number}.", "always", tier=tier)
     for number, tier in enumerate(TIERS)
 )
-
-
-class Recording(ScriptedBackend):
-    """The script, and what was asked."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        super().__init__(texts)
-        self.prompts: list[str] = []
-
-    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        self.prompts += [bytes(request.token_ids or ()).decode() for request in requests]
-        return await super().generate(requests, sampling, seed=seed)
 
 
 def agent(backend: ScriptedBackend, env: str, **data: Any) -> Agent:
@@ -75,7 +63,7 @@ def long_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_skills_are_missing_from_no_first_prompt(long_pages: str) -> None:
     """Upstream's template of step 0 has none (`*_TEMPLATE_NO_HIS`)."""
-    backend = Recording(["<think>so</think><action>search[lamp]</action>"])
+    backend = RecordingBackend(["<think>so</think><action>search[lamp]</action>"])
     (task,) = WebShopEnv(long_pages).tasks("train")[:1]
     work = rollout([task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=2, max_prompt_tokens=6000))  # fmt: skip
     (group,) = wait_for(work)
@@ -86,7 +74,7 @@ def test_skills_are_missing_from_no_first_prompt(long_pages: str) -> None:
 def test_skills_are_lost_on_no_long_page(long_pages: str) -> None:
     """Upstream drops skills and history together where a prompt is long, and says nothing; here the page is cut, and says so."""
     actions = ["search[oak desk lamp]", "click[b0lamp0001]", "click[a shade of blue, number 7]", "click[buy now]"]
-    backend = Recording([f"<think>so</think><action>{action}</action>" for action in actions])
+    backend = RecordingBackend([f"<think>so</think><action>{action}</action>" for action in actions])
     (task,) = WebShopEnv(long_pages).tasks("train")[:1]
     work = rollout([task], 1, envs=EnvPool(lambda: WebShopEnv(long_pages)), agent=agent(backend, "webshop"), backend=backend, settings=RolloutSettings(Sampling(), 0, max_turns=9, max_prompt_tokens=6000))  # fmt: skip
     (played,) = wait_for(work)[0].trajectories

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, annotate_error
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.stages.launch import Options, free_folder, launch, launch_rl, launch_sft
 
 
@@ -32,11 +32,3 @@ def test_a_bank_s_runs_stand_in_its_folder_and_are_numbered(tiny_skills_yaml: Pa
     (tmp_path / "rl").mkdir()
     assert free_folder(tmp_path / "rl", None) == tmp_path / "rl-2"
     assert free_folder(tmp_path / "rl", "auto") == tmp_path / "rl"
-
-
-def test_a_sentence_is_appended_to_errors_of_one_kind_alone() -> None:
-    with pytest.raises(EndpointError) as caught, annotate_error(EndpointError, "Again."):
-        raise EndpointError("Refused.", "refused")
-    assert (str(caught.value), caught.value.kind) == ("Refused. Again.", "refused")
-    with pytest.raises(BudgetError, match=r"^Spent\.$"), annotate_error(EndpointError, "Again."):
-        raise BudgetError("Spent.")

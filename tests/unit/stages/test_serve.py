@@ -21,12 +21,12 @@ import httpx
 import pytest
 
 from skill_ttrl.config import EndpointConfig, load_config
-from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import find_address
 from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.plugin.launch import vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
-from skill_ttrl.stages.serve import LAUNCHER, Serving, find_model, of_recipe, plan
+from skill_ttrl.stages.serve import LAUNCHER, Serving, of_recipe, plan
 
 SERVER = f"""
 import http.server, json, os, sys
@@ -192,19 +192,6 @@ def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
         assert again != key
     monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "a-secret")
     assert key_headers("http://10.0.0.1:8123") == {"Authorization": "Bearer a-secret"}
-
-
-def test_what_is_served_is_looked_at(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no model folder"):
-        find_model(str(tmp_path / "nowhere"))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    with pytest.raises(ModelError, match=r"no config\.json"):
-        find_model(str(empty))
-    (empty / "adapter_config.json").write_text("{}")
-    with pytest.raises(ModelError, match="export RUN --merge-lora"):
-        find_model(str(empty))
-    assert find_model("Qwen/Qwen2.5-0.5B-Instruct") == "Qwen/Qwen2.5-0.5B-Instruct"
 
 
 def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) -> None:

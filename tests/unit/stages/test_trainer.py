@@ -10,7 +10,7 @@ import pytest
 
 from skill_ttrl import SkillTTRLConfig, SkillTTRLTrainer, load_config
 from skill_ttrl.config import VoteConfig
-from skill_ttrl.errors import ConfigError
+from skill_ttrl.errors import ConfigError, DataError
 
 
 def test_a_step_on_responses_that_are_there() -> None:
@@ -42,8 +42,12 @@ def test_training_on_records_in_memory(tiny_yaml: Path, tmp_path: Path) -> None:
     records: list[dict[str, Any]] = [{"prompt": f"Compute {a}+21.", "answer": a + 21} for a in range(10, 14)]
     summary = trainer.train(records, [{"question": "Compute 50+21.", "answer": "71"}])
     assert summary.problems == 1 and not summary.transductive and summary.steps == {"sft": 2, "rl": 1}
-    transductive = SkillTTRLTrainer(trainer.config, tmp_path / "same").train(records)
-    assert transductive.problems == 4 and transductive.transductive
+    transductive = SkillTTRLTrainer(trainer.config, tmp_path / "same")
+    found = transductive.train(records)
+    assert found.problems == 4 and found.transductive
+    assert len((tmp_path / "same-data" / "train.jsonl").read_text().splitlines()) == 4
+    with pytest.raises(DataError, match="has changed since this run started"):
+        transductive.train(records[:3], resume="auto")
 
 
 def test_a_bank_that_does_not_learn_stays_as_it_is_offline() -> None:

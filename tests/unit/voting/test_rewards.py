@@ -95,15 +95,6 @@ def test_a_reward_of_ones_own_that_raises_is_named_with_its_task(own: str, funct
     assert type(raised.value.__cause__).__name__ == said.partition(":")[0], "--debug shows where"
 
 
-def test_names_that_are_none(own: str) -> None:
-    with pytest.raises(ConfigError, match="Did you mean 'majority'"):
-        build_reward("majorty", {})
-    with pytest.raises(ConfigError, match=r"has no reward 'lenght'\. Did you mean 'length'"):
-        build_reward(f"{own}:lenght", {})
-    with pytest.raises(ConfigError, match="no such module"):
-        build_reward("no_such_module_here:f", {})
-
-
 def test_label_needs_every_true_answer() -> None:
     with pytest.raises(ConfigError, match="the training tasks have none"):
         build_reward("label", {})

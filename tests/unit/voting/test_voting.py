@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from skill_ttrl.answers import canonical, equivalent
 from skill_ttrl.types import VoteResult, from_json, to_json
 from skill_ttrl.voting import (
     VoteHistory,
@@ -20,8 +14,6 @@ from skill_ttrl.voting import (
     trained_metrics,
     vote_metrics,
 )
-
-ANSWERS = st.lists(st.sampled_from([None, "", " ", "1", "1.0", "2", "4/2", "x", "X.", "3"]), max_size=12)
 
 
 def test_empty_answers_never_win_and_are_never_rewarded() -> None:
@@ -58,32 +50,6 @@ def test_it_unpacks_as_three_and_survives_json() -> None:
     assert batch_majority_vote([["a", "b", "a"], []]) == [vote, majority_vote([])]
 
 
-@given(ANSWERS)
-def test_a_sample_is_rewarded_exactly_when_it_is_counted(answers: list[str | None]) -> None:
-    vote = majority_vote(answers)
-    rewards, winner, agreement = compute_voting_rewards(answers)
-    assert winner == vote.answer and agreement == vote.majority_ratio
-    for answer, match, reward in zip(answers, vote.matches, rewards, strict=True):
-        counted = winner is not None and answer is not None and equivalent(answer, winner)
-        assert match == counted and reward == float(counted)
-    assert sum(rewards) == vote.majority_ratio * len(answers) == (vote.classes[0][1] if vote.classes else 0)
-    assert sum(votes for _, votes in vote.classes) + vote.abstained == len(answers)
-    counts = Counter(key for key in map(canonical, answers) if key is not None)
-    assert sorted(counts.values(), reverse=True) == [votes for _, votes in vote.classes]
-
-
-@given(ANSWERS, st.randoms(use_true_random=False))
-def test_the_order_of_the_samples_decides_nothing_but_ties(answers: list[str | None], random: object) -> None:
-    vote = majority_vote(answers)
-    order = list(range(len(answers)))
-    random.shuffle(order)  # type: ignore[attr-defined]
-    shuffled = majority_vote([answers[place] for place in order])
-    assert shuffled.majority_ratio == vote.majority_ratio and shuffled.tie == vote.tie
-    if not vote.tie:
-        assert canonical(shuffled.answer) == canonical(vote.answer)
-        assert shuffled.matches == tuple(vote.matches[place] for place in order)
-
-
 def test_history_counts_flips_by_meaning() -> None:
     history = VoteHistory()
     first = history.record({"p": majority_vote(["1/2"]), "q": majority_vote(["3"]), "r": majority_vote([None])})
@@ -102,17 +68,6 @@ def test_history_counts_flips_by_meaning() -> None:
     assert "flip_rate" not in third and "distinct_winners" not in third
     fourth = history.record({"q": majority_vote(["4.0"])})
     assert fourth["flip_rate"] == 0.0  # an empty vote in between is forgotten
-
-
-def test_history_goes_on_after_a_round_trip_as_if_never_stopped() -> None:
-    steps = [{f"p{i}": majority_vote([str((i * step) % 3), str(i), "7"]) for i in range(4)} for step in range(8)]
-    whole, resumed = VoteHistory(), VoteHistory()
-    for step in steps:
-        expected = whole.record(step)
-        resumed = VoteHistory.from_state(json.loads(json.dumps(resumed.state_dict())))
-        assert resumed.record(step) == expected
-        assert resumed.warnings() == whole.warnings()
-    assert resumed.state_dict() == whole.state_dict()
 
 
 def test_label_metrics_by_hand() -> None:
@@ -193,8 +148,3 @@ APART, FEW, ONE = list("abcdefgh"), list("ababcdcd"), ["a"] * 8
 def test_one_answer_for_all_prompts_is_warned_of_without_labels(steps: list[list[str]], warned: bool) -> None:
     found = [text for text in _warned(steps) if text.startswith("The prompts run together on few answers: 1.00")]
     assert bool(found) is warned and len(_warned(steps)) == warned
-
-
-def test_votes_of_samples_without_answers_are_not_called_weak() -> None:
-    silent = [["", "", "", "", "", "", "", "", "", "", "a"]] * 3
-    assert _warned(silent) == []

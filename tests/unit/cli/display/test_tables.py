@@ -9,14 +9,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.collect import success_table
 from skill_ttrl.cli.display.evaluation_view import evaluation_view
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.tables import inspection_view
-from skill_ttrl.rollout.outcome import SuccessStats
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
-from skill_ttrl.stages.reports.inspection import Inspection
 from skill_ttrl.stages.reports.summary_text import closing_lines
 from skill_ttrl.stages.reports.summary_text import summary_table as table_of
 from skill_ttrl.statistics import verdict
@@ -95,24 +91,6 @@ def test_an_evaluation_shows_what_matters_and_how_many_rows_more_there_are() -> 
     assert "pass@1" not in cells(full)
     one = replace(found, samples=1, pass_at_k={"1": 0.5})
     assert list(cells(shown(evaluation_view(one)))) == ["avg@1, T = 1", "greedy"], "maj@1 and pass@1 are avg@1"
-
-
-def test_an_inspection_shows_its_main_facts_and_rows() -> None:
-    found = Inspection(
-        "run", "runs/a", {"model": "m", "files": "many"}, ("metric", "before", "after", "change"),
-        [("avg@8", "0.5", "0.7", "+0.2"), ("entropy", "1", "2", None)], ["Stopped."],
-        main_facts=("model",), main_rows=1,
-    )  # fmt: skip
-    text, full = shown(inspection_view(found)), shown(inspection_view(found, full=True))
-    assert "entropy" not in text and "many" not in text and "2 more rows: --full" in text
-    assert "entropy" in full and "many" in full and "more rows" not in full
-    assert "Stopped." in text
-
-
-def test_types_of_a_collection_fit() -> None:
-    stats = SuccessStats(20, 20, 0.5, (0.3, 0.7), 12.3, 0, score=0.6, score_interval=(0.5, 0.7))
-    text = shown(success_table({"all": stats, "pick_and_place_with_movable_recep": stats}))
-    assert "[0.300,0.700]" in text and "[0.500,0.700]" in text and "task type" in text
 
 
 def test_the_summary_of_the_pages_is_shown() -> None:

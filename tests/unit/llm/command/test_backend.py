@@ -17,7 +17,7 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.command.backend import MARK, CommandBackend
 from skill_ttrl.llm.context import BackendContext
-from skill_ttrl.llm.openai.ledger import CountedRequest, Spend, track_usage
+from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.trust import powers
 from skill_ttrl.types import Completion, Message
 
@@ -148,23 +148,6 @@ def test_each_run_is_a_request_of_the_ledger(tmp_path: Path) -> None:
             answer(config("cat"))
     assert (report["requests"], report["failed"], report["cost"]) == (3, 1, None)
     assert [*report["by"]] == ["eval"] and report["by"]["eval"]["command"]["attempts"] == 3
-
-
-def test_a_program_that_was_never_started_is_no_request() -> None:
-    made = config("sleep 60", max_concurrency=1)
-    backend = CommandBackend(BackendContext.of(made, lambda: pytest.fail("no model is loaded")))
-
-    async def leave() -> None:
-        async with asyncio.timeout(0.2):
-            await backend.generate([Request((Message("user", "?"),), n=4)], Sampling(), seed=0)
-
-    with track_usage(None, EndpointsConfig(max_requests=4)) as ledger:
-        with pytest.raises(TimeoutError):
-            wait_for(leave())
-        assert (ledger.totals().requests, ledger.totals().attempts) == (1, 1)
-        with CountedRequest("command", "x", Spend(requests=3)) as request:
-            assert request.allowed == 3, "what was reserved for the others is free again"
-    backend.close()
 
 
 def test_what_cannot_run_is_said_before_it_runs() -> None:

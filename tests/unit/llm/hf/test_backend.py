@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -192,11 +190,3 @@ def test_prompts_that_cannot_be_continued(backend: HFBackend) -> None:
         sample(backend, ["x" * 300])
     with pytest.raises(ModelError, match="has no tokens"):
         wait_for(backend.generate([Request(token_ids=())], Sampling(), seed=0))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.text(max_size=40))
-def test_any_text_survives_the_tokenizer(tiny_model: tuple[Any, Any], text: str) -> None:
-    _, tokenizer = tiny_model
-    ids = tokenizer.encode(text, add_special_tokens=False)
-    assert tokenizer.decode(ids, skip_special_tokens=False) == text

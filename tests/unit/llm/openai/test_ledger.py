@@ -27,7 +27,6 @@ from skill_ttrl.llm.openai.ledger import (
     cost_of,
     current_ledger,
     track_usage,
-    usage_lines,
 )
 from skill_ttrl.runs.identity import config_differences
 
@@ -111,18 +110,6 @@ def test_budgets_and_limits_may_change_when_a_run_goes_on_and_the_model_may_not(
     assert config_differences(saved, load_config(base, loose)) == []
     found = config_differences(saved, load_config(base, ["endpoints.merger.model=b"]))
     assert found == ['endpoints.merger.model "a" there, "b" here']
-
-
-def test_a_report_has_a_line_for_all_and_for_each() -> None:
-    ledger = Ledger()
-    assert usage_lines(ledger.report()) == []
-    ledger.record(entry())
-    assert usage_lines(ledger.report()) == ["API usage: 1 requests; 10 tokens in, 5 out; cost 0.5"]
-    ledger.record(entry(role="teacher", outcome="dropped"))
-    assert usage_lines(ledger.report())[1:] == [
-        "rl, merger: 1 requests; 10 tokens in, 5 out; cost 0.5",
-        "rl, teacher: 1 requests, 1 failed; 10 tokens in, 5 out; cost 0.5",
-    ]
 
 
 def test_a_bound_on_costs_needs_a_price() -> None:

@@ -12,10 +12,9 @@ from peft import LoraConfig, get_peft_model
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError, WeightSyncError
-from skill_ttrl.llm.backend import Generation, Request, Sampling
+from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
-from skill_ttrl.llm.models.weights import full_weights
 from skill_ttrl.llm.vllm import checks as vllm_checks
 from skill_ttrl.llm.vllm.checks import (
     SEEDS,
@@ -28,7 +27,6 @@ from skill_ttrl.llm.vllm.checks import (
     sampling_fields,
 )
 from skill_ttrl.llm.vllm.probe import Probe, check_sync, learner_logprobs
-from skill_ttrl.types import Completion
 
 
 def never() -> Any:
@@ -125,14 +123,6 @@ def test_each_request_draws_from_a_seed_of_its_own_that_vllm_can_add_to() -> Non
     assert SEEDS + 2**20 < 2**63
 
 
-def test_the_shortest_limit_counts() -> None:
-    long, short = Sampling(max_new_tokens=50), Sampling(max_new_tokens=5)
-    assert fields(Request(), long)["max_tokens"] == 50
-    assert fields(Request(max_new_tokens=8), long)["max_tokens"] == 8
-    assert fields(Request(max_new_tokens=8), short)["max_tokens"] == 5
-    assert fields(Request(), long, room=1)["max_tokens"] == 1
-
-
 def test_greedy_samples_are_drawn_once_and_repeated(tiny_model: tuple[Any, Any]) -> None:
     _, tokenizer = tiny_model
     asked = [fields(Request(n=4), Sampling(temperature=temperature))["n"] for temperature in (0.0, 0.5)]
@@ -158,21 +148,6 @@ def adapted(model: Any, **changes: Any) -> Any:
     return get_peft_model(copy.deepcopy(model), LoraConfig(**(options | changes)))
 
 
-def test_adapters_are_folded_in_and_the_model_is_left_as_it_is(tiny_model: tuple[Any, Any]) -> None:
-    model, _ = tiny_model
-    policy = adapted(model)
-    before = {name: value.clone() for name, value in policy.state_dict().items()}
-    found = dict(full_weights(policy))
-    assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
-    merged = copy.deepcopy(policy).merge_and_unload()
-    expected = dict(merged.named_parameters())
-    assert set(found) == set(expected) == {name for name, _ in model.named_parameters()}
-    changed = [name for name in found if not torch.equal(found[name], dict(model.named_parameters())[name])]
-    assert len(changed) == 7 * model.config.num_hidden_layers
-    for name, value in found.items():
-        assert torch.allclose(value, expected[name], atol=1e-6), name
-
-
 def test_weights_that_did_not_arrive_are_refused(tiny_model: tuple[Any, Any]) -> None:
     model, _ = tiny_model
     probe = Probe(model.config.vocab_size)
@@ -184,19 +159,3 @@ def test_weights_that_did_not_arrive_are_refused(tiny_model: tuple[Any, Any]) ->
 def test_log_probs_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(WeightSyncError):
         check_sync([[0.0, -1.0]], [[0.0, float("nan")]], 1e9, "weights")
-
-
-def test_a_probe_takes_what_was_sampled_last_and_keeps_to_its_bounds(tiny_model: tuple[Any, Any]) -> None:
-    probe = Probe(100, longest=5)
-    drawn = list(probe.sequences)
-    probe.take([])
-    assert probe.sequences == drawn
-    sampled = [
-        Generation((index, 1), (Completion("", (2,) * 9, (0.0,) * 9, "stop"), Completion("", (3,), (0.0,), "stop")))
-        for index in range(30)
-    ]
-    probe.take(sampled)
-    assert len(probe.sequences) == 8 and all(len(ids) == 5 for ids in probe.sequences)
-    assert probe.sequences[0] == (0, 1, 2, 2, 2) and probe.sequences[-1][0] > 15
-    probe.take([Generation((), (Completion("said", (), (), "stop"),))])  # texts alone: nothing to score
-    assert len(probe.sequences) == 8

@@ -30,7 +30,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
 from skill_ttrl.stages.evaluation.controls import play_controls
 from skill_ttrl.stages.evaluation.measure import control_results
-from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, TypeResult, control_warning
+from skill_ttrl.stages.evaluation.results import ProblemResult
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS
 from tests.scripted_backend import ScriptedBackend
@@ -157,33 +157,3 @@ def test_a_player_measured_by_a_recipe_has_its_tasks_turns_and_lists() -> None:
     assert found.overall.steps == 1.5
     with pytest.raises(EnvError, match="no tasks in the split"):
         run_as_configured(config, agent="first", split="nowhere")
-
-
-def test_one_sentence_names_all_controls_that_the_policy_is_not_above() -> None:
-    random = [TypeResult(8, 0.25, (0.0, 1.0), policy=judged) for judged in ("worse", "better", "better")]
-    first = [TypeResult(8, 0.5, (0.0, 1.0), policy=judged) for judged in ("worse", "unclear", "better")]
-    found = {
-        label: Evaluation(
-            label=label,
-            split="test",
-            problems=8,
-            samples=1,
-            temperature=1.0,
-            accuracy=accuracy,
-            accuracy_interval=None,
-            pass_at_k={},
-            majority=None,
-            majority_interval=None,
-            greedy=None,
-            greedy_interval=None,
-            by_temperature={},
-            majority_ratio=None,
-            entropy=None,
-            results=(),
-            controls={"random": random[place], "first": first[place]},
-        )
-        for place, (label, accuracy) in enumerate((("before", 0.125), ("after", 0.75), ("after_no_skills", 1.0)))
-    }
-    said = control_warning(found) or ""
-    assert said.endswith(": before 0.125 (random 0.250, first 0.500); after 0.750 (first 0.500).")
-    assert control_warning({"after_no_skills": found["after_no_skills"]}) is None

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
 from skill_ttrl.stages.evaluation.vote_comparison import Replayed, replay
 from skill_ttrl.types import Task
-from skill_ttrl.voting import STRATEGIES
 
 LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_consensus")
 
@@ -82,49 +80,6 @@ def test_a_strategy_is_compared_problem_by_problem() -> None:
     assert found["soft"].differences["label_accuracy"].verdict == "unclear"  # the same winners everywhere
     low, high = found["soft"].differences["label_accuracy"].interval
     assert low == pytest.approx(-high) and high > 0.1, "no change of 24 problems is no proof that nothing changes"
-
-
-def test_one_better_problem_of_forty_is_unclear() -> None:
-    same = [row(f"{n}", ["7"] * 3, "7", logprobs=[-1.0] * 3, lengths=[1] * 3) for n in range(39)]
-    better = row("better", ["3", "3", "5"], "5", logprobs=[-9.0, -9.0, -0.1], lengths=[1] * 3)
-    gain = by_name(replay([[*same, better]], {"confidence": {}})[0])["confidence"].differences
-    assert gain["label_accuracy"].value == pytest.approx(1 / 40) and gain["label_accuracy"].verdict == "unclear"
-
-
-def test_what_a_strategy_needs_is_said() -> None:
-    found = by_name(replay([FOUR], {name: {} for name in STRATEGIES})[0])
-    assert set(found) == set(STRATEGIES)
-    assert (found["confidence"].requires or "").startswith("logprobs: ")
-    assert "paraphrase" in (found["harmonic"].requires or "") and "earlier votes" in (found["guard"].requires or "")
-    for name in ("confidence", "harmonic", "guard"):
-        assert not found[name].figures and not found[name].differences
-    for name in ("majority", "soft", "gated", "restrain"):
-        assert found[name].requires is None and found[name].figures
-
-
-def test_what_the_samples_have_is_used() -> None:
-    known: dict[str, Any] = {"logprobs": [-1.0] * 4, "lengths": [3] * 4, "views": [0, 0, 1, 1]}
-    visits = [[row("a", ["1", "1", "1", "2"], "1", **known)] for _ in range(3)]
-    found, votes = replay(visits, {name: {} for name in STRATEGIES})
-    assert [each.requires for each in found] == [None for _ in STRATEGIES]
-    assert all(len(held) == 3 for held in votes.values())
-    assert next(each.strategy for each in found) == "majority"
-
-
-def test_guard_sees_what_was_before() -> None:
-    """Its flags speak of flips, which only a history knows."""
-    visits = [[row("a", [winner] * 4, "1")] for winner in ("1", "2", "1")]
-    _, votes = replay(visits, {"guard": {}})
-    assert "flip" not in votes["guard"][0].vote.flags and "flip" in votes["guard"][1].vote.flags
-
-
-def test_gated_abstains_where_the_vote_is_weak() -> None:
-    found = by_name(replay([FOUR], {"gated": {"threshold": 0.7}})[0])["gated"]
-    assert found.options == {"threshold": 0.7}
-    assert found.figures["abstained"].value == 2 / 4 and found.figures["label_accuracy"].value == 1 / 4
-    assert found.figures["decided_accuracy"].value == 1 / 2
-    with pytest.raises(ConfigError, match="threshold"):
-        replay([FOUR], {"gated": {"threshold": 2}})
 
 
 def test_where_some_problems_have_no_true_answer_the_others_are_counted() -> None:

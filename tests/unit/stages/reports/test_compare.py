@@ -12,10 +12,7 @@ import pytest
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, DataError, RunFolderError
 from skill_ttrl.runs.folder import RunFolder
-from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.reports.compare import Measured, compare, compare_two
-from skill_ttrl.stages.reports.seeds import SEEDS, read_seeds
-from skill_ttrl.stages.seeds import run_seeds
 from skill_ttrl.statistics import paired_difference, repeats_interval, unpaired_difference
 
 
@@ -68,19 +65,6 @@ def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
     assert compare([ended, ended])[0].notes == []
 
 
-def test_a_run_that_was_interrupted_is_listed_with_what_it_has_measured(tmp_path: Path) -> None:
-    run_with(tmp_path / "young", before=0.25)
-    RunFolder.create(tmp_path / "new", SkillTTRLConfig(name="t")).close()
-    assert inspect(tmp_path).rows == [("new", 0, "rl", "no", None, None), ("young", 0, "rl", "no", "0.250", None)]
-
-
-def test_a_majority_is_compared_only_where_one_was_measured(tmp_path: Path) -> None:
-    answers = run_with(tmp_path / "answers", {"majority": 1.0}, after=1.0)
-    game = run_with(tmp_path / "game", {"majority": None}, after=1.0)
-    assert [*compare([answers, answers])[0].figures] == ["accuracy", "majority"]
-    assert [*compare([answers, game])[0].figures] == ["accuracy"]
-
-
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least two"):
         compare([tmp_path])
@@ -98,18 +82,3 @@ def test_the_interval_over_repetitions_is_students() -> None:
     assert repeats_interval([0.4, 0.5, 0.6]) == pytest.approx((0.25158622882, 0.74841377118), abs=1e-9)
     assert repeats_interval([0.0, 0.1, 0.3, 0.6], confidence=0.9) == pytest.approx((-0.06132072, 0.56132072), abs=1e-7)
     assert repeats_interval([0.5]) is None and repeats_interval([0.5, 0.5]) is None
-
-
-def test_seeds_that_cannot_be(tmp_path: Path) -> None:
-    config = SkillTTRLConfig(name="t")
-    with pytest.raises(ConfigError, match="each seed once"):
-        run_seeds(config, tmp_path, [0, 0])
-    (tmp_path / SEEDS).write_text(json.dumps({"name": "t", "seeds": [0, 1]}))
-    with pytest.raises(RunFolderError, match="already holds runs with the seeds 0, 1"):
-        run_seeds(config, tmp_path, [0, 1])
-    with pytest.raises(RunFolderError, match="started with the seeds 0, 1, not 0, 2"):
-        run_seeds(config, tmp_path, [0, 2], resume="auto")
-    assert read_seeds(tmp_path).ended == ()
-    (tmp_path / SEEDS).write_text('{"name": "t", "seeds": ["x"]}')
-    with pytest.raises(RunFolderError, match="Cannot read the seeds"):
-        read_seeds(tmp_path)

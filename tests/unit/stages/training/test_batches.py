@@ -7,7 +7,6 @@ from itertools import count, takewhile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from skill_ttrl.config import SFTConfig
 from skill_ttrl.rl.optim import learning_rate
@@ -70,8 +69,3 @@ def test_a_linear_schedule_stays_at_the_peak_until_it_decays() -> None:
     assert rates[99] == rates[100] == pytest.approx(0.02)
     # Without a floor as transformers' linear schedule: 0 would come one step after the last.
     assert [learning_rate(step, 4, 1.0, 0, "linear") for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
-
-
-def test_a_decay_that_the_schedule_does_not_have_is_refused() -> None:
-    with pytest.raises(ValidationError, match="decay_from is of lr_scheduler linear, found lr_scheduler cosine"):
-        SFTConfig(decay_from=0.5)

@@ -55,12 +55,6 @@ def test_success_is_told_by_type_with_failed_tries_among_them() -> None:
     assert not any(name.startswith("success/") for name in episode_metrics(groups, config(), by_type=False))
 
 
-def test_partial_scores_are_told_where_the_environment_gives_them() -> None:
-    half, none = step(info={"won": False, "score": 0.5}), tried(stop="error", error="broken")
-    figures = episode_metrics([group(tried(half), none)], config(), by_type=False)
-    assert figures["score"] == pytest.approx(0.25) and figures["success"] == 0
-
-
 def test_actions_prompts_and_timeouts_are_shares() -> None:
     steps = [
         step("invalid"),

@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -253,24 +250,6 @@ def test_servers_that_stay_away_end_the_run_in_time_and_who_wants_to_leave_does_
     with pytest.raises(EndpointError, match="did not answer") as caught:
         ask(backend_for(folder, upstreams(dying), upstreams(dying), stopping=stopping, start_timeout=timeout), 4)
     assert caught.value.kind == "unreachable" and time.monotonic() - began < 10
-
-
-def test_ctrl_c_ends_a_command_that_waits_for_its_servers(tmp_path: Path) -> None:
-    settings = ["rollout.backend=vllm", "vllm.mode=server", "vllm.servers=[http://127.0.0.1:9]"]
-    words = ["train", "quickstart", "--output", str(tmp_path / "run")]
-    words += [word for setting in settings for word in ("--set", setting)]
-    piped: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    with subprocess.Popen([sys.executable, "-m", "skill_ttrl.cli.main", *words], **piped) as command:
-        assert command.stdout is not None
-        said = ""
-        while "Waiting up to" not in said:
-            line = command.stdout.readline()
-            assert line, f"it ended: {said}"
-            said += line
-        command.send_signal(signal.SIGINT)
-        rest, _ = command.communicate(timeout=20)
-    assert command.returncode == 130 and "Interrupted before training started" in rest and "Traceback" not in rest
-    assert not (tmp_path / "run").exists()  # the mended command may have this folder
 
 
 def test_a_request_that_kills_every_server_ends_the_run(folder: Path, upstreams: Callable[[Script], Upstream]) -> None:
