@@ -87,19 +87,6 @@ def test_history_and_search(bank: Path) -> None:
     assert "nothing was found" in skillttrl("skills", "show", bank, "--search", "xyzzy", "--mode", "keyword").out
 
 
-def test_looking_works_while_a_run_writes_and_changing_does_not(bank: Path) -> None:
-    with SkillBank.open(bank) as opened:
-        opened.add(Skill("new", "N", "now"))
-        assert skillttrl("inspect", bank, "--json").json["facts"]["version"] == 3
-        assert skillttrl("skills", "show", bank, "--search", "now").code == 0
-        assert "new" in skillttrl("skills", "export", bank).out
-        refused(skillttrl("skills", "edit", bank, "new", "--remove"), 4, "already open", "Close it first")
-    before = (bank / "log.jsonl").read_bytes()
-    assert skillttrl("skills", "edit", bank, "new", "--remove").code == 0 and (
-        bank / "log.jsonl"
-    ).read_bytes().startswith(before)
-
-
 def test_export_and_import_keep_everything(bank: Path, tmp_path: Path) -> None:
     file, other = tmp_path / "x.json", tmp_path / "other"
     assert "Wrote 2 skills" in skillttrl("skills", "export", bank, "-o", file).out
