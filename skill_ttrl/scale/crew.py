@@ -32,28 +32,77 @@ PATIENCE_S = 30.0
 """Seconds without any worker after which the user is informed."""
 
 
-class RayCrew:
-    """Actors of a Ray cluster that this process is connected to.
+class Actors:
+    """Actors of a Ray cluster that this process is connected to: placed by resources, more of them where nodes join.
 
     Args:
-        setup: makes what a worker works with. It is stored once, and every worker takes it from there.
-        settings: how many workers, and what Ray sets aside for each.
-        most: number of items; there are never more workers.
+        kind: their class.
+        setup: makes what one works with. It is stored once, and every actor takes it from there.
+        settings: how many, and what Ray sets aside for each.
         notice: called with what a user should know, such as what the workers print.
+        most: there are never more.
+        more: further options of Ray.
     """
 
-    def __init__(self, setup: Setup, settings: ScaleConfig, most: int, notice: Notice) -> None:
+    def __init__(
+        self, kind: type, setup: Any, settings: ScaleConfig, notice: Notice, most: int | None = None, **more: Any
+    ) -> None:
         import ray
 
-        self._ray, self._settings, self._most, self._notice = ray, settings, max(1, most), notice
+        self._ray, self._settings, self._notice, self._most = ray, settings, notice, most
         self._setup = ray.put(setup)
-        self._make = actor_class(Worker, settings)
+        # Not Ray's own restarts: a restarted actor waits for room with its items, while other workers are idle.
+        self._make = ray.remote(kind).options(
+            num_cpus=settings.cpus_per_worker,
+            num_gpus=settings.gpus_per_worker,
+            scheduling_strategy="SPREAD",
+            max_restarts=0,
+            max_task_retries=0,
+            **more,
+        )
         self._actors: dict[str, Any] = {}
         self._started = self._left_out = 0
-        self._later: set[str] = set()  # workers that did not come with the first ones
+        # Ray calls back in a thread that its own calls wait for: what it says is queued there, and read elsewhere.
         self._events: queue.SimpleQueue[tuple[str, bool, Future[Any]]] = queue.SimpleQueue()
-        self._printed: set[str] = set()
         self._look_at = 0.0
+
+    def _start_more(self) -> list[str]:
+        """Start actors where there is room for more; their names."""
+        if time.monotonic() < self._look_at:
+            return []
+        wanted = self._settings.workers
+        if wanted == AUTO:  # a number is asked for whatever room there is: a cluster that scales adds nodes for it
+            wanted = places(self._ray.nodes(), self._settings)
+        missing = min(int(wanted), self._most or int(wanted)) - self._left_out - len(self._actors)
+        names = [f"Worker {self._started + place}" for place in range(1, missing + 1)]
+        for name in names:
+            self._started += 1
+            self._actors[name] = actor = self._make.remote(os.getcwd())
+            self._call(name, True, actor.start.remote(self._setup))
+        self._look_at = time.monotonic() + LOOK_S
+        return names
+
+    def _call(self, worker: str, starts: bool, reference: Any) -> None:
+        reference.future().add_done_callback(lambda done: self._events.put((worker, starts, done)))
+
+    def _leave_out(self, worker: str) -> None:
+        """End a worker that cannot start, and start no other in its place."""
+        self._ray.kill(self._actors.pop(worker))
+        self._left_out += 1
+
+    def _kill_all(self) -> None:
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors.clear()
+
+
+class RayCrew(Actors):
+    """Actors that work on the items of a `Pool`; never more of them than items (`most`)."""
+
+    def __init__(self, setup: Setup, settings: ScaleConfig, most: int, notice: Notice) -> None:
+        super().__init__(Worker, setup, settings, notice, max(1, most))
+        self._later: set[str] = set()  # workers that did not come with the first ones
+        self._printed: set[str] = set()
         self._alone_since: float | None = time.monotonic()
 
     def give(self, worker: str, item: Any) -> None:
@@ -78,29 +127,16 @@ class RayCrew:
         closing = [actor.close.remote() for actor in self._actors.values()]
         if closing:
             self._ray.wait(closing, num_returns=len(closing), timeout=CLOSE_S)
-        for actor in self._actors.values():
-            self._ray.kill(actor)
-        self._actors.clear()
-
-    def _call(self, worker: str, starts: bool, reference: Any) -> None:
-        reference.future().add_done_callback(lambda done: self._events.put((worker, starts, done)))
+        self._kill_all()
 
     def _staff(self) -> None:
         """Start workers where there is room for more."""
-        if time.monotonic() < self._look_at:
-            return
-        later, wanted = self._started > 0, self._settings.workers
-        if wanted == AUTO:  # a number is asked for whatever room there is: a cluster that scales adds nodes for it
-            wanted = places(self._ray.nodes(), self._settings)
+        later = self._started > 0
         if not self._actors:
             self._left_out = 0
-        for _ in range(min(self._most, int(wanted)) - self._left_out - len(self._actors)):
-            self._started += 1
-            name = f"Worker {self._started}"
-            if later:
-                self._later.add(name)
-            self._actors[name] = actor = self._make.remote(os.getcwd())
-            self._call(name, True, actor.start.remote(self._setup))
+        started = self._start_more()
+        if later:
+            self._later.update(started)
         if self._alone_since is not None and time.monotonic() - self._alone_since > PATIENCE_S:
             free = self._ray.available_resources()
             self._notice(
@@ -109,7 +145,6 @@ class RayCrew:
                 f"{free.get('GPU', 0):g})."
             )
             self._alone_since = None
-        self._look_at = time.monotonic() + LOOK_S
 
     def _event(self, worker: str, starts: bool, call: Future[Any]) -> Event:
         from ray.exceptions import RayError, RayTaskError
@@ -128,7 +163,10 @@ class RayCrew:
                 self._alone_since = time.monotonic()
             return Lost(worker, cause_of(error))
         host, answer = found if starts else ("", found)
-        self._hand_on(worker, answer)
+        for line in answer.printed:  # each once
+            if line not in self._printed and len(self._printed) < MOST_PRINTED:
+                self._printed.add(line)
+                self._notice(f"{worker}: {line}")
         if answer.error is not None and starts:
             self._leave_out(worker)
         if answer.error is not None:
@@ -139,33 +177,6 @@ class RayCrew:
         if worker in self._later:
             self._notice(f"{worker} joins, on {host}.")
         return Ready(worker, answer.result)
-
-    def _leave_out(self, worker: str) -> None:
-        """End a worker that cannot start, and start no other in its place."""
-        self._ray.kill(self._actors.pop(worker))
-        self._left_out += 1
-
-    def _hand_on(self, worker: str, answer: Answer) -> None:
-        """Report each line that workers print, once."""
-        for line in answer.printed:
-            if line not in self._printed and len(self._printed) < MOST_PRINTED:
-                self._printed.add(line)
-                self._notice(f"{worker}: {line}")
-
-
-def actor_class(kind: type, settings: ScaleConfig, **more: Any) -> Any:
-    """Make Ray's class of actors that are placed as workers; `more` are further options of Ray."""
-    import ray
-
-    # Not Ray's own restarts: a restarted actor waits for room with its items, while other workers are idle.
-    return ray.remote(kind).options(
-        num_cpus=settings.cpus_per_worker,
-        num_gpus=settings.gpus_per_worker,
-        scheduling_strategy="SPREAD",
-        max_restarts=0,
-        max_task_retries=0,
-        **more,
-    )
 
 
 def places(nodes: Sequence[Mapping[str, Any]], settings: ScaleConfig) -> int:
@@ -208,31 +219,17 @@ class HostLostError(Exception):
         self.during_call = during_call
 
 
-class Hosts:
-    """Actors of a Ray cluster that this process is connected to; several threads may call them.
-
-    Args:
-        make: makes an environment in a host.
-        settings: how many hosts, and what Ray sets aside for each.
-        notice: called with what becomes of hosts.
-    """
+class Hosts(Actors):
+    """Actors that hold environments, made by `make`; several threads may call them."""
 
     def __init__(self, make: MakeEnv, settings: ScaleConfig, notice: Notice) -> None:
-        import ray
-
-        self._ray, self._make, self._settings, self._notice = ray, make, settings, notice
-        self._actor = actor_class(Host, settings, max_concurrency=THREADS)
-        self._actors: dict[str, Any] = {}
+        super().__init__(Host, make, settings, notice, max_concurrency=THREADS)
         self._ready: Counter[str] = Counter()  # hosts that have started, with the number of their environments
-        # Ray calls back in a thread that its own calls wait for: what it says is queued there, and read elsewhere.
-        self._news: queue.SimpleQueue[tuple[str, Future[tuple[str, Answer]]]] = queue.SimpleQueue()
-        self._started = self._left_out = 0
         self._refused: Exception | None = None
         self._failed_starts, self._why = 0, ""
         self._alone = ""  # name of the environment that goes on alone
         self._closing: list[Any] = []
         self._changed = threading.Condition(threading.RLock())
-        self._look_at = 0.0
         self._closed = False
 
     def acquire(self) -> str:
@@ -325,30 +322,13 @@ class Hosts:
             self._ray.wait(self._closing, num_returns=len(self._closing), timeout=CLOSE_S)
         with self._changed:
             self._closed = True
-            for actor in self._actors.values():
-                self._ray.kill(actor)
-            self._actors.clear()
+            self._kill_all()
             self._changed.notify_all()
 
     def _staff(self) -> None:
         """Start hosts where there is room for more, and learn which have started."""
-        self._read_news()
-        if time.monotonic() < self._look_at or self._gives_up:
-            return
-        wanted = self._settings.workers
-        if wanted == AUTO:
-            wanted = places(self._ray.nodes(), self._settings)
-        for _ in range(int(wanted) - self._left_out - len(self._actors)):
-            self._started += 1
-            name = f"Worker {self._started}"
-            self._actors[name] = actor = self._actor.remote(os.getcwd())
-            started = actor.start.remote(self._make).future()
-            started.add_done_callback(lambda done, name=name: self._news.put((name, done)))
-        self._look_at = time.monotonic() + LOOK_S
-
-    def _read_news(self) -> None:
-        while not self._news.empty():
-            host, start = self._news.get()
+        while not self._events.empty():
+            host, _, start = self._events.get()
             try:
                 _, found = start.result()
             except Exception as error:  # whatever Ray has to say of a host that could not start
@@ -364,10 +344,11 @@ class Hosts:
                 self._changed.notify_all()
             else:
                 self._refused = found.error
-                self._left_out += 1
-                self._ray.kill(self._actors.pop(host))
+                self._leave_out(host)
                 if self._ready:
                     self._notice(f"{host} cannot start, and is left out: {found.error}")
+        if not self._gives_up:
+            self._start_more()
 
     @property
     def _gives_up(self) -> bool:

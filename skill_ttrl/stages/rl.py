@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from skill_ttrl.errors import ScaleError, SkillBankError, SkillTTRLError, TrainingError
+from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages.evaluation.results import NO_SKILLS
 from skill_ttrl.stages.optimizing.bank_text import BankText, edit_text
@@ -27,7 +28,7 @@ from skill_ttrl.stages.training.metrics import (
 )
 from skill_ttrl.stages.training.run import Run, warn_of_undecided_answers
 from skill_ttrl.stages.training.run_bank import skill_metrics
-from skill_ttrl.stages.training.sampling import VOTED, StepTimer, rolling_ahead, sample_step, shown, step_tasks
+from skill_ttrl.stages.training.sampling import StepTimer, rolling_ahead, sample_step, shown, step_tasks
 from skill_ttrl.stages.training.signs import EARLY, early_signs, late_signs
 from skill_ttrl.stages.training.state import (
     RL,

@@ -114,7 +114,7 @@ config, folder, stops = json.loads(sys.argv[1]), sys.argv[2], json.loads(sys.arg
 PLACES = {
     "played": (dagger, "play_chunk"),
     "appended": (RunFolder, "append_jsonl"),
-    "learn": (learner.DriverSFTLearner, "step"),
+    "learn": (learner.DriverLearner, "step"),
     "seal": (checkpoint, "_seal"),
 }
 

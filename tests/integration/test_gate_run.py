@@ -91,7 +91,7 @@ def test_a_bank_that_does_worse_than_its_predecessor_goes_back(
         return [float(not len(version.snapshot))] * len(tasks)
 
     worse = ["skills.gate={tasks: 6, rule: not_worse, min_effect: 0.9, alpha: 0.2, recheck_every: 4}", "rl.steps=4"]
-    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankScorer.__call__", score)
+    monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankGate.score", score)
     monkeypatch.setattr("skill_ttrl.stages.training.bank_gate.BankGate.test", _accept_first(BankGate.test))
     train.run(load_config(doors, worse), tmp_path / "run")
     assert [update.reason for update in updates(tmp_path / "run")][-1] == "gate: rollback to 0"
@@ -103,9 +103,9 @@ def _accept_first(test: Any) -> Any:
     """Accept the first change whatever its scores are: the harm that a gate can let in by chance."""
     seen: list[int] = []
 
-    def tested(self: BankGate, bank: Any, before: Any, after: Any, seed: int) -> Any:
+    def tested(self: BankGate, bank: Any, before: Any, after: Any, seed: int, **how: Any) -> Any:
         seen.append(seed)
-        return test(self, bank, before, before if len(seen) == 1 else after, seed)
+        return test(self, bank, before, before if len(seen) == 1 else after, seed, **how)
 
     return tested
 

@@ -46,7 +46,7 @@ PLACES = {
     "distill": (gather, "distill_into"),
     "distilled": (SkillBank, "apply"),
     "demonstrate": (encode, "coverage"),
-    "sft": (sft.DriverSFTLearner, "step"),
+    "sft": (sft.DriverLearner, "step"),
     "rl": (LocalLearner, "update"),
     "evolve": (Evolver, "evolve"),
     "evolved": (SkillBank, "apply"),

@@ -30,7 +30,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.command.files import names_file
 from skill_ttrl.llm.openai.backend import GO_ON, TextBackend
-from skill_ttrl.llm.openai.ledger import PROGRAM, CountedRequest, Spend
+from skill_ttrl.llm.openai.ledger import PROGRAM, Spend, counted_request
 from skill_ttrl.llm.openai.replies import printable
 from skill_ttrl.types import Completion, Message, derive_seed
 
@@ -296,7 +296,7 @@ class CommandBackend(TextBackend):
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
         stop = _Stop(self._stop)
         try:
-            async with CountedRequest(PROGRAM, self.config.argv[0], Spend(requests=1)) as counted:
+            async with counted_request(PROGRAM, self.config.argv[0], Spend(requests=1)) as counted:
                 try:
                     finished = await self._run(request, sampling, seed, stop)
                     counted.outcome = finished.outcome

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, Role
 from skill_ttrl.errors import ConfigError, EndpointError, MissingDependencyError
 from skill_ttrl.llm.event_loop import BackgroundEventLoop
-from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, current_ledger, current_phase
+from skill_ttrl.llm.openai.ledger import CountedRequest, Entry, Ledger, Spend, Tokens, counted_request, current_ledger
 from skill_ttrl.llm.openai.replies import (
     EMPTY_ACCOUNT,
     Address,
@@ -262,14 +262,13 @@ class Client:
         with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
             if saved is not None:
                 found, _, outcome = read(dict(saved))
-                phase = current_phase() or ledger.present_phase
-                ledger.record(Entry(phase, self.role, config.model, outcome, 0, cached=True))
+                ledger.record(Entry(ledger.current_phase(), self.role, config.model, outcome, 0, cached=True))
                 return found, True
         async with self._slots:
             left = config.max_retries + 1
             while True:
                 most = Spend(requests=left) + (self._most(path, body) if ledger.bounded else Spend())
-                counted = CountedRequest(self.role, config.model, most, ledger=ledger, prices=config, key=key)
+                counted = counted_request(self.role, config.model, most, ledger=ledger, prices=config, key=key)
                 async with counted as request:
                     raw: dict[str, Any] = {}
                     try:

@@ -14,13 +14,12 @@ import json
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig
 from skill_ttrl.errors import BudgetError, EndpointError, RunFolderError, annotate_error
@@ -193,6 +192,10 @@ class Ledger:
         finally:
             self.present_phase = before
 
+    def current_phase(self) -> str:
+        """The phase of a request that begins now: the one that `asked_in` has named in this context, else the ledger's."""
+        return _phase.get() or self.present_phase
+
     @property
     def bounded(self) -> bool:
         """True if there is a budget."""
@@ -319,11 +322,30 @@ class Ledger:
         return " ".join(said)
 
 
+@dataclass(eq=False)
 class CountedRequest:
-    """One request in the ledger: reserved on entering, recorded on leaving if it was sent; for `with` and `async with`.
+    """A request on its way. Whoever sends it says what came of it; see `counted_request`."""
 
-    The block sets `attempts`, `tokens` and `outcome`, and `answer` where it is to be given to a resumed command. One that raises is
-    recorded as failed.
+    allowed: int
+    """Most attempts, as many as are reserved."""
+    attempts: int = 0
+    tokens: Tokens = Tokens()
+    outcome: str = "ok"
+    answer: Mapping[str, Any] | None = None
+    """Where it is to be given to a resumed command."""
+
+
+@asynccontextmanager
+async def counted_request(
+    role: str,
+    model: str,
+    most: Spend,
+    *,
+    ledger: Ledger | None = None,
+    prices: EndpointConfig | None = None,
+    key: str | None = None,
+) -> AsyncIterator[CountedRequest]:
+    """One request in the ledger: reserved on entering, recorded on leaving if it was sent. A block that raises is recorded as failed.
 
     Args:
         role: what the model is asked for.
@@ -336,73 +358,35 @@ class CountedRequest:
     Raises:
         BudgetError: on entering; the budget has no room for it.
     """
-
-    def __init__(
-        self,
-        role: str,
-        model: str,
-        most: Spend,
-        *,
-        ledger: Ledger | None = None,
-        prices: EndpointConfig | None = None,
-        key: str | None = None,
-    ) -> None:
-        self._ledger = ledger or current_ledger()
-        self._place = current_phase() or self._ledger.present_phase, role, model
-        self._most, self._prices, self._key = most, prices, key
-        self.attempts, self.allowed, self.tokens, self.outcome = 0, most.requests, Tokens(), "ok"
-        self.answer: Mapping[str, Any] | None = None
-        self._began = 0.0
-
-    def __enter__(self) -> Self:
-        while not self._reserved():
-            time.sleep(POLL_S)
-        return self
-
-    async def __aenter__(self) -> Self:
-        while not self._reserved():
-            await asyncio.sleep(POLL_S)
-        return self
-
-    def _reserved(self) -> bool:
-        self._began = time.monotonic()
-        if not self._ledger.bounded:
-            return True
-        found = self._ledger.reserve(self, self._most, self._place[1])
-        self.allowed = found.requests if found else 0
-        return found is not None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self.attempts:
-            self._ledger.release(self)
-            return
-        if error is not None:
-            stopped = error.kind if isinstance(error, EndpointError) else "failed"
-            self.outcome = stopped if isinstance(error, Exception) else "cancelled"
-        tokens, saved = self.tokens, self.answer is not None
-        self._ledger.record(
-            Entry(
-                *self._place,
-                self.outcome,
-                self.attempts,
-                tokens.prompt,
-                tokens.cached,
-                tokens.answer,
-                None if self._place[1] == PROGRAM else cost_of(tokens, self._prices),
-                round(time.monotonic() - self._began, 3),
-                estimated=tokens.estimated,
-                key=self._key if saved else None,
-                answer=self.answer,
-            ),
-            self,
-        )
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.__exit__(kind, error, trace)
+    ledger = ledger or current_ledger()
+    phase, request = ledger.current_phase(), CountedRequest(most.requests)
+    while ledger.bounded:
+        if (found := ledger.reserve(request, most, role)) is not None:
+            request.allowed = found.requests
+            break
+        await asyncio.sleep(POLL_S)
+    began = time.monotonic()
+    try:
+        yield request
+    except BaseException as error:
+        stopped = error.kind if isinstance(error, EndpointError) else "failed"
+        request.outcome = stopped if isinstance(error, Exception) else "cancelled"
+        raise
+    finally:
+        if request.attempts:
+            tokens, cost = request.tokens, None if role == PROGRAM else cost_of(request.tokens, prices)
+            ledger.record(
+                Entry(
+                    *(phase, role, model, request.outcome, request.attempts),
+                    *(tokens.prompt, tokens.cached, tokens.answer, cost, round(time.monotonic() - began, 3)),
+                    estimated=tokens.estimated,
+                    key=None if request.answer is None else key,
+                    answer=request.answer,
+                ),
+                request,
+            )
+        else:
+            ledger.release(request)
 
 
 def _read(path: Path) -> Iterator[Entry | None]:
@@ -486,11 +470,6 @@ def cost_of(tokens: Tokens, config: EndpointConfig | None) -> float | None:
 def current_ledger() -> Ledger:
     """The ledger that `track_usage` has opened in this context; else one without a budget, which nobody reads."""
     return _ambient.get()
-
-
-def current_phase() -> str | None:
-    """The phase that `asked_in` has named in this context; None: that of the ledger."""
-    return _phase.get()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.split import even_cuts
-from skill_ttrl.types import Completion, Message, derive_seed
+from skill_ttrl.types import derive_seed
 
 Share = tuple[list[int], list[Request], list[list[int]]]
 """Places of requests, the requests with as many samples as are this rank's, and these samples' seeds."""
@@ -105,7 +105,7 @@ def on_model(objects: Objects, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 class RanksEngines:
-    """The engines of all ranks, as the driver holds them.
+    """The engines of all ranks, as the driver holds them; what is not here is the driver's own backend's.
 
     A sample's seed depends on the number of ranks: an engine draws it from a request's place among those that it was given.
 
@@ -118,34 +118,11 @@ class RanksEngines:
 
     def __init__(self, driver: Driver, own: Any) -> None:
         self._driver, self._own = driver, own
-        self.max_model_len: int | None = own.max_model_len
-        self.supports_structured_outputs: bool = own.supports_structured_outputs
-        self.tokenizer: Any = own.tokenizer
         self.policy_version: int = own.policy_version
         driver.objects["backend"] = own
 
-    def encode(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        """See `Backend.encode`."""
-        found: tuple[int, ...] | None = self._own.encode(messages)
-        return found
-
-    def encode_next(self, message: Message, after: Completion | None = None) -> tuple[int, ...] | None:
-        """See `Backend.encode_next`."""
-        found: tuple[int, ...] | None = self._own.encode_next(message, after)
-        return found
-
-    def encode_text(self, text: str) -> tuple[int, ...] | None:
-        """See `Backend.encode_text`."""
-        found: tuple[int, ...] | None = self._own.encode_text(text)
-        return found
-
-    def count(self, messages: Sequence[Message]) -> int:
-        """See `Backend.count`."""
-        return int(self._own.count(messages))
-
-    def count_text(self, text: str) -> int:
-        """See `Backend.count_text`."""
-        return int(self._own.count_text(text))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._own, name)
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         """Sample every request on all ranks; see `Backend.generate`."""

@@ -15,17 +15,12 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_dtensor
+from torch.utils._pytree import KeyPath, MappingKey, tree_leaves, tree_map, tree_map_with_path
 
 from skill_ttrl.config import RLConfig, SFTConfig
 from skill_ttrl.config.rl import COPY
 from skill_ttrl.llm.models.load import save_model
-from skill_ttrl.llm.models.weights import (
-    read_shards,
-    stored_sizes,
-    trained_weights,
-    weights_of,
-    write_shards,
-)
+from skill_ttrl.llm.models.weights import read_shards, stored_sizes, trained_weights, weights_of, write_shards
 from skill_ttrl.rl.batch import RolloutBatch
 from skill_ttrl.rl.learner import LocalLearner
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
@@ -41,11 +36,17 @@ LEARNER = "learner"
 
 
 class DriverLearner:
-    """The learner of a run: makes one on every rank and passes each call to all of them."""
+    """The learner of a phase: makes one on every rank and passes each call to all of them.
 
-    def __init__(self, driver: Driver, config: RLConfig, *, total_steps: int, max_response_tokens: int | None) -> None:
+    Args:
+        driver: The ranks.
+        config: Of the rl phase, or of a supervised one.
+        options: Of the rl phase's learner: `total_steps`, `max_response_tokens`.
+    """
+
+    def __init__(self, driver: Driver, config: RLConfig | SFTConfig, **options: Any) -> None:
         self._driver = driver
-        driver.run(make_learner, config, total_steps, max_response_tokens)
+        driver.run(make_learner, config, **options)
 
     @property
     def skipped(self) -> Sequence[SkippedUpdate]:
@@ -69,53 +70,21 @@ class DriverLearner:
         metrics: dict[str, float] = self._driver.run(call, LEARNER, "update", batch, **options)
         return metrics
 
-
-class DriverSFTLearner:
-    """The supervised learner of a run, on every rank."""
-
-    def __init__(self, driver: Driver, config: SFTConfig) -> None:
-        self._driver = driver
-        driver.run(make_sft_learner, config)
-
-    @property
-    def skipped(self) -> Sequence[SkippedUpdate]:
-        """See `SFTLearner.skipped`; every rank has the whole batch, so the driver's are all."""
-        found: Sequence[SkippedUpdate] = self._driver.objects[LEARNER].skipped
-        return found
-
     def step(self, demonstrations: Sequence[EncodedDemonstration], step: int, *, seed: int = 0) -> dict[str, float]:
         """See `SFTLearner.step`."""
         metrics: dict[str, float] = self._driver.run(call, LEARNER, "step", list(demonstrations), step, seed=seed)
         return metrics
 
 
-def make_learner(objects: Objects, config: RLConfig, total_steps: int, max_response_tokens: int | None) -> None:
-    """Make the learner of the rl phase."""
-    objects[LEARNER] = LocalLearner(
-        objects["policy"],
-        config,
-        objects["accelerator"],
-        total_steps=total_steps,
-        max_response_tokens=max_response_tokens,
-        ranks=objects.ranks,
-        critic_model=_critic_model(objects, config),
-    )
-
-
-def _critic_model(objects: Objects, config: RLConfig) -> Policy | None:
-    """Decoder of the critic where that is not the policy's own."""
-    if config.critic is None or config.critic.model is None:
-        return None
-    if config.critic.model != COPY:
-        found: Policy = objects["critic"]
-        return found
+def make_learner(objects: Objects, config: RLConfig | SFTConfig, **options: Any) -> None:
+    """Command: make the learner of a phase."""
     policy: Policy = objects["policy"]
-    return policy.copy()
-
-
-def make_sft_learner(objects: Objects, config: SFTConfig) -> None:
-    """Make the learner of a supervised phase."""
-    objects[LEARNER] = SFTLearner(objects["policy"], config, objects["accelerator"], objects.ranks)
+    if isinstance(config, SFTConfig):
+        objects[LEARNER] = SFTLearner(policy, config, objects["accelerator"], objects.ranks)
+        return
+    if config.critic is not None and config.critic.model is not None:  # else its decoder is the policy's own
+        options["critic_model"] = policy.copy() if config.critic.model == COPY else objects["critic"]
+    objects[LEARNER] = LocalLearner(policy, config, objects["accelerator"], ranks=objects.ranks, **options)
 
 
 def save_state(objects: Objects, folder: Path, *, learner: bool) -> dict[str, Any]:
@@ -163,15 +132,16 @@ _STORED = "stored in shards"
 
 def split_tree(tree: Any, path: str) -> tuple[Any, dict[str, Tensor]]:
     """(the tree with keys in the place of sharded tensors, these tensors by key); keys begin with `path`."""
-    if isinstance(tree, DTensor):
-        return {_STORED: path}, {path: tree}
-    if not isinstance(tree, (dict, list, tuple)):
-        return tree, {}
-    parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
-    split = {name: split_tree(part, f"{path}.{name}") for name, part in parts}
-    tensors = {key: tensor for _, found in split.values() for key, tensor in found.items()}
-    rest = {name: each for name, (each, _) in split.items()}
-    return (rest if isinstance(tree, dict) else type(tree)(rest.values())), tensors
+    tensors: dict[str, Tensor] = {}
+
+    def take_out(place: KeyPath, leaf: Any) -> Any:
+        if not isinstance(leaf, DTensor):
+            return leaf
+        key = ".".join([path, *(str(each.key if isinstance(each, MappingKey) else each.idx) for each in place)])
+        tensors[key] = leaf
+        return {_STORED: key}
+
+    return tree_map_with_path(take_out, tree), tensors
 
 
 def join_tree(tree: Any, folder: Path, mesh: DeviceMesh | None = None, ranks: Ranks = ALONE) -> Any:
@@ -186,7 +156,7 @@ def join_tree(tree: Any, folder: Path, mesh: DeviceMesh | None = None, ranks: Ra
     Raises:
         CheckpointError: a tensor cannot be read.
     """
-    keys = _keys(tree)
+    keys = [leaf[_STORED] for leaf in tree_leaves(tree, is_leaf=_is_stored) if _is_stored(leaf)]
     if not keys:
         return tree
     tensors: dict[str, Tensor] = {}
@@ -196,19 +166,8 @@ def join_tree(tree: Any, folder: Path, mesh: DeviceMesh | None = None, ranks: Ra
         else:
             tensors[key] = empty_dtensor(*size, dtype=dtype, device_mesh=mesh, placements=[Shard(0)])
     read_shards(folder, tensors, ranks.control)
-    return _filled(tree, tensors)
+    return tree_map(lambda leaf: tensors[leaf[_STORED]] if _is_stored(leaf) else leaf, tree, is_leaf=_is_stored)
 
 
-def _keys(tree: Any) -> list[str]:
-    if isinstance(tree, dict) and tree.keys() == {_STORED}:
-        return [tree[_STORED]]
-    parts = tree.values() if isinstance(tree, dict) else tree if isinstance(tree, (list, tuple)) else ()
-    return [key for part in parts for key in _keys(part)]
-
-
-def _filled(tree: Any, tensors: dict[str, Tensor]) -> Any:
-    if isinstance(tree, dict):
-        if tree.keys() == {_STORED}:
-            return tensors[tree[_STORED]]
-        return {name: _filled(part, tensors) for name, part in tree.items()}
-    return type(tree)(_filled(part, tensors) for part in tree) if isinstance(tree, (list, tuple)) else tree
+def _is_stored(part: Any) -> bool:
+    return isinstance(part, dict) and part.keys() == {_STORED}

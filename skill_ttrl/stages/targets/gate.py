@@ -18,7 +18,7 @@ from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.rewards import check_graded
 from skill_ttrl.stages.targets.resolve import EvalTarget, resolve_target
-from skill_ttrl.stages.training.bank_gate import BankGate, BankScorer, TestChange
+from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Task, derive_seed
 
@@ -63,7 +63,7 @@ def open_gate(
         check_graded(tasks_of["gate"][0], worker.envs, "The change is to pass a gate", instead)
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
         opened, seed = RunBank(skills, bank), derive_seed(target.config.seed, "gate")
-        tested = BankGate(gate, tasks_of["gate"], BankScorer(worker, gate))
+        tested = BankGate(gate, tasks_of["gate"], worker)
 
         def test(before: Snapshot, after: Snapshot) -> GateOutcome:
             return tested.test(opened, before, after, seed)

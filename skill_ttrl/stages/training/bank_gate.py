@@ -13,8 +13,7 @@ from typing import Any
 
 from skill_ttrl.config import GateConfig
 from skill_ttrl.errors import CheckpointError
-from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.optimize.paired import GateOutcome, PairedRule, gate_change
+from skill_ttrl.optimize.paired import GateOutcome, PairedRule, RuleKind, gate_change
 from skill_ttrl.rollout.outcome import env_score, env_success
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.changes import content_changes
@@ -32,24 +31,22 @@ TestChange = Callable[[Snapshot, Snapshot], GateOutcome]
 """Compares a bank before and after a change."""
 
 
-def rule_of(config: GateConfig) -> PairedRule:
-    """The rule that a config's gate decides by."""
-    return PairedRule(config.rule, config.min_effect, config.alpha, config.rounds)
-
-
 @dataclass
-class BankScorer:
-    """Scores versions of a bank on tasks with the policy as it is. Scores are cached until `clear`."""
+class BankGate:
+    """The gate of a run in progress: scores versions of a bank on tasks with the policy as it is. Scores are cached until `clear`."""
 
+    config: GateConfig
+    tasks: Sequence[Task]
     worker: RolloutWorker
     """Its environments are the gate's own."""
-    config: GateConfig
+    accepted: list[int] = field(default_factory=list)
+    """Versions that an accepted change took the place of, the newest last."""
     rollouts: int = 0
     """Rollouts since `clear`."""
     _known: dict[tuple[int, int, str], tuple[Snapshot, list[float | None]]] = field(default_factory=dict)
     """Scores by the identity of the version, the seed and the first task; each holds its version, so that no other gets its identity."""
 
-    def __call__(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
+    def score(self, version: BankView, tasks: Sequence[Task], *, seed: int) -> list[float | None]:
         """See `optimize.paired.ScoreFn`.
 
         Raises:
@@ -57,50 +54,36 @@ class BankScorer:
         """
         key = (id(version.snapshot), seed, tasks[0].id)
         if key not in self._known:
-            rollout = self.worker.config.rollout
-            sampling = Sampling(
-                self.config.temperature or rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens
-            )
-            count = self.config.rollouts_per_task
+            count, sampling = self.config.rollouts_per_task, self.worker.sampling
+            sampling = replace(sampling, temperature=self.config.temperature or sampling.temperature)
             groups = self.worker.with_bank(version).generate_rollouts(tasks, count, sampling, seed)
             refuse_failure(groups)
             self.rollouts += count * len(tasks)
-            self._known[key] = version.snapshot, [task_score(group, self.config.metric) for group in groups]
+            self._known[key] = version.snapshot, [self._task_score(group) for group in groups]
         return self._known[key][1]
+
+    def _task_score(self, group: Group) -> float | None:
+        """Mean outcome of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
+        outcome = env_score if self.config.metric == "score" else env_success
+        return mean_score([float(outcome(each) or 0.0) for each in group.trajectories if each.error is None])
 
     def clear(self) -> None:
         """Forget the scores: the policy has changed."""
         self.rollouts = 0
         self._known.clear()
 
-
-def task_score(group: Group, metric: str) -> float | None:
-    """Mean outcome of a task's rollouts, in [0, 1]; failed ones are left out. None where none is left."""
-    whole = [each for each in group.trajectories if each.error is None]
-    values = [float(env_score(each) or 0.0) if metric == "score" else float(env_success(each) or 0.0) for each in whole]
-    return sum(values) / len(values) if values else None
-
-
-@dataclass
-class BankGate:
-    """The gate of a run in progress."""
-
-    config: GateConfig
-    tasks: Sequence[Task]
-    score: BankScorer
-    accepted: list[int] = field(default_factory=list)
-    """Versions that an accepted change took the place of, the newest last."""
-
     def state_dict(self) -> dict[str, Any]:
         """JSON-able state for a checkpoint. What is not decided yet is the bank's (`RunBank.state_dict`)."""
         return {"accepted": self.accepted}
 
-    def test(self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int) -> GateOutcome:
-        """Compare two versions of the bank on the gate's tasks."""
+    def test(
+        self, bank: RunBank, before: Snapshot, after: Snapshot, seed: int, *, rule: RuleKind | None = None
+    ) -> GateOutcome:
+        """Compare two versions of the bank on the gate's tasks, by a `rule` in place of the config's where one is given."""
+        config = self.config
+        paired = PairedRule(rule or config.rule, config.min_effect, config.alpha, config.rounds)
         views = bank.view_of(before), bank.view_of(after)
-        return gate_change(
-            *views, self.score, self.tasks, rule_of(self.config), seed=seed, early_stop=self.config.early_stop
-        )
+        return gate_change(*views, self.score, self.tasks, paired, seed=seed, early_stop=config.early_stop)
 
 
 def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankGate | None:
@@ -114,8 +97,7 @@ def make_gate(components: TrainingComponents, state: Mapping[str, Any]) -> BankG
     bank, given = components.bank, components.gate
     if not bank or given is None or bank.config.gate is None:
         return None
-    worker = replace(components.worker, envs=given.envs)
-    gate = BankGate(bank.config.gate, given.tasks, BankScorer(worker, bank.config.gate))
+    gate = BankGate(bank.config.gate, given.tasks, replace(components.worker, envs=given.envs))
     try:
         gate.accepted = [int(version) for version in state.get("gate", {}).get("accepted", [])]
         bank.start_draft(from_json(BankUpdate, json.dumps(each)) for each in state.get("bank_pending", []))
@@ -136,13 +118,13 @@ def decide_changes(run: Run, gate: BankGate | None, evolver: Evolver | None, ste
     last = step + 1 == run.config.rl.steps
     seed = derive_seed(run.config.seed, "gate", step)
     metrics: dict[str, float] = {}
-    gate.score.clear()
+    gate.clear()
     if last or (step + 1) % gate.config.every == 0:
         metrics |= _decide_draft(run, gate, bank, evolver, step, seed)
     if gate.config.recheck_every and (step + 1) % gate.config.recheck_every == 0 and gate.accepted:
         metrics |= _recheck(run, gate, bank, step, seed)
     if metrics:
-        metrics["gate/rollouts"] = float(gate.score.rollouts)
+        metrics["gate/rollouts"] = float(gate.rollouts)
     return metrics | {"bank_skills": float(len(bank.bank)), "bank_version": float(bank.bank.version)}
 
 
@@ -181,8 +163,7 @@ def _recheck(run: Run, gate: BankGate, bank: RunBank, step: int, seed: int) -> d
     changes = content_changes(now, earlier)
     if not changes:
         return {}
-    config = gate.config.model_copy(update={"rule": "better"})
-    outcome = BankGate(config, gate.tasks, gate.score).test(bank, now, earlier, seed)
+    outcome = gate.test(bank, now, earlier, seed, rule="better")
     if outcome.decision.accept:
         version = gate.accepted.pop()
         pending = bank.undecided()
@@ -200,7 +181,9 @@ def _record(
     """Write a line of `gate.jsonl`, and say what was decided."""
     found = outcome.decision
     place = {"phase": "rl", "step": step, "kind": kind, "version": versions[0], "candidate": versions[1]}
-    record = place | outcome_record(outcome) | {"changes": [change_record(change) for change in changes]}
+    skills = [(change.kind, change.after or change.before) for change in changes]
+    named = [{"kind": kind, "id": skill.id, "source": skill.source} for kind, skill in skills if skill is not None]
+    record = place | outcome_record(outcome) | {"changes": named}
     run.folder.append_jsonl(GATE_LOG, [json.dumps(record, ensure_ascii=False)])
     done = {"change": ("accepted", "rejected"), "recheck": ("rolled back", "kept")}[kind][not found.accept]
     run.progress.notice(
@@ -237,10 +220,3 @@ def mean_score(scores: Sequence[float | None]) -> float | None:
     """Mean of the scores that there are."""
     known = [score for score in scores if score is not None]
     return sum(known) / len(known) if known else None
-
-
-def change_record(change: Change) -> dict[str, str]:
-    """One change for a log: its kind, id and source."""
-    skill = change.after or change.before
-    assert skill is not None
-    return {"kind": change.kind, "id": skill.id, "source": skill.source}

@@ -131,15 +131,11 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
         metrics["episode_steps"] = mean([float(len(each.steps)) for each in rollouts if each.error is None])
         if config.rollout.rollout_timeout_s is not None:
             metrics["timeout_fraction"] = mean([float(each.stop_reason == "timeout") for each in rollouts])
-        for what in could_be_left_out(config):
+        shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
+        windowed = config.agent.context_mode == "window"
+        for what in [*(LEFT_OUT if windowed else ()), *(["skills"] if shown else [])]:
             metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics
-
-
-def could_be_left_out(config: SkillTTRLConfig) -> list[str]:
-    """Return the parts that prompts may have no room for."""
-    shown = config.skills is not None and config.skills.enabled and config.skills.prompt_top_k > 0
-    return [*(LEFT_OUT if config.agent.context_mode == "window" else ()), *(["skills"] if shown else [])]
 
 
 def success_metrics(rollouts: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:

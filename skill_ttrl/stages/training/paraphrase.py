@@ -61,13 +61,13 @@ def sample_both_variants(
         for task, question in zip(tasks, questions, strict=True)
     ]
     groups = sample([*tasks, *others])
-    return [merge_variants(*pair) for pair in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)]
-
-
-def merge_variants(group: Group, paraphrased: Group) -> Group:
-    """The rollouts of a task and of its paraphrase as one group."""
-    second = tuple(replace(trajectory, prompt_variant=1) for trajectory in paraphrased.trajectories)
-    return replace(group, trajectories=group.trajectories + second)
+    return [
+        replace(
+            group,
+            trajectories=group.trajectories + tuple(replace(each, prompt_variant=1) for each in other.trajectories),
+        )
+        for group, other in zip(groups[: len(tasks)], groups[len(tasks) :], strict=True)
+    ]
 
 
 def make_paraphraser(worker: RolloutWorker) -> Paraphraser:

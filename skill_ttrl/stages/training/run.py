@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
@@ -97,6 +96,12 @@ class Run:
     def evaluate(self, label: str, *, use_bank: bool = True) -> Evaluation:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         done = self.meter.evaluations
+
+        def keep(rows: Sequence[TaskSamples]) -> None:
+            if self.config.run.save_eval_samples:
+                lines = [eval_line(label, row, correctness(row)) for row in rows]
+                self.folder.append_jsonl("eval_samples.jsonl", lines)
+
         if label not in done:
             self.progress.start(f"evaluate {label}", 1, "evaluation")
             leaving = (
@@ -107,24 +112,18 @@ class Run:
                 began = time.perf_counter()
                 bank = self.components.bank.view() if use_bank else None
                 on_rollout_end = self.count_rollouts(f"evaluate {label}", "play")
-                found = self.meter.evaluate(
-                    self.components.worker, label, bank, on_rollout_end, partial(self._keep, label)
-                )
+                found = self.meter.evaluate(self.components.worker, label, bank, on_rollout_end, keep)
             self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
             self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
             place = "evaluate" if use_bank else "evaluate_no_skills"
-            self.log.track(place, tracked_metrics(found), self._learned_steps())
+            last = self.config.phases[-1]  # an evaluation before it is at 0
+            learned = self.log.steps.get(last, self.resumed.steps_done(last))
+            self.log.track(place, tracked_metrics(found), learned)
             done[label] = found
             self.progress.finish(f"evaluate {label}")
             if found.failed:
                 self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
         return done[label]
-
-    def _keep(self, label: str, rows: Sequence[TaskSamples]) -> None:
-        """Write the samples of an evaluation, each with its score, where the config asks for that."""
-        if self.config.run.save_eval_samples:
-            lines = [eval_line(label, row, correctness(row)) for row in rows]
-            self.folder.append_jsonl("eval_samples.jsonl", lines)
 
     def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
         """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""
@@ -135,11 +134,6 @@ class Run:
             self.progress.enter(phase, f"{part}: {len(ended)} episodes, {sum(ended)} won")
 
         return count if self.config.agent.max_turns > 1 else ignore
-
-    def _learned_steps(self) -> int:
-        """Steps done of the run's last phase: an evaluation before it is at 0."""
-        last = self.config.phases[-1]
-        return self.log.steps.get(last, self.resumed.steps_done(last))
 
 
 def tracked_metrics(found: Evaluation) -> dict[str, float]:

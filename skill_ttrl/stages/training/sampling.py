@@ -15,6 +15,7 @@ from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import TrainingError
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.device import GpuMemoryMonitor
+from skill_ttrl.rl.learn import VOTED
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.training.components import OnRolloutEnd, ignore
@@ -72,7 +73,28 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
         drawn, found.task_batches = unseen_tasks(tasks, count, found.task_batches, config.seed, seen)
         if not drawn:
             break
-        sample_round(run, state, rewards, clock, step, rounds, drawn, found)
+        place = (step, rounds) if rounds else (step,)
+        if state.ahead is not None:  # these tasks have been rolled out, or are being so
+            with clock("wait"):
+                sampled = state.ahead.take(step)
+            clock.add("sample", sampled.seconds)
+        else:
+            with clock("sample"):
+                on_rollout_end = run.count_rollouts(shown(config), "sample")
+                sampled = roll_out(run, state, drawn, found.bank, place, on_rollout_end)
+        groups, greedy = sampled.groups, sampled.greedy
+        if refuse_failure(groups):
+            env = groups[0].task.env_id
+            run.warn(f"Some rollouts failed in {env}: metric failed_rollouts; trajectories.jsonl has each error.")
+        with clock("vote"):
+            votes = state.votes.compute_votes(groups, step)
+        with clock("reward"):
+            seed = derive_seed(config.seed, "reward", *place)
+            baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
+            found.groups += [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
+        found.votes += votes
+        found.greedy += greedy
+        found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
         # All vote, a seeded subset is trained on. It is drawn group after group, so that of earlier rounds stays.
         found.chosen = select_training_samples(found.groups, found.votes, config, step)
         differing = [pair for pair in found.chosen if rewards_differ(pair[0], config.rl.invalid_action_penalty_coef)]
@@ -87,56 +109,16 @@ def sample_step(run: Run, state: RLState, rewards: RewardSet, clock: StepTimer, 
         "dynamic_sampling/surplus": float(len(differing) - len(found.chosen)),
     }
     if len(differing) < count:
-        _say_too_few(run, step, rounds, found)
-    return found
-
-
-def _say_too_few(run: Run, step: int, rounds: int, found: StepSamples) -> None:
-    """Warn that a step has too few groups, or raise `TrainingError`, as `rl.dynamic_sampling.when_exhausted` says."""
-    rl, tasks = run.config.rl, run.components.train_tasks
-    text = (
-        f"{TOO_FEW}: {len(found.chosen)} of the {rl.prompts_per_step} of rl.prompts_per_step in step {step}, after {rounds} round{'s' * (rounds > 1)} of "
-        f"at most {rl.dynamic_sampling and rl.dynamic_sampling.max_rounds} (rl.dynamic_sampling.max_rounds) and "
-        f"{len(found.groups)} of {len(tasks)} tasks."
-    )
-    if rl.dynamic_sampling and rl.dynamic_sampling.when_exhausted == "raise":
-        raise TrainingError(
-            f"{text} The steps before it are saved. Use other tasks, or rl.dynamic_sampling.when_exhausted=continue."
+        text = (
+            f"{TOO_FEW}: {len(found.chosen)} of the {count} of rl.prompts_per_step in step {step}, after {rounds} round"
+            f"{'s' * (rounds > 1)} of at most {settings.max_rounds} (rl.dynamic_sampling.max_rounds) and {len(found.groups)} of {len(tasks)} tasks."
         )
-    run.warn(f"{text} The step trains on those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
-
-
-def sample_round(
-    run: Run,
-    state: RLState,
-    rewards: RewardSet,
-    clock: StepTimer,
-    step: int,
-    number: int,
-    tasks: Sequence[Task],
-    found: StepSamples,
-) -> None:
-    """Roll out these tasks, vote and reward, and add all of it to `found`; `number` counts the rounds of a step."""
-    place = (step, number) if number else (step,)
-    if state.ahead is not None:  # these tasks have been rolled out, or are being so
-        with clock("wait"):
-            sampled = state.ahead.take(step)
-        clock.add("sample", sampled.seconds)
-    else:
-        with clock("sample"):
-            on_rollout_end = run.count_rollouts(shown(run.config), "sample")
-            sampled = roll_out(run, state, tasks, found.bank, place, on_rollout_end)
-    groups, greedy = sampled.groups, sampled.greedy
-    warn_of_failures(run, groups)
-    with clock("vote"):
-        votes = state.votes.compute_votes(groups, step)
-    with clock("reward"):
-        seed = derive_seed(run.config.seed, "reward", *place)
-        baselines = state.greedy.rewards(greedy, groups, votes, rewards, seed)
-        found.groups += [rewards(group, vote, seed) for group, vote in zip(groups, votes, strict=True)]
-    found.votes += votes
-    found.greedy += greedy
-    found.baselines = baselines if baselines is None else (found.baselines or {}) | baselines
+        if settings.when_exhausted == "raise":
+            raise TrainingError(
+                f"{text} The steps before it are saved. Use other tasks, or rl.dynamic_sampling.when_exhausted=continue."
+            )
+        run.warn(f"{text} The step trains on those; see dynamic_sampling/… in metrics.jsonl.", once=TOO_FEW)
+    return found
 
 
 def roll_out(
@@ -205,23 +187,7 @@ def rewards_differ(group: Group, invalid_action_penalty_coef: float) -> bool:
     return len(names) > 1 or not all(map(equal_rewards, zip(*earned, strict=True)))
 
 
-def warn_of_failures(run: Run, groups: Sequence[Group]) -> None:
-    """Warn once of rollouts that failed.
-
-    Raises:
-        EndpointError, EnvError: all failed (`refuse_failure`).
-    """
-    if refuse_failure(groups):
-        run.warn(
-            f"Some rollouts failed in {groups[0].task.env_id}: metric failed_rollouts; trajectories.jsonl has each error."
-        )
-
-
 # A training step: its tasks, the samples of it that are trained on, and the wall time of its parts.
-
-
-VOTED = "majority"
-"""The reward that the votes decide, as `vote.strategy` says."""
 
 
 def step_tasks(tasks: Sequence[Task], count: int, step: int, seed: int) -> list[Task]:

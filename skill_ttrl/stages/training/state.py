@@ -19,7 +19,7 @@ from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
 from skill_ttrl.rl.parallel.commands import Objects, call
-from skill_ttrl.rl.parallel.learner import DriverLearner, DriverSFTLearner, load_state, save_state
+from skill_ttrl.rl.parallel.learner import DriverLearner, load_state, save_state
 from skill_ttrl.rl.update_metrics import SkippedUpdate, dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
@@ -46,7 +46,7 @@ class PhaseState:
     phase: str
     step: int
     """Steps of the phase that are done."""
-    learner: DriverLearner | DriverSFTLearner | None = None
+    learner: DriverLearner | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """The part that JSON can hold."""

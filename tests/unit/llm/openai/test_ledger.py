@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from skill_ttrl.llm.openai.ledger import (
     Totals,
     annotate_budget_error,
     cost_of,
+    counted_request,
     current_ledger,
     track_usage,
 )
@@ -128,13 +130,16 @@ REQUEST = st.tuples(
 PRICED = EndpointConfig(model="m", price_in=1e6 / 8)
 
 
-def reserved(ledger: Ledger, tokens: int = 0, requests: int = 1, role: str = "policy") -> CountedRequest:
-    return CountedRequest(role, "m", Spend(tokens, tokens / 8, requests), ledger=ledger, prices=PRICED)
+def reserved(
+    ledger: Ledger, tokens: int = 0, requests: int = 1, role: str = "policy"
+) -> AbstractAsyncContextManager[CountedRequest]:
+    return counted_request(role, "m", Spend(tokens, tokens / 8, requests), ledger=ledger, prices=PRICED)
 
 
-def spend(ledger: Ledger, tokens: int, role: str = "policy") -> None:
-    with reserved(ledger, tokens, role=role) as request:
-        request.attempts, request.tokens = 1, Tokens(tokens)
+async def spend(ledger: Ledger, tokens: int, requests: int = 1, attempts: int = 1) -> int:
+    async with reserved(ledger, tokens, requests) as request:
+        request.attempts, request.tokens = attempts, Tokens(tokens)
+        return request.allowed
 
 
 @settings(max_examples=40, deadline=None)
@@ -174,31 +179,29 @@ def test_a_request_waits_for_those_on_their_way_and_goes_when_they_took_less() -
     ledger, begun = Ledger(max_total_tokens=100), threading.Event()
 
     def wait() -> None:
-        spend(ledger, 60)
+        asyncio.run(spend(ledger, 60))
         begun.set()
 
-    thread = threading.Thread(target=wait, daemon=True)
-    with reserved(ledger, 90) as first:
-        thread.start()
-        assert not begun.wait(0.05)
-        first.attempts, first.tokens = 1, Tokens(40)
+    async def first_of_two() -> None:
+        async with reserved(ledger, 90) as first:
+            threading.Thread(target=wait, daemon=True).start()
+            assert not begun.wait(0.05)
+            first.attempts, first.tokens = 1, Tokens(40)
+
+    asyncio.run(first_of_two())
     assert begun.wait(5)
     with pytest.raises(BudgetError, match=r"could take 61 .*rollout\.max_new"):
-        spend(ledger, 61)  # at once: what is on its way cannot change it
+        asyncio.run(spend(ledger, 61))  # at once: what is on its way cannot change it
 
 
 def test_as_many_attempts_are_allowed_as_requests_are_left_and_many_threads_are_refused_at_once() -> None:
     ledger = Ledger(max_requests=3)
-    with reserved(ledger, requests=7) as first:
-        assert first.allowed == 3
-        first.attempts = 2
-    with reserved(ledger, requests=7) as second:
-        assert second.allowed == 1
-        second.attempts = 1
+    assert asyncio.run(spend(ledger, 0, requests=7, attempts=2)) == 3
+    assert asyncio.run(spend(ledger, 0, requests=7)) == 1
 
     def refused(place: int) -> str:
         with pytest.raises(BudgetError, match="The budget is spent") as said:
-            spend(ledger, place)
+            asyncio.run(spend(ledger, place))
         return str(said.value)
 
     with ThreadPoolExecutor(8) as pool:
