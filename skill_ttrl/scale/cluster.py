@@ -51,8 +51,13 @@ def connected(settings: ScaleConfig) -> Iterator[None]:
         return
     with _own_token(settings.address):
         try:
-            with _own_sigterm():
+            main = threading.current_thread() is threading.main_thread()
+            before = signal.getsignal(signal.SIGTERM)
+            try:
                 _connect(settings.address)
+            finally:
+                if main:  # `ray.init` replaces this process's handler
+                    signal.signal(signal.SIGTERM, before)
             yield
         finally:
             ray.shutdown()  # what it has begun too, where it could not connect
@@ -115,19 +120,6 @@ def _own_token(address: str) -> Iterator[None]:
         yield
     finally:
         del os.environ["RAY_AUTH_TOKEN"]
-
-
-@contextmanager
-def _own_sigterm() -> Iterator[None]:
-    """Keep this process's handler of SIGTERM, which `ray.init` replaces."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _first_line(error: Exception) -> str:

@@ -32,17 +32,18 @@ class Answer:
     printed: tuple[str, ...] = ()
 
 
-class Worker:
-    """Works in a process of its own.
+def _enter(folder: str) -> None:
+    """Go to the working directory of the caller where this machine has it, so that relative paths mean the same."""
+    with suppress(OSError):
+        os.chdir(folder)
 
-    Args:
-        folder: working directory of the caller; taken where this machine has it, so that relative paths mean the same.
-    """
+
+class Worker:
+    """Works in a process of its own; `folder` is the caller's (`_enter`)."""
 
     def __init__(self, folder: str) -> None:
         self._work: Work | None = None
-        with suppress(OSError):
-            os.chdir(folder)
+        _enter(folder)
 
     def start(self, setup: Setup) -> tuple[str, Answer]:
         """Make what this worker works with; the name of its machine, and what the setup says."""
@@ -100,17 +101,12 @@ MakeEnv = Callable[[], Any]
 
 
 class Host:
-    """Holds environments in a process of its own. What they print is in Ray's logs.
-
-    Args:
-        folder: working directory of the caller; taken where this machine has it, so that relative paths mean the same.
-    """
+    """Holds environments in a process of its own; `folder` is the caller's (`_enter`). What they print is in Ray's logs."""
 
     def __init__(self, folder: str) -> None:
         self._envs: dict[str, Any] = {}
         self._make: MakeEnv | None = None
-        with suppress(OSError):
-            os.chdir(folder)
+        _enter(folder)
 
     def start(self, make: MakeEnv) -> tuple[str, Answer]:
         """Make one environment, to see that it can be; the name of this machine."""

@@ -157,7 +157,7 @@ async def _put(client: Client, questions: Sequence[Sequence[Message]], schema: t
         asked = (client.json(question, schema) for question in questions)
         return list(await asyncio.gather(*asked, return_exceptions=True))
     finally:
-        await client.close()
+        client.shut()
 
 
 def fenced(tag: str, text: str, most: int = TEXT_CHARS, **attributes: object) -> str:

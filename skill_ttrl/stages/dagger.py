@@ -185,10 +185,8 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
         return []
     shown, state = f"DAgger round {number + 1}: play", PhaseState(PHASE, before)
     parts.worker.update_weights(before)
-    worker, adviser = (
-        worker_of(run),
-        partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent),
-    )
+    adviser = partial(make_scripted_agent, config.collect.agent, resolve_env(config.env.id), config.agent)
+    worker = worker_of(run)
     run.progress.start(shown, config.dagger.episodes, "episode", max(0, there - number * config.dagger.episodes))
     began, found = time.perf_counter(), list[Trajectory]()
     for chunk in left:
@@ -209,20 +207,11 @@ def play_round(run: Run, number: int, before: int) -> list[Trajectory]:
 def worker_of(run: Run) -> RolloutWorker:
     """The worker that plays: the policy under the bank as it is, with the phase's own limits."""
     config, own = run.config, run.config.dagger
-    agent = config.agent.model_copy(
-        update={
-            "max_turns": own.max_turns or config.agent.max_turns,
-            "structured_actions": supports_structured_outputs(config),
-        }
-    )
+    structured = config.agent.structured_actions if own.structured_actions is None else own.structured_actions
+    turns = own.max_turns or config.agent.max_turns
+    agent = config.agent.model_copy(update={"max_turns": turns, "structured_actions": structured})
     worker = run.components.worker.with_bank(run.components.bank.view())
     return replace(worker, config=config.model_copy(update={"agent": agent}))
-
-
-def supports_structured_outputs(config: SkillTTRLConfig) -> bool:
-    """True where the policy may write nothing but possible actions."""
-    found = config.dagger.structured_actions
-    return config.agent.structured_actions if found is None else found
 
 
 def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[ScriptedAgent]) -> list[Trajectory]:

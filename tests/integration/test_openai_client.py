@@ -47,7 +47,7 @@ def ask(asked: Client, work: Callable[[Client], Awaitable[Any]]) -> Any:
         try:
             return await work(asked)
         finally:
-            await asked.close()
+            asked.shut()
 
     return wait_for(whole())
 

@@ -148,8 +148,13 @@ class Client:
             held: list[tuple[M | None, str]] = []
 
             def judge(reply: Reply, held: list[tuple[M | None, str]] = held) -> str:
-                held.append(_judged(reply, schema))
-                if held[-1][0] is not None:
+                value, wrong = read_json(reply.text, schema)
+                if reply.outcome == "tool_call":
+                    value, wrong = None, "a tool was called, but there are none. Write the JSON object as text."
+                elif value is None and reply.outcome == "length":
+                    wrong = "it was cut off before its end. Be shorter."
+                held.append((value, wrong))
+                if value is not None:
                     return "ok"
                 return "malformed" if reply.outcome == "ok" else reply.outcome
 
@@ -184,12 +189,8 @@ class Client:
         found = await _all(partial(self._loop.run, self._vectors(batch)) for batch in batches)
         return [vector for batch in found for vector in batch]
 
-    async def close(self) -> None:
-        """Cancel running requests and end the connections. Safe to call twice."""
-        self.shut()
-
     def shut(self) -> None:
-        """`close` for callers without an event loop."""
+        """Cancel running requests and end the connections. Safe to call twice."""
         self._loop.close(self._sdk.close())
 
     async def _answers(
@@ -429,15 +430,6 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
     if config.provider == "azure":
         return openai.AsyncAzureOpenAI(azure_endpoint=address.base_url, api_version=address.api_version, **common)
     return openai.AsyncOpenAI(base_url=address.base_url, **common)
-
-
-def _judged(reply: Reply, schema: type[M]) -> tuple[M | None, str]:
-    if reply.outcome == "tool_call":
-        return None, "a tool was called, but there are none. Write the JSON object as text."
-    found, problem = read_json(reply.text, schema)
-    if found is None and reply.outcome == "length":
-        problem = "it was cut off before its end. Be shorter."
-    return found, problem
 
 
 def _said(messages: Sequence[Message]) -> dict[str, Any]:

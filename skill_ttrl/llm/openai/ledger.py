@@ -287,7 +287,7 @@ class Ledger:
 
     def report(self) -> dict[str, Any]:
         """Totals, and under `by` those of each phase and role; empty where nothing was asked."""
-        return usage_report(self._parts.copy())
+        return _report(self._parts.copy())
 
     def _spent(self) -> Spend:
         totals = self.totals()
@@ -400,21 +400,19 @@ def _read(path: Path) -> Iterator[Entry | None]:
             raise RunFolderError(f"{place} is no line of a ledger: {error}. The file was changed.") from None
 
 
-def read_usage(path: Path) -> Parts:
-    """Totals by (phase, role) of a ledger's file.
+def read_usage(path: Path) -> dict[str, Any]:
+    """The report of a ledger's file; see `Ledger.report`.
 
     Raises:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
     parts: Parts = {}
-    for entry in _read(path):
-        if entry is not None:
-            _add(parts, entry)
-    return parts
+    for entry in filter(None, _read(path)):
+        _add(parts, entry)
+    return _report(parts)
 
 
-def usage_report(parts: Parts) -> dict[str, Any]:
-    """See `Ledger.report`."""
+def _report(parts: Parts) -> dict[str, Any]:
     by: dict[str, dict[str, Any]] = defaultdict(dict)
     for (phase, role), totals in sorted(parts.items()):
         by[phase][role] = _figures(totals)

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 from torch.distributed.tensor import empty as empty_dtensor
-from torch.utils._pytree import KeyPath, MappingKey, tree_leaves, tree_map, tree_map_with_path
+from torch.utils._pytree import MappingKey, tree_leaves, tree_map, tree_map_with_path
 
 from skill_ttrl.config import RLConfig, SFTConfig
 from skill_ttrl.config.rl import COPY
@@ -76,7 +76,7 @@ class DriverLearner:
         return metrics
 
 
-def make_learner(objects: Objects, config: RLConfig | SFTConfig, **options: Any) -> None:
+def make_learner(objects: Objects, /, config: RLConfig | SFTConfig, **options: Any) -> None:
     """Command: make the learner of a phase."""
     policy: Policy = objects["policy"]
     if isinstance(config, SFTConfig):
@@ -134,7 +134,7 @@ def split_tree(tree: Any, path: str) -> tuple[Any, dict[str, Tensor]]:
     """(the tree with keys in the place of sharded tensors, these tensors by key); keys begin with `path`."""
     tensors: dict[str, Tensor] = {}
 
-    def take_out(place: KeyPath, leaf: Any) -> Any:
+    def take_out(place: tuple[Any, ...], leaf: Any) -> Any:
         if not isinstance(leaf, DTensor):
             return leaf
         key = ".".join([path, *(str(each.key if isinstance(each, MappingKey) else each.idx) for each in place)])

@@ -7,7 +7,7 @@ from typing import Any
 
 from skill_ttrl.config import load_config, verified_note
 from skill_ttrl.errors import DataError, RunFolderError
-from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines
 from skill_ttrl.metrics import unhealthy
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_identity
@@ -126,7 +126,7 @@ def _asked(folder: Path) -> str:
     """Summarize the requests to remote models and their cost; empty if there were none."""
     if not (folder / USAGE).is_file():
         return ""
-    lines = usage_lines(usage_report(read_usage(folder / USAGE)))
+    lines = usage_lines(read_usage(folder / USAGE))
     return "; ".join(line.removeprefix(f"{ASKED}: ") for line in lines)
 
 

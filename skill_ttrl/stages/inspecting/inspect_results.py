@@ -9,7 +9,7 @@ from typing import Any
 
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
-from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines, usage_report
+from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
@@ -105,7 +105,7 @@ def optimize_inspection(path: Path, *, limit: int) -> Inspection:
                     notes.append(f"Test, {name} document: {with_interval(score.hard, (score.low, score.high))}.")
             notes += summary_lines(summary)
         elif (path / USAGE).is_file():
-            notes += usage_lines(usage_report(read_usage(path / USAGE)))
+            notes += usage_lines(read_usage(path / USAGE))
     notes.append(f"A step's edits and candidate: {path}/steps/step_N")
     cells = []
     for row in rows[-limit:]:

@@ -13,7 +13,7 @@ from typing import Any
 from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, EndpointError
 from skill_ttrl.skills.admit import Admitted
 from skill_ttrl.skills.changes import quote
-from skill_ttrl.skills.evolution import SOURCE, Evolver, FailureSelection, SuccessTracker
+from skill_ttrl.skills.evolution import SOURCE, Evolver, SuccessTracker
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import TeacherResult
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -118,28 +118,17 @@ def evolve(
         ) from None
     if found.changes:
         bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
-    run.folder.append_jsonl(EVOLVE_LOG, [_line(step, selection, found, result)])
-    _tell(run, step, selection, found, result)
-    return {
-        "evolve_types_below": float(len(selection.below)),
-        "evolve_failures": float(len(selection.failures)),
-        "skills_evolved": figures.get("skills_evolved", 0.0) + found.count("add") + found.count("replace"),
-        "skills_evicted": figures.get("skills_evicted", 0.0) + found.count("evict"),
-        "bank_skills": float(len(bank.bank)),
-        "bank_version": float(bank.bank.version),
-    }
-
-
-def _line(step: int, selection: FailureSelection, found: Admitted, result: TeacherResult) -> str:
+    new, improved, evicted = map(found.count, ("add", "replace", "evict"))
+    left_out = _left_out(found, result)
     record = {
         "phase": "rl",
         "step": step,
         "worst": next(iter(selection.success), None),
         "types_below": len(selection.below),
         "analysed": len(selection.failures),
-        "added": found.count("add"),
-        "changed": found.count("replace"),
-        "retired": found.count("evict"),
+        "added": new,
+        "changed": improved,
+        "retired": evicted,
         "success": dict(selection.success),
         "below": list(selection.below),
         "failures": [case.task_id for case in selection.failures],
@@ -147,27 +136,31 @@ def _line(step: int, selection: FailureSelection, found: Admitted, result: Teach
             {"kind": change.kind, "id": (change.after or change.before).id}  # type: ignore[union-attr]  # one of them is there
             for change in found.changes
         ],
-        "left_out": _left_out(found, result),
+        "left_out": left_out,
         "requests": result.requests,
         "failed": result.failed,
     }
-    return json.dumps(record, ensure_ascii=False)
-
-
-def _tell(run: Run, step: int, selection: FailureSelection, found: Admitted, result: TeacherResult) -> None:
+    run.folder.append_jsonl(EVOLVE_LOG, [json.dumps(record, ensure_ascii=False)])
     if selection.below:
         worst = selection.below[0]
         more = f" and {len(selection.below) - 1} more" if len(selection.below) > 1 else ""
         run.progress.notice(
             f"evolve, after step {step + 1}: success is {selection.success[worst]:.2f} at {worst or UNTYPED}{more}, below "
-            f"{run.config.evolve.threshold if run.config.evolve else 0:g}; {len(selection.failures)} failures gave "
-            f"{found.count('add')} new and {found.count('replace')} improved skills, {found.count('evict')} were evicted."
+            f"{evolver.config.threshold:g}; {len(selection.failures)} failures gave {new} new and {improved} improved skills, "
+            f"{evicted} were evicted."
         )
     if result.failed:
         run.warn(f"{TROUBLE} ({result.failed} of {result.requests} requests): see {EVOLVE_LOG}.", once=TROUBLE)
-    left_out = _left_out(found, result)
     if left_out:
         run.warn(f"{UNUSABLE}, first: {left_out[0].rstrip('.')}. All are in {EVOLVE_LOG}.", once=UNUSABLE)
+    return {
+        "evolve_types_below": float(len(selection.below)),
+        "evolve_failures": float(len(selection.failures)),
+        "skills_evolved": figures.get("skills_evolved", 0.0) + new + improved,
+        "skills_evicted": figures.get("skills_evicted", 0.0) + evicted,
+        "bank_skills": float(len(bank.bank)),
+        "bank_version": float(bank.bank.version),
+    }
 
 
 def _left_out(found: Admitted, result: TeacherResult) -> list[str]:

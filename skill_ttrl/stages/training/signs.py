@@ -47,13 +47,26 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
         return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
     found = {}
     uniform, invalid = _figures(rows, "frac_reward_zero_std"), _figures(rows, "invalid_actions")
-    if uniform and min(uniform) == 1.0 and not any(map(_learned, rows)):
+    # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
+    learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
+    if uniform and min(uniform) == 1.0 and not learned:
+        cut_off, reward = mean(_figures(rows, "completions/clipped_ratio") or [0.0]), mean(_figures(rows, "reward"))
+        why = "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
+        if reward > 0.5:
+            why = "The policy already gets all of this reward; harder tasks would show differences."
+        elif cut_off >= CUT_OFF:
+            why = f"{cut_off:.0%} of the completions were truncated: raise rollout.max_new_tokens."
         found["No reward differed"] = (
-            f"within any group in {steps_of(len(uniform))} (mean reward {mean(_figures(rows, 'reward')):.2f}), so no sample was better "
-            f"than another. {_why_uniform(rows)}"
+            f"within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
         )
     elif rows and all(map(_idle, rows)):
-        found["No step changed the weights"] = f"in {steps_of(len(rows))}: {_why_idle(rows)}"
+        why = "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in trajectories.jsonl."
+        if mean(_figures(rows, "filtered_overlong") or [0.0]) == 1.0:
+            why = (
+                "every response was truncated, and rl.overlong.filter removes those from the loss. Raise rollout.max_new_tokens, or "
+                "set rl.overlong.filter=false."
+            )
+        found["No step changed the weights"] = f"in {steps_of(len(rows))}: {why}"
     if invalid and mean(invalid) >= INVALID:
         found["Nearly all actions were invalid"] = (
             f"({mean(invalid):.0%} over {steps_of(len(invalid))}): the policy does not write them in the required form. See "
@@ -82,35 +95,9 @@ def steps_of(count: int) -> str:
     return f"{count} step{'s' * (count != 1)}"
 
 
-def _learned(row: Mapping[str, Any]) -> bool:
-    """Tell whether any sample of a step had an advantage, as those of equal reward have without a group's mean (`psr`, `gae`)."""
-    return any(row.get(f"advantage/{name}") for name in ("max", "min"))
-
-
-def _why_uniform(rows: Rows) -> str:
-    cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0])
-    if mean(_figures(rows, "reward")) > 0.5:
-        return "The policy already gets all of this reward; harder tasks would show differences."
-    if cut_off >= CUT_OFF:
-        return f"{cut_off:.0%} of the completions were truncated: raise rollout.max_new_tokens."
-    return "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
-
-
 def _idle(row: Mapping[str, Any]) -> bool:
     """Tell whether an update had samples, and none that pulled on the weights. One that the critic's warm-up left out has no rate."""
     return row.get("updates") == 0 == row.get("skipped_updates") and row.get("learning_rate") is not None
-
-
-def _why_idle(rows: Rows) -> str:
-    if mean(_figures(rows, "filtered_overlong") or [0.0]) == 1.0:
-        return (
-            "every response was truncated, and rl.overlong.filter removes those from the loss. Raise rollout.max_new_tokens, or "
-            "set rl.overlong.filter=false."
-        )
-    return (
-        "rewards differed, but every advantage was 0. Check the options of rl.algorithm, and the advantages in "
-        "trajectories.jsonl."
-    )
 
 
 def _figures(rows: Rows, name: str) -> list[float]:

@@ -20,7 +20,7 @@ from skill_ttrl.llm.hand_over import LEFT, PLACE
 from skill_ttrl.rl.learn import UpdateRecord, UpdateRule
 from skill_ttrl.rl.parallel.commands import Objects, call
 from skill_ttrl.rl.parallel.learner import DriverLearner, load_state, save_state
-from skill_ttrl.rl.update_metrics import SkippedUpdate, dump_skipped
+from skill_ttrl.rl.update_metrics import dump_skipped
 from skill_ttrl.runs.checkpoint import load_tensors, save_checkpoint
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.runs.records import SampleRecord, trajectory_lines, vote_line
@@ -326,11 +326,20 @@ class RolloutsAhead:
         roll_out = self._prepare(step)
         before = None if self._rl.in_flight_updates else self._running.get(step - 1)
         future = self._running[step] = Future[Rollouts]()
+
+        def carry_out() -> None:
+            if before is not None:
+                wait([before])
+            try:
+                future.set_result(roll_out())
+            except BaseException as error:  # passed on to whoever takes them, also a signal or an exit
+                future.set_exception(error)
+
         context = copy_context()
         context.run(LEFT.set, self._left)
         context.run(PLACE.set, step)
         thread = self._threads[step] = threading.Thread(
-            target=context.run, args=(_carry_out, future, roll_out, before), name=f"rollouts-{step}", daemon=True
+            target=context.run, args=(carry_out,), name=f"rollouts-{step}", daemon=True
         )
         thread.start()
 
@@ -345,15 +354,6 @@ class RolloutsAhead:
         until = time.monotonic() + LEAVE_S
         for thread in self._threads.values():
             thread.join(max(0.0, until - time.monotonic()))
-
-
-def _carry_out(future: Future[Rollouts], roll_out: Callable[[], Rollouts], before: Future[Rollouts] | None) -> None:
-    if before is not None:
-        wait([before])
-    try:
-        future.set_result(roll_out())
-    except BaseException as error:  # passed on to whoever takes them, also a signal or an exit
-        future.set_exception(error)
 
 
 # Ending the training of a run: stopping rules, and updates that are skipped too often.
@@ -426,26 +426,16 @@ def watch_updates(run: Run, state: PhaseState, step: int) -> TrainingError | Non
         return None
     skipped = [each for each in state.learner.skipped if not each.overflow]
     if skipped:
-        file = _dump(run, state.phase, step, skipped)
-        what = f"{skipped[0].reason()}. The batch is in {file}"
+        path = run.folder.path / DUMPS / f"{state.phase}-{step:06d}.pt"
+        with wrap_os_errors("write", path):
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, dump_skipped(skipped))
+            for old in sorted(path.parent.glob(f"{state.phase}-*.pt"))[:-KEPT_DUMPS]:
+                old.unlink()
+        what = f"{skipped[0].reason()}. The batch is in {DUMPS}/{path.name}"
         if run.config.run.on_nan == "stop":
             return TrainingError(
                 f"Stopped after step {step} of {state.phase} (run.on_nan=stop): {what}. Everything so far is saved in {run.folder.path}."
             )
-        run.warn(
-            (f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates."),
-            once=LEFT_OUT,
-        )
+        run.warn(f"{LEFT_OUT}, first in step {step} of {state.phase}: {what}. Metric: skipped_updates.", once=LEFT_OUT)
     return skipped_too_often(run, state.phase, ended=False)
-
-
-def _dump(run: Run, phase: str, step: int, skipped: Sequence[SkippedUpdate]) -> str:
-    """Write the batch of a step into the run's folder, and remove the oldest beyond `KEPT_DUMPS`; gives the file's name there."""
-    folder = run.folder.path / DUMPS
-    path = folder / f"{phase}-{step:06d}.pt"
-    with wrap_os_errors("write", path):
-        folder.mkdir(exist_ok=True)
-        write_atomic(path, dump_skipped(skipped))
-        for old in sorted(folder.glob(f"{phase}-*.pt"))[:-KEPT_DUMPS]:
-            old.unlink()
-    return f"{DUMPS}/{path.name}"
