@@ -118,7 +118,7 @@ def evolve(
         ) from None
     if found.changes:
         bank.apply(found.changes, reason=SOURCE, evidence=found.evidence, round=step)
-    new, improved, evicted = map(found.count, ("add", "replace", "evict"))
+    new, improved, evicted = found.count("add"), found.count("replace"), found.count("evict")
     left_out = _left_out(found, result)
     record = {
         "phase": "rl",

@@ -50,12 +50,12 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     # Samples of equal reward can have advantages without a group's mean (`psr`, `gae`).
     learned = any(row.get(f"advantage/{name}") for row in rows for name in ("max", "min"))
     if uniform and min(uniform) == 1.0 and not learned:
-        cut_off, reward = mean(_figures(rows, "completions/clipped_ratio") or [0.0]), mean(_figures(rows, "reward"))
+        clipped, reward = mean(_figures(rows, "completions/clipped_ratio") or [0.0]), mean(_figures(rows, "reward"))
         why = "The cold start is too weak, or the tasks are too hard: collect more demonstrations, or start with easier tasks."
         if reward > 0.5:
             why = "The policy already gets all of this reward; harder tasks would show differences."
-        elif cut_off >= CUT_OFF:
-            why = f"{cut_off:.0%} of the completions were truncated: raise rollout.max_new_tokens."
+        elif clipped >= CUT_OFF:
+            why = f"{clipped:.0%} of the completions were truncated: raise rollout.max_new_tokens."
         found["No reward differed"] = (
             f"within any group in {steps_of(len(uniform))} (mean reward {reward:.2f}), so no sample was better than another. {why}"
         )
