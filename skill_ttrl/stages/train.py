@@ -21,13 +21,12 @@ from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
 from skill_ttrl.signals import StopSignal
-from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
 from skill_ttrl.stages.inputs.rationale import KEPT
-from skill_ttrl.stages.optimizing.bank_text import BankText, make_bank_text
+from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
@@ -95,10 +94,10 @@ def run(
     phases = learning_phases(config)
     with ExitStack() as stack:
         session = _open(stack, config, output, resume, source, progress)
-        prepared = _prepare(stack, session, phases)
-        run = _begin(stack, session, prepared)
+        components, meter, functions = _prepare(stack, session, phases)
+        run = _begin(stack, session, components, meter)
         with explaining_memory(config, run.folder.path):
-            _train(run, prepared.phases)
+            _train(run, functions)
         if phases[-1] in IMITATING:  # the other phases measure themselves
             run.components.worker.update_weights(0)
             run.evaluate("after")
@@ -141,20 +140,10 @@ class Session:
     progress: Progress
     driver: Driver
     """The ranks that train together."""
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """All that the phases need, made or looked up before the first begins."""
-
-    components: TrainingComponents
-    meter: Meter
-    evolution: Evolver | None = None
-    text: BankText | None = None
-    phases: dict[Phase, Callable[[Run], None]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    """What is to be said of the run's making."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall time of what was done, by name."""
+    """Wall time of what was done before it began, by name."""
 
 
 def _open(
@@ -181,10 +170,17 @@ def _open(
     return Session(config, folder, ledger, stop, resumed, progress, driver)
 
 
-def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepared:
-    """Collect and distill where that is due, and build everything. Where it fails, a new run leaves only what was collected."""
+def _prepare(
+    stack: ExitStack, session: Session, phases: list[Phase]
+) -> tuple[TrainingComponents, Meter, dict[Phase, Callable[[Run], None]]]:
+    """Collect and distill where that is due, and build everything, with the function that runs each phase.
+
+    All that a phase needs is looked up now: a wrong name must not waste the phases before it. Where it fails, a new run leaves only
+    what was collected.
+    """
     folder, resumed = session.folder, session.resumed
     bank: RunBank | NoBank = NoBank()
+    functions: dict[Phase, Callable[[Run], None]] = {}
     try:
         state = resumed.state if resumed.checkpoint else None
         bank = open_run_bank(with_endpoint(session.config), folder, state, models_of(session.config))
@@ -192,13 +188,38 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
         for text in bank.notices:
             session.progress.notice(text, warning=True)
         with session.stop.interruptible("Interrupted before training started; an existing run is unchanged."):
-            prepared = _build(stack, session, bank)
+            parts, meter = _build(stack, session, bank)
+            config, text_editor, evolution = parts.config, None, None
+            if "rl" in config.phases:
+                evolution = make_evolver(parts, resumed.state, transductive=meter.transductive)
+                text_editor = make_bank_text(parts, resumed.state, transductive=meter.transductive)
+                if text_editor is not None:
+                    stack.callback(text_editor.close)
             encoded: Encoded = ([], [])
             for name in phases:
                 with session.ledger.phase(name), annotate_budget_error(f"Nothing was trained. {KEPT} {GO_ON}"):
-                    if name in IMITATING and not encoded[0]:
-                        encoded = _demonstrations(name, prepared, session)
-                    prepared.phases[name] = _phase(name, prepared, session, encoded)
+                    if resumed.over(name):
+                        functions[name] = lambda run: None
+                        continue
+                    if name in IMITATING and not encoded[0] and (name == "sft" or config.dagger.demonstrations):
+                        began, again = time.perf_counter(), resumed.checkpoint is not None
+                        encoded = encode_demonstrations(
+                            parts, meter, folder, session.progress, session.warnings, resumed=again
+                        )
+                        session.seconds[DEMONSTRATIONS] = time.perf_counter() - began
+                    if name == "sft":
+                        functions[name] = partial(cold_start, demonstrations=encoded)
+                    elif name == "dagger":
+                        check_dagger_backend(config, parts.backend)
+                        functions[name] = partial(imitate_expert, demonstrations=encoded[1])
+                    elif name == "vote_sft":
+                        check_enough(config, parts.train_tasks)
+                        functions[name] = imitate_majority
+                    else:
+                        check_enough(config, parts.train_tasks)
+                        parts.bank.check_merger()
+                        rewards = make_rewards(parts, meter)
+                        functions[name] = partial(reinforce, rewards=rewards, evolution=evolution, text=text_editor)
         stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
     except BaseException:
         if resumed.checkpoint is None:
@@ -206,79 +227,42 @@ def _prepare(stack: ExitStack, session: Session, phases: list[Phase]) -> Prepare
             discard_bank(folder)
         folder.discard_unstarted()  # nothing was trained: the mended config may have this folder
         raise
-    return prepared
+    return parts, meter, functions
 
 
-def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> Prepared:
+def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> tuple[TrainingComponents, Meter]:
     """The phases without weights, and then the parts: the built-in policy takes its words from what was collected."""
     config, checkpoint = with_collected(session.config, session.folder), session.resumed.checkpoint
-    warnings = overruled(config) if "rl" in config.phases else []
-    seconds: dict[str, float] = {}
+    if "rl" in config.phases:
+        session.warnings.extend(overruled(config))
     if checkpoint is None:
         kept = f"Collected episodes are saved in {session.folder.path}. " if "collect" in config.phases else ""
         with annotate_budget_error(f"{kept}{GO_ON}"):
-            seconds = gather(config, bank, session.ledger, session.progress, warnings)
+            session.seconds.update(gather(config, bank, session.ledger, session.progress, session.warnings))
     components, meter = build(
         config,
         session.progress,
         weights=checkpoint.path if checkpoint else None,
         bank=bank,
         stopping=lambda: session.stop.signum is not None,
-        warnings=warnings,
+        warnings=session.warnings,
         driver=session.driver,
     )
     stack.callback(meter.close)
     stack.callback(components.close)
-    components, meter = stack.enter_context(on_cluster(components, meter, session.progress))
-    evolution, text = None, None
-    if "rl" in config.phases:
-        evolution = make_evolver(components, session.resumed.state, transductive=meter.transductive)
-        text = make_bank_text(components, session.resumed.state, transductive=meter.transductive)
-        if text is not None:
-            stack.callback(text.close)
-    return Prepared(components, meter, evolution, text, warnings=warnings, seconds=seconds)
+    return stack.enter_context(on_cluster(components, meter, session.progress))
 
 
-def _demonstrations(name: Phase, prepared: Prepared, session: Session) -> Encoded:
-    """The examples that a phase imitates; none where it is over, or takes none."""
-    began, config, parts = time.perf_counter(), session.config, prepared.components
-    if session.resumed.over(name) or (name == "dagger" and not config.dagger.demonstrations):
-        return [], []
-    resumed = session.resumed.checkpoint is not None
-    encoded = encode_demonstrations(
-        parts, prepared.meter, session.folder, session.progress, prepared.warnings, resumed=resumed
-    )
-    prepared.seconds[DEMONSTRATIONS] = time.perf_counter() - began
-    return encoded
-
-
-def _phase(name: Phase, prepared: Prepared, session: Session, encoded: Encoded) -> Callable[[Run], None]:
-    """Return the function that runs a phase. Looks up all that it needs now: a wrong name must not waste the phases before it."""
-    parts, meter = prepared.components, prepared.meter
-    if session.resumed.over(name):
-        return lambda run: None
-    if name == "sft":
-        return partial(cold_start, demonstrations=encoded)
-    if name == "dagger":
-        check_dagger_backend(parts.config, parts.backend)
-        return partial(imitate_expert, demonstrations=encoded[1])
-    check_enough(parts.config, parts.train_tasks)
-    if name == "vote_sft":
-        return imitate_majority
-    parts.bank.check_merger()
-    return partial(reinforce, rewards=make_rewards(parts, meter), evolution=prepared.evolution, text=prepared.text)
-
-
-def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
+def _begin(stack: ExitStack, session: Session, components: TrainingComponents, meter: Meter) -> Run:
     """The run in progress, with what there is to say of its making."""
     config, folder = session.config, session.folder
     tracker = open_tracker(config.run.report_to, folder, config.name, config.model_dump(mode="json"))
     if tracker is not None:
         stack.callback(tracker.close)
-    prepared.meter.evaluations.update({found.label: found for found in read_evaluations(folder.path)})
+    meter.evaluations.update({found.label: found for found in read_evaluations(folder.path)})
     run = Run(
-        components=prepared.components,
-        meter=prepared.meter,
+        components=components,
+        meter=meter,
         folder=folder,
         log=MetricsLog(folder, tracker),
         progress=session.progress,
@@ -290,11 +274,11 @@ def _begin(stack: ExitStack, session: Session, prepared: Prepared) -> Run:
     for text in (
         template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),
         uncorrected_staleness(config),
-        *prepared.warnings,
+        *session.warnings,
     ):
         if text:
             run.warn(text)
-    for name, seconds in prepared.seconds.items():
+    for name, seconds in session.seconds.items():
         run.log.time(name, 0, {"seconds": seconds})
     return run
 

@@ -111,17 +111,28 @@ class OpenAIBackend(TextBackend):
         return [each for each in found if isinstance(each, Generation)]
 
     async def _generation(self, request: Request, sampling: Sampling, seed: int) -> Generation | BudgetError:
-        how: dict[str, Any] = {
-            "n": request.n,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p if sampling.top_p < 1 else None,
-            "max_tokens": request.limit(sampling),
-            "stop": sampling.stop,
-            "seed": seed,
-            "extra": self._extra(request, sampling),
-        }
+        messages, extra = request.messages, dict[str, Any]()
+        if request.assistant_prefix:
+            messages = (*messages, Message("assistant", request.assistant_prefix))
+            if not self._vllm:
+                messages = (*messages, Message("user", GO_ON))
+        if self._vllm:
+            extra |= {"top_k": sampling.top_k} if sampling.top_k else {}
+            extra |= {"include_stop_str_in_output": True} if sampling.stop else {}
+            extra |= {"structured_outputs": {"choice": list(request.choice)}} if request.choice else {}
+            if request.assistant_prefix:
+                extra |= {"continue_final_message": True, "add_generation_prompt": False}
         try:
-            reply = await self.client.chat(self._messages(request), **how)
+            reply = await self.client.chat(
+                messages,
+                n=request.n,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p if sampling.top_p < 1 else None,
+                max_tokens=request.limit(sampling),
+                stop=sampling.stop,
+                seed=seed,
+                extra=extra,
+            )
         except BudgetError as error:  # the others' answers are paid for: they are waited for
             return error
         except EndpointError as error:
@@ -130,26 +141,6 @@ class OpenAIBackend(TextBackend):
             nothing = Completion("", (), (), "error", self.policy_version, error=str(error))
             return Generation((), (nothing,) * request.n)
         return Generation((), tuple(self._completion(choice, request, sampling) for choice in reply.choices))
-
-    def _messages(self, request: Request) -> tuple[Message, ...]:
-        if not request.assistant_prefix:
-            return request.messages
-        begun = (*request.messages, Message("assistant", request.assistant_prefix))
-        return begun if self._vllm else (*begun, Message("user", GO_ON))
-
-    def _extra(self, request: Request, sampling: Sampling) -> dict[str, Any]:
-        if not self._vllm:
-            return {}
-        extra: dict[str, Any] = {}
-        if sampling.top_k:
-            extra["top_k"] = sampling.top_k
-        if sampling.stop:
-            extra["include_stop_str_in_output"] = True
-        if request.choice:
-            extra["structured_outputs"] = {"choice": list(request.choice)}
-        if request.assistant_prefix:
-            extra |= {"continue_final_message": True, "add_generation_prompt": False}
-        return extra
 
     def _completion(self, choice: Choice, request: Request, sampling: Sampling) -> Completion:
         error = None

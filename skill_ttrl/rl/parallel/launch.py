@@ -141,7 +141,8 @@ class _Crew:
             what = f"Rank {rank} of {len(codes)} {_ended(code)}"
             if code < 0 or not spoken:
                 died.append(what)
-            tail = [f"  rank {rank}: {line}" for line in self._tail(rank)]
+            written = (self._folder / str(rank)).read_text(encoding="utf-8", errors="replace") if rank else ""
+            tail = [f"  rank {rank}: {line}" for line in written.splitlines()[-_TAIL_LINES:]]
             tails += [f"{what}. It wrote last:", *tail] if tail else []
         if self._interrupts > 1:
             return 128 + signal.SIGINT
@@ -155,12 +156,6 @@ class _Crew:
         for line in tails:
             self._notice(line)
         return codes[0] if codes[0] > 0 else RankError.exit_code
-
-    def _tail(self, rank: int) -> list[str]:
-        if rank == 0:
-            return []
-        text = (self._folder / str(rank)).read_text(encoding="utf-8", errors="replace")
-        return text.splitlines()[-_TAIL_LINES:]
 
     def _pass_on(self, signum: int, frame: FrameType | None) -> None:
         self._passed = signum
@@ -192,22 +187,18 @@ def _ended(code: int) -> str:
 
 def _environment(count: int) -> dict[str, str]:
     """The environment of all ranks; threads are shared out where the user has not."""
-    threads = {"OMP_NUM_THREADS": str(max(1, cores() // count))}
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
     return {
-        **threads,
+        "OMP_NUM_THREADS": str(max(1, cores() // count)),
         **os.environ,
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(port),
         LAUNCHER: str(os.getpid()),
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def this_command() -> list[str]:
