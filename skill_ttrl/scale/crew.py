@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 from skill_ttrl.config import ScaleConfig
 from skill_ttrl.config.scale import AUTO
 from skill_ttrl.errors import EnvError, ScaleError
-from skill_ttrl.scale.pool import Done, Event, Lost, Notice, Ready, Refused, none_starts
+from skill_ttrl.scale.pool import Event, Notice, none_starts
 from skill_ttrl.scale.worker import Answer, Host, MakeEnv, Setup, Worker
 
 LOOK_S = 2.0
@@ -149,34 +148,31 @@ class RayCrew(Actors):
     def _event(self, worker: str, starts: bool, call: Future[Any]) -> Event:
         from ray.exceptions import RayError, RayTaskError
 
-        refused = partial(Refused, worker) if starts else partial(Done, worker, None)
         try:
             found = call.result()
         except RayTaskError as error:  # it could not even be unpacked there
-            if starts:
-                self._leave_out(worker)
-            return refused(ScaleError(f"{worker}: {type(error.cause).__name__}: {error.cause}"))
+            wrong = ScaleError(f"{worker}: {type(error.cause).__name__}: {error.cause}")
+            found = ("", Answer(error=wrong)) if starts else Answer(error=wrong)
         except RayError as error:
             self._ray.kill(self._actors.pop(worker))  # where it can only not be reached, it must not go on
             self._look_at = 0.0
             if not self._actors:
                 self._alone_since = time.monotonic()
-            return Lost(worker, cause_of(error))
+            return Event("lost", worker, why=cause_of(error))
         host, answer = found if starts else ("", found)
         for line in answer.printed:  # each once
             if line not in self._printed and len(self._printed) < MOST_PRINTED:
                 self._printed.add(line)
                 self._notice(f"{worker}: {line}")
-        if answer.error is not None and starts:
-            self._leave_out(worker)
-        if answer.error is not None:
-            return refused(answer.error)
         if not starts:
-            return Done(worker, answer.result)
+            return Event("done", worker, answer.result, answer.error)
+        if answer.error is not None:
+            self._leave_out(worker)
+            return Event("refused", worker, error=answer.error)
         self._alone_since = None
         if worker in self._later:
             self._notice(f"{worker} joins, on {host}.")
-        return Ready(worker, answer.result)
+        return Event("ready", worker, answer.result)
 
 
 def places(nodes: Sequence[Mapping[str, Any]], settings: ScaleConfig) -> int:

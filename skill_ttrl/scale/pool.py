@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from skill_ttrl.errors import ScaleError
 
@@ -25,41 +25,18 @@ Notice = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
-    """A worker has made what it works with."""
+class Event:
+    """What has happened to a worker."""
 
-    worker: str
-    facts: Any = None
-    """Facts that its setup gives; the same for every worker."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """The setup raised in a worker, which ends."""
-
-    worker: str
-    error: Exception
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A worker has finished its item."""
-
+    kind: Literal["ready", "refused", "done", "lost"]
+    """It has made what it works with; its setup raised, and it ends; it has finished its item; it is gone, and what it was at with it."""
     worker: str
     result: Any = None
+    """Of `done`; of `ready` the facts that its setup gives, the same for every worker."""
     error: Exception | None = None
-    """Exception that the item's own code raised."""
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """A worker is gone, and what it was at with it."""
-
-    worker: str
-    why: str
-
-
-Event = Ready | Refused | Done | Lost
+    """What the setup or the item's own code raised."""
+    why: str = ""
+    """Why it is gone."""
 
 
 @dataclass(eq=False)
@@ -72,7 +49,7 @@ class _Work:
     """Numbers of the items that no worker has, as a heap: the first ones come first, also after a worker has died."""
     first: int = 0
     """Number of the first item that is missing."""
-    early: dict[int, Done] = field(default_factory=dict)
+    early: dict[int, Event] = field(default_factory=dict)
     news: list[int] = field(default_factory=list)
     """Numbers of the items that are done and not reported yet."""
     deaths: Counter[int] = field(default_factory=Counter)
@@ -205,28 +182,24 @@ class Pool:
                 self._crew.give(worker, work.prepare(work.items[number]))
 
     def _take(self, event: Event) -> None:
-        match event:
-            case Ready():
-                self._at[event.worker], self._failed_starts = None, 0
-                self._facts = self._facts or [event.facts]
-            case Refused():
-                self._refuse(event)
-            case Done():
-                busy, self._at[event.worker] = self._at[event.worker], None
-                assert busy is not None  # a worker does nothing that it was not given
-                _end(*busy, event)
-            case Lost():
-                self._lose(event)
-
-    def _refuse(self, refused: Refused) -> None:
-        """End with what the first setup raised, which every other one would; where workers are ready, one that cannot be is left out."""
-        self._failed_starts += 1
-        if not self._facts or (not self._at and self._failed_starts > self._retries):
-            self._failure = refused.error
+        if event.kind == "ready":
+            self._at[event.worker], self._failed_starts = None, 0
+            self._facts = self._facts or [event.result]
+        elif event.kind == "done":
+            busy, self._at[event.worker] = self._at[event.worker], None
+            assert busy is not None  # a worker does nothing that it was not given
+            _end(*busy, event)
+        elif event.kind == "lost":
+            self._lose(event)
         else:
-            self._notice(f"{refused.worker} cannot start, and is left out: {refused.error}")
+            # What the first setup raised every other one would; where workers are ready, one that cannot be is left out.
+            self._failed_starts += 1
+            if not self._facts or (not self._at and self._failed_starts > self._retries):
+                self._failure = event.error
+            else:
+                self._notice(f"{event.worker} cannot start, and is left out: {event.error}")
 
-    def _lose(self, lost: Lost) -> None:
+    def _lose(self, lost: Event) -> None:
         if lost.worker not in self._at:
             self._failed_starts += 1
             if self._failed_starts > self._retries:
@@ -245,7 +218,7 @@ class Pool:
                 "Its environment or agent may take too much memory, or end the process. What is finished is kept; to go on trying: "
                 "scale.max_retries."
             )
-            _end(work, number, Done(lost.worker, error=error))
+            _end(work, number, Event("done", lost.worker, error=error))
             return
         heapq.heappush(work.waiting, number)
         self._notice(f"{lost.worker} is gone: {lost.why}. {part} is done again.")
@@ -259,6 +232,6 @@ def none_starts(count: int, why: str) -> ScaleError:
     )
 
 
-def _end(work: _Work, number: int, done: Done) -> None:
+def _end(work: _Work, number: int, done: Event) -> None:
     work.early[number] = done
     work.news.append(number)

@@ -223,18 +223,17 @@ def check_document(agent: Agent, backend: Backend, max_prompt_tokens: int) -> No
     """
     if not agent.formatter.document.text.strip():
         return
-    whole, bare = (_shortest_prompt(each, backend) for each in (agent, agent.with_document("")))
+    # Prompts that show next to nothing of a task.
+    unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
+    whole, bare = (
+        backend.count(each.prompt(AgentInput("?", task="?")).messages)
+        for each in (unbounded, unbounded.with_document(""))
+    )
     if whole > max_prompt_tokens:
         raise DocumentError(
             f"The skill document has {whole - bare} tokens, and only {max(0, max_prompt_tokens - bare)} fit: data.max_prompt_tokens "
             f"is {max_prompt_tokens}, and the shortest prompt takes {bare}. Shorten the document, or raise data.max_prompt_tokens."
         )
-
-
-def _shortest_prompt(agent: Agent, backend: Backend) -> int:
-    """Tokens of a prompt that shows next to nothing of a task."""
-    unbounded = agent if agent.window is None else replace(agent, window=replace(agent.window, max_tokens=None))
-    return backend.count(unbounded.prompt(AgentInput("?", task="?")).messages)
 
 
 def schedule_of(config: SkillTTRLConfig) -> Schedule:

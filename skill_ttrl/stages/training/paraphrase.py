@@ -85,12 +85,16 @@ def make_paraphraser(worker: RolloutWorker) -> Paraphraser:
         def write(questions: Sequence[str]) -> list[str]:
             return [function(question) for question in questions]
 
+    def fits(question: str) -> bool:
+        length = worker.backend.count(worker.agent.prompt(AgentInput(question)).messages) if question.strip() else 0
+        return 0 < length <= worker.config.data.max_prompt_tokens
+
     def paraphrase(questions: Sequence[str]) -> list[str]:
         found = write(questions)
         for text in found:
             if not isinstance(text, str):
                 raise ConfigError(f"vote.paraphrase: {named!r} must give a text; it gave {text!r}.")
-        return [new if _fits(worker, new) else old for old, new in zip(questions, found, strict=True)]
+        return [new if fits(new) else old for old, new in zip(questions, found, strict=True)]
 
     return paraphrase
 
@@ -119,8 +123,3 @@ def reworded(text: str) -> str:
 
 def _formatter(config: SkillTTRLConfig) -> PromptFormatter:
     return PromptFormatter(TEMPLATE, config.agent.system, prompts=config.agent.prompts)
-
-
-def _fits(worker: RolloutWorker, question: str) -> bool:
-    length = worker.backend.count(worker.agent.prompt(AgentInput(question)).messages) if question.strip() else 0
-    return 0 < length <= worker.config.data.max_prompt_tokens

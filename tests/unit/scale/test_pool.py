@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import EnvError, ScaleError
-from skill_ttrl.scale.pool import Done, Event, Lost, Pool, Ready, Refused
+from skill_ttrl.scale.pool import Event, Pool
 
 
 class Scripted:
@@ -46,15 +46,19 @@ class Scripted:
         if worker in self.starting:
             self.starting.remove(worker)
             self.idle.add(worker)
-            return [Ready(worker, "facts")]
+            return [Event("ready", worker, "facts")]
         item = self.at.pop(worker)
         dies = item in self.deadly or (self.deaths > 0 and self.rng.random() < 0.3)
         if dies:
             self.deaths -= 1
             self.starting.append(self.name())
-            return [Lost(worker, "its node has died")]
+            return [Event("lost", worker, why="its node has died")]
         self.idle.add(worker)
-        return [Done(worker, None, EnvError("13 is not played"))] if item == 13 else [Done(worker, 2 * item)]
+        return (
+            [Event("done", worker, error=EnvError("13 is not played"))]
+            if item == 13
+            else [Event("done", worker, 2 * item)]
+        )
 
     def close(self) -> None:
         self.closed = True
@@ -101,7 +105,7 @@ def test_facts_are_those_of_the_first_worker_that_is_ready_and_a_pool_maps_again
 
 def test_a_setup_that_raises_is_raised_and_one_that_dies_is_tried_again() -> None:
     class Unready(Scripted):
-        events: Sequence[Event] = [Refused("w1", EnvError("no games here"))]
+        events: Sequence[Event] = [Event("refused", "w1", error=EnvError("no games here"))]
 
         def wait(self) -> Sequence[Event]:
             return self.events
@@ -109,7 +113,7 @@ def test_a_setup_that_raises_is_raised_and_one_that_dies_is_tried_again() -> Non
     with pytest.raises(EnvError, match="no games here"):
         Pool(Unready(1), 3, lambda text: None).facts()
     crew = Unready(1)
-    crew.events = [Lost("w1", "memory ran out")]
+    crew.events = [Event("lost", "w1", why="memory ran out")]
     with pytest.raises(ScaleError, match=r"No worker starts: 4 in a row .* because memory ran out"):
         next(Pool(crew, 3, lambda text: None).map([1]))
 
