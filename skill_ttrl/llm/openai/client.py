@@ -308,18 +308,23 @@ class Client:
         Raises:
             ConfigError: the body bounds no answer.
         """
+        config, answer = self.config, 0
         messages, texts = body.get("messages") or (), body.get("input") or ()
-        prompt = most_tokens([json.dumps(body, ensure_ascii=False)], len(messages), len(texts))
-        if path == EMBEDDINGS:
-            return Spend(prompt, most_cost(prompt, 0, self.config))
-        limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
-        if not limits:
-            raise ConfigError(
-                f"endpoints.{self.role}.extra_body takes the limit of an answer ({self.config.token_limit_field}) out of the "
-                "requests, so no budget can be promised. Leave the limit in, or set no budget."
+        prompt = len(json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+        # A template surrounds messages; for plain texts a tokenizer adds its marks of a beginning and an end.
+        prompt += (len(messages) + len(texts)) * AROUND_A_TEXT + (AROUND_ALL if messages else 0)
+        if path != EMBEDDINGS:
+            limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
+            if not limits:
+                raise ConfigError(
+                    f"endpoints.{self.role}.extra_body takes the limit of an answer ({config.token_limit_field}) out of the "
+                    "requests, so no budget can be promised. Leave the limit in, or set no budget."
+                )
+            answer = max(limits) * max(
+                [1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))]
             )
-        answer = max(limits) * max([1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))])
-        return Spend(prompt + answer, most_cost(prompt, answer, self.config))
+        dearest = max(config.price_in or 0.0, config.price_cached or 0.0)
+        return Spend(prompt + answer, (prompt * dearest + answer * (config.price_out or 0.0)) / 1e6)
 
     def _message(self, text: str) -> str:
         return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {printable(text)}"
@@ -344,24 +349,6 @@ def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = Non
 def digest(*asked: Any) -> str:
     """SHA-256 of what is asked of whom."""
     return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def most_tokens(written: Sequence[str], messages: int, texts: int = 0) -> int:
-    """The most tokens that a prompt of so many messages, or of plain texts, can have.
-
-    Args:
-        written: all that stands in it.
-        messages: those of a conversation, which a template surrounds.
-        texts: those without a template: a tokenizer adds its marks of a beginning and an end.
-    """
-    written_bytes = sum(len(text.encode("utf-8", "surrogatepass")) for text in written)
-    return written_bytes + (messages + texts) * AROUND_A_TEXT + (AROUND_ALL if messages else 0)
-
-
-def most_cost(prompt: int, answer: int, prices: EndpointConfig) -> float:
-    """The most that so many tokens can cost; 0 without prices."""
-    dearest = max(prices.price_in or 0.0, prices.price_cached or 0.0)
-    return (prompt * dearest + answer * (prices.price_out or 0.0)) / 1e6
 
 
 def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:

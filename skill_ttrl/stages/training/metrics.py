@@ -121,7 +121,16 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
     prompt had no room for all of it.
     """
     rollouts = trajectories_of(groups)
-    metrics = success_metrics(rollouts, by_type=by_type)
+    metrics: dict[str, float] = {}
+    results = [episode_result(each) for each in rollouts]
+    if any(each.error is None for each in results):
+        found: dict[str, float | None] = {"success": success_rate(results)}
+        if by_type and found["success"] is not None:
+            for kind in sorted({each.task_type for each in results}):
+                own = [each for each in results if each.task_type == kind]
+                found[f"{BY_TYPE}{kind or 'other'}"] = success_rate(own)
+        found["score"] = mean_score(results)
+        metrics = {name: value for name, value in found.items() if value is not None}
     steps = [step for trajectory in rollouts for step in trajectory.steps]
     read = [step.action_status for step in steps if step.action_status is not None]
     if read:
@@ -136,16 +145,3 @@ def episode_metrics(groups: Sequence[Group], config: SkillTTRLConfig, *, by_type
         for what in [*(LEFT_OUT if windowed else ()), *(["skills"] if shown else [])]:
             metrics[f"prompt_truncated/{what}"] = mean([float(step.truncated_parts.get(what, 0) > 0) for step in steps])
     return metrics
-
-
-def success_metrics(rollouts: Sequence[Trajectory], *, by_type: bool) -> dict[str, float]:
-    """`success`, `success/<type>` and `score` of `episode_metrics`."""
-    results = [episode_result(each) for each in rollouts]
-    if all(each.error is not None for each in results):
-        return {}
-    found: dict[str, float | None] = {"success": success_rate(results)}
-    if by_type and found["success"] is not None:
-        for kind in sorted({each.task_type for each in results}):
-            found[f"{BY_TYPE}{kind or 'other'}"] = success_rate([each for each in results if each.task_type == kind])
-    found["score"] = mean_score(results)
-    return {name: value for name, value in found.items() if value is not None}
