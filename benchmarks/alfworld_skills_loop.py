@@ -41,7 +41,7 @@ from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.skills.teachers.make import make_teacher
 from skill_ttrl.skills.types import case_of
 from skill_ttrl.stages.distill import distill_into
-from skill_ttrl.stages.training.bank_gate import BankGate, BankScorer, outcome_record
+from skill_ttrl.stages.training.bank_gate import BankGate, outcome_record
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.stages.training.run_bank import RunBank
 from skill_ttrl.types import Change, Task, Trajectory
@@ -153,7 +153,7 @@ def open_bench(kind: str, seed: int, output: Path) -> Bench:
         seed,
         worker,
         RunBank(worker.config.skills, bank),
-        BankGate(GATE, gate, BankScorer(worker, GATE)),
+        BankGate(GATE, gate, worker),
         failures,
         teaching,
         {f"{GAMES} train": measured, f"{len(validation)} validation": validation},
