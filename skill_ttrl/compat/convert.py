@@ -105,14 +105,16 @@ class Converted:
         return "".join(f"# {' '.join(line.split())}\n" for line in self.notes()) + self.config.to_yaml(sparse=True)
 
 
-def convert_config(path: str | Path) -> Converted:
-    """Read a config of a published system as one of ours.
+def convert(path: str | Path, output: str | Path | None = None) -> Converted:
+    """Read a config of a published system as one of ours, and write it whole or not at all.
 
     Args:
         path: the first Skill-TTRL's YAML, or the JSON of SkillRL in Rust. What it leaves out has that system's default.
+        output: file to write, which must not be there; None: nothing is written.
 
     Raises:
         ConfigError: no such file, neither of the two, or a value that no config of ours can have.
+        RunFolderError: `output` exists, or cannot be written.
     """
     where = str(path)
     try:
@@ -153,26 +155,12 @@ def convert_config(path: str | Path) -> Converted:
     if ours.get(ALGORITHM, (None, "grpo"))[1] != "grpo":  # the others have no such option, and normalise by themselves
         ours.pop(SCALE, None)
     name = re.sub(r"[^\w.-]", "_", Path(path).stem).lstrip(".") or "converted"
-    return Converted(system.name, _validated(ours, name, where), tuple(missing), tuple(different))
-
-
-def convert(path: str | Path, output: str | Path | None = None) -> Converted:
-    """Convert a config, and write it whole or not at all.
-
-    Args:
-        path: see `convert_config`.
-        output: file to write, which must not be there; None: nothing is written.
-
-    Raises:
-        ConfigError: no such file, neither of the two systems, or a value that no config of ours can have.
-        RunFolderError: `output` exists, or cannot be written.
-    """
-    found = convert_config(path)
-    build_loss(found.config.rl.loss)  # options of both are checked when they are built
-    build_algorithm(found.config.rl.algorithm)
+    converted = Converted(system.name, _validated(ours, name, where), tuple(missing), tuple(different))
+    build_loss(converted.config.rl.loss)  # options of both are checked when they are built
+    build_algorithm(converted.config.rl.algorithm)
     if output is not None:
-        write_new(Path(output), found.text())
-    return found
+        write_new(Path(output), converted.text())
+    return converted
 
 
 def _validated(ours: Mapping[str, tuple[str | None, Any]], name: str, where: str) -> SkillTTRLConfig:

@@ -127,10 +127,6 @@ class Sections:
             return self.body
         return "\n\n".join([*filter(None, [self.body.rstrip()]), *blocks]) + "\n"
 
-    def with_block(self, kind: str, text: str) -> Sections:
-        """The same with this block, in place of one of its kind."""
-        return replace(self, blocks={**self.blocks, kind: strip_markers(text).strip()})
-
 
 def split(document: str) -> Sections:
     """Take a document apart.
@@ -163,7 +159,8 @@ def block(document: str, kind: str) -> str:
 
 def with_block(document: str, kind: str, text: str) -> str:
     """The document with this text in the block of a kind, which is added where it has none."""
-    return split(document).with_block(kind, text).text()
+    sections = split(document)
+    return replace(sections, blocks={**sections.blocks, kind: strip_markers(text).strip()}).text()
 
 
 def with_body(document: str, body: str) -> str:
@@ -210,7 +207,7 @@ def apply_patch_outside(document: str, patch: Patch | Mapping[str, Any]) -> tupl
                 report["status"] = _BEFORE_BLOCKS.get(report["status"], report["status"])
             sections = replace(sections, body=strip_markers(body))
         reports.append({**report, "index": index})
-    return (sections.text() if sections.blocks else sections.body), reports
+    return sections.text(), reports
 
 
 _BEFORE_BLOCKS = {

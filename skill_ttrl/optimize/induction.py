@@ -80,7 +80,18 @@ class InductionOptimizer:
     def reflect(self, view: StepView) -> list[RawPatch]:
         """One patch: an edit for each subject with failures, those that most failures support first."""
         with naming(f"The grammar {type(self.grammar).__qualname__}", f"in step {view.step}"):
-            return self._reflect(view)
+            failures: dict[str, int] = {}
+            for rollout in view.rollouts:
+                subject = self.grammar.subject(asked(rollout))
+                if subject is not None:
+                    self.evidence.setdefault(subject, Evidence()).add(rollout)
+                    failures[subject] = failures.get(subject, 0) + (not rollout.hard)
+            failing = sorted(
+                (subject for subject in failures if failures[subject]), key=lambda name: (-failures[name], name)
+            )
+            edits = [edit for name in failing for edit in self._edits(view, name, failures[name])]
+            reasoning = REASON.format(proposed=len(edits), failing=len(failing))
+            return [RawPatch(Patch(edits, reasoning), "failure", len(view.rollouts))] if edits else []
 
     def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
         """All edits: they are of different subjects."""
@@ -103,20 +114,6 @@ class InductionOptimizer:
             name: Evidence(dict(right), {question: {*answers} for question, answers in state["wrong"][name].items()})
             for name, right in state["right"].items()
         }
-
-    def _reflect(self, view: StepView) -> list[RawPatch]:
-        failures: dict[str, int] = {}
-        for rollout in view.rollouts:
-            subject = self.grammar.subject(asked(rollout))
-            if subject is not None:
-                self.evidence.setdefault(subject, Evidence()).add(rollout)
-                failures[subject] = failures.get(subject, 0) + (not rollout.hard)
-        failing = sorted(
-            (subject for subject in failures if failures[subject]), key=lambda name: (-failures[name], name)
-        )
-        edits = [edit for name in failing for edit in self._edits(view, name, failures[name])]
-        reasoning = REASON.format(proposed=len(edits), failing=len(failing))
-        return [RawPatch(Patch(edits, reasoning), "failure", len(view.rollouts))] if edits else []
 
     def _edits(self, view: StepView, subject: str, failures: int) -> list[Edit]:
         """The edit that brings a possible line into the document; none where one is there, or no line is left."""

@@ -20,7 +20,7 @@ from skill_ttrl.optimize.calls import Calls, ChatRequest
 from skill_ttrl.optimize.documents import MODES, SLOW_UPDATE, block, notes_in, read_document, read_text
 from skill_ttrl.optimize.lessons import NONE_YET, Pair, show_pairs
 from skill_ttrl.optimize.scores import compute_score
-from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollouts
+from skill_ttrl.optimize.transcript import describe_edit, extract_json, show_rollout
 from skill_ttrl.optimize.types import BudgetDecision, Edit, Patch, RawPatch, RolloutResult, SourceType, StepView
 from skill_ttrl.prompts.templates import Templates
 
@@ -46,11 +46,13 @@ def grouped(
 
 def show_minibatches(several: Sequence[Minibatch]) -> str:
     """The rollouts of one minibatch, or those of several under a heading each."""
+    shown = ["\n\n".join(map(show_rollout, rollouts)) for rollouts in several]
     if len(several) == 1:
-        return show_rollouts(several[0])
+        return shown[0]
+    headed = zip(several, shown, strict=True)
     return "\n\n".join(
-        f"### Minibatch {number} ({len(rollouts)} rollouts)\n{show_rollouts(rollouts)}"
-        for number, rollouts in enumerate(several, 1)
+        f"### Minibatch {number} ({len(rollouts)} rollouts)\n{text}"
+        for number, (rollouts, text) in enumerate(headed, 1)
     )
 
 
@@ -211,13 +213,9 @@ class LLMOptimizer:
     def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
         """The edits that the model ranks highest; without a usable answer failures first, then by support (counted)."""
         described = "\n".join(f"[{place}] {describe_edit(edit)}" for place, edit in enumerate(patch.edits))
-        user = self._render(
-            "ranking_request", view, edits=described, count=str(len(patch.edits)), budget=str(max_edits)
-        )
-        request = ChatRequest(
-            "ranking", self._rules("ranking"), user, min(REQUEST_TOKENS, self.config.max_answer_tokens)
-        )
-        (answer,) = self.calls.ask([request])
+        most = min(REQUEST_TOKENS, self.config.max_answer_tokens)
+        places = {"edits": described, "count": str(len(patch.edits)), "budget": str(max_edits)}
+        (answer,) = self.calls.ask([self._request("ranking", view, most, "ranking", **places)])
         found = extract_json(answer or "")
         if chosen := ranked_edits(found, patch.edits, max_edits):
             return Patch(chosen, f"{patch.reasoning} [ranked: {len(chosen)} of {len(patch.edits)}]".strip(), found)
@@ -226,20 +224,18 @@ class LLMOptimizer:
 
     def _analyst(self, view: StepView, source: SourceType, several: Sequence[Sequence[RolloutResult]]) -> ChatRequest:
         stage = "analyst_error" if source == "failure" else "analyst_success"
-        user = self._render(
-            "analyst_request",
-            view,
-            budget=str(view.max_edits),
-            outcome="failed" if source == "failure" else "succeeded",
-            count=str(sum(map(len, several))),
-            rollouts=show_minibatches(several),
-        )
-        rules = self._rules(stage)
+        places = {
+            "budget": str(view.max_edits),
+            "outcome": "failed" if source == "failure" else "succeeded",
+            "count": str(sum(map(len, several))),
+            "rollouts": show_minibatches(several),
+        }
+        rules = ""
         if self._takes_notes(source):
             rules += "\n\n" + self.templates.render(stage.replace("analyst", "skill_aware"))
         if len(several) > 1:
             rules += "\n\n" + self.templates.render("analyst_joint")
-        return ChatRequest(stage, rules, user, self._answer_tokens * len(several))
+        return self._request("analyst", view, self._answer_tokens * len(several), stage, rules, **places)
 
     def _read_analyst(self, view: StepView, source: SourceType, count: int, answer: str | None) -> RawPatch | None:
         """An analyst's patch, with its notes where these are asked for; an answer with notes alone is a patch without edits."""
@@ -275,35 +271,29 @@ class LLMOptimizer:
 
     def _merger(self, view: StepView, stage: str, patches: Sequence[Patch], level: int) -> ChatRequest:
         shown = json.dumps([patch.to_dict() for patch in patches], ensure_ascii=False, indent=2)
-        user = self._render("merge_patches_request", view, patches=shown, count=str(len(patches)), level=str(level))
-        return ChatRequest(stage, self._rules(stage), user, self._answer_tokens)
+        places = {"patches": shown, "count": str(len(patches)), "level": str(level)}
+        return self._request("merge_patches", view, self._answer_tokens, stage, **places)
 
     def _merge_final(self, view: StepView, failure: Patch, success: Patch) -> Patch:
         shown = json.dumps([failure.to_dict(), success.to_dict()], ensure_ascii=False, indent=2)
-        user = self._render(
-            "merge_final_request",
-            view,
-            failures=str(len(failure.edits)),
-            successes=str(len(success.edits)),
-            patches=shown,
-        )
-        request = ChatRequest("merge_final", self._rules("merge_final"), user, self._answer_tokens)
-        (answer,) = self.calls.ask([request])
+        places = {"failures": str(len(failure.edits)), "successes": str(len(success.edits)), "patches": shown}
+        (answer,) = self.calls.ask([self._request("merge_final", view, self._answer_tokens, "merge_final", **places)])
         patch = self.mode.read(answer)
         if patch is not None:
             return patch
         view.fallbacks["merge"] += 1
         return Patch([*failure.edits, *success.edits], "no usable merge: failures first, then successes")
 
-    def _rules(self, stage: str) -> str:
-        return self.templates.render(f"{stage}{self.mode.suffix}")
-
     @property
     def _answer_tokens(self) -> int:
         return self.config.max_answer_tokens if self.mode.ranks else self.config.max_rewrite_tokens
 
-    def _render(self, template: str, view: StepView, **values: str) -> str:
-        return self.templates.render(template, **view.places(), **values)
+    def _request(
+        self, template: str, view: StepView, tokens: int, stage: str, rules: str = "", **places: str
+    ) -> ChatRequest:
+        """A question of a stage: its rules in the form of the update mode, with further ones, and the step's facts."""
+        user = self.templates.render(f"{template}_request", **view.places(), **places)
+        return ChatRequest(stage, self.templates.render(f"{stage}{self.mode.suffix}") + rules, user, tokens)
 
 
 def minibatches(

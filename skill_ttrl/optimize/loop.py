@@ -32,7 +32,7 @@ from skill_ttrl.optimize.documents import (
 from skill_ttrl.optimize.lessons import compare, describe_step, sample_order
 from skill_ttrl.optimize.llm_optimizer import LLMWriter
 from skill_ttrl.optimize.record import EpochRecord, Optimized, OptimizeState, OptimizeTask, StepRecord, Watch
-from skill_ttrl.optimize.schedule import edit_budget_at
+from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.scores import graded
 from skill_ttrl.optimize.selection import Evaluation, Selection, cannot_pass, decide
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
@@ -121,8 +121,7 @@ def optimize(
     loop = Loop(task, config, calls, optimizer, seed, watch or Watch(), getattr(optimizer, "writer", None))
     check(task, document, config)
     first = loop.selection.evaluate(document)
-    score = loop.selection.score(first)
-    state = OptimizeState(document, first, score, document, score)
+    state = OptimizeState(document, first, document, first.score)
     loop.watch.begin(state, loop.steps)
     rows, ends = [], []
     for epoch in range(1, config.epochs + 1):
@@ -243,13 +242,7 @@ def set_budget(loop: Loop, state: OptimizeState, view: StepView, record: StepRec
         record.lr_decision = loop.writer.decide_budget(view, merged)
         record.edit_budget = record.lr_decision.budget
     else:
-        record.edit_budget = edit_budget_at(
-            state.updates,
-            mode=config.lr_scheduler,
-            max_lr=config.edit_budget,
-            min_lr=config.min_edit_budget,
-            total_steps=loop.steps,
-        )
+        record.edit_budget = budget_of(config, state.updates, loop.steps)
     return record.edit_budget
 
 
@@ -292,23 +285,23 @@ def judge(loop: Loop, state: OptimizeState, record: StepRecord | EpochRecord, ca
         return state
     gate, present = loop.config.gate, state.current_evaluation
     found = loop.selection.evaluate(candidate, cannot_pass(gate, present), against=present)
-    decision, score = decide(gate, present, found), loop.selection.score(found)
+    decision = decide(gate, present, found)
     record.evaluation, record.reason = found, decision.reason
-    record.candidate_score = score if found.whole else None
-    state, record.action = advance(state, candidate, found, score, accepted=decision.accepted)
+    record.candidate_score = found.score if found.whole else None
+    state, record.action = advance(state, candidate, found, accepted=decision.accepted)
     return state
 
 
 def advance(
-    state: OptimizeState, candidate: str, evaluation: Evaluation, score: float, *, accepted: bool
+    state: OptimizeState, candidate: str, evaluation: Evaluation, *, accepted: bool
 ) -> tuple[OptimizeState, str]:
     """The state behind a decision of the gate, and the name of what happened."""
     if not accepted:
         return state, "reject"
-    state = replace(state, current=candidate, current_evaluation=evaluation, current_score=score)
-    if score <= state.best_score:
+    state = replace(state, current=candidate, current_evaluation=evaluation)
+    if evaluation.score <= state.best_score:
         return state, "accept"
-    return replace(state, best=candidate, best_score=score, best_step=state.step), "accept_new_best"
+    return replace(state, best=candidate, best_score=evaluation.score, best_step=state.step), "accept_new_best"
 
 
 def end_epoch(loop: Loop, state: OptimizeState, epoch: int) -> tuple[OptimizeState, EpochRecord | None]:
@@ -359,11 +352,9 @@ def judge_last(loop: Loop, state: OptimizeState) -> OptimizeState:
         return state
     gate, best = loop.config.gate, loop.selection.evaluate(state.best)
     found = loop.selection.evaluate(state.current, cannot_pass(gate, best), against=best)
-    score = loop.selection.score(found)
-    if not found.whole or not decide(gate, best, found).accepted or score <= state.best_score:
+    if not found.whole or not decide(gate, best, found).accepted or found.score <= state.best_score:
         return state
-    measured = replace(state, current_evaluation=found, current_score=score)
-    return replace(measured, best=state.current, best_score=score, best_step=state.step)
+    return advance(state, state.current, found, accepted=True)[0]
 
 
 def tokens_of(document: str) -> int:

@@ -47,7 +47,6 @@ class OptimizeState:
 
     current: str
     current_evaluation: Evaluation
-    current_score: float
     best: str
     best_score: float
     best_step: int = 0
@@ -57,6 +56,11 @@ class OptimizeState:
     """Of those, the ones that had edits to select from: the scheduler counts these."""
     memory: Memory = field(default_factory=Memory)
     """Notes on this epoch's steps and lessons of earlier epochs."""
+
+    @property
+    def current_score(self) -> float:
+        """Under the gate's metric, of the last evaluation that passed it."""
+        return self.current_evaluation.score
 
 
 @dataclass

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
 
 SchedulerMode = Literal["constant", "linear", "cosine"]
@@ -27,6 +28,12 @@ def edit_budget_at(step: int, *, mode: str, max_lr: int, min_lr: int, total_step
     else:
         budget = min_lr + 0.5 * (max_lr - min_lr) * (1 + math.cos(math.pi * done))
     return max(min_lr, round(budget))
+
+
+def budget_of(config: OptimizeConfig, update: int, total_steps: int) -> int:
+    """The most edits of an update under a config."""
+    most, least = config.edit_budget, config.min_edit_budget
+    return edit_budget_at(update, mode=config.lr_scheduler, max_lr=most, min_lr=least, total_steps=total_steps)
 
 
 class LRScheduler:

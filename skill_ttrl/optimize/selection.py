@@ -48,6 +48,8 @@ class Evaluation:
     """True if it had been evaluated before."""
     bonus: float = 0.0
     """Added to the mean for the document's wording (`gate.semantic_density`)."""
+    score: float = 0.0
+    """Mean under the gate's metric, with the bonus."""
 
     @property
     def whole(self) -> bool:
@@ -75,11 +77,6 @@ class Selection:
     _known: dict[str, dict[int, RolloutResult]] = field(default_factory=dict)
     """Results by document and place of the item."""
 
-    def score(self, evaluation: Evaluation) -> float:
-        """Mean of an evaluation under the gate's metric, with its bonus."""
-        mean = select_gate_score(evaluation.hard, evaluation.soft, self.gate.metric, self.gate.mixed_weight)
-        return mean + evaluation.bonus
-
     def evaluate(
         self, document: str, cannot_pass: CannotPass | None = None, *, against: Evaluation | None = None
     ) -> Evaluation:
@@ -104,7 +101,8 @@ class Selection:
         results = [found[place] for place in sorted(found)]
         scores, cached = tuple(map(self._score, results)), len(found) == before > 0
         bonus = self.gate.semantic_density * density(document) if self.gate.semantic_density else 0.0
-        return Evaluation(tuple(results), scores, len(self.items), cached, bonus)
+        mean = select_gate_score(*compute_score(results), self.gate.metric, self.gate.mixed_weight)
+        return Evaluation(tuple(results), scores, len(self.items), cached, bonus, mean + bonus)
 
     def _score(self, result: RolloutResult) -> float:
         return select_gate_score(result.hard, result.soft, self.gate.metric, self.gate.mixed_weight)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from skill_ttrl.optimize.types import Edit, RolloutResult
@@ -26,11 +25,6 @@ FIELDS = (
 
 _FENCED = re.compile(r"```(?:json)?(.+?)```", re.DOTALL | re.IGNORECASE)
 _ESCAPED_TAG = re.compile(rf"&lt;(?=/?(?:{'|'.join(tag for tag in OUR_TAGS if tag != 'rollout')})\b)")
-
-
-def show_rollouts(rollouts: Sequence[RolloutResult]) -> str:
-    """Rollouts one after another, each between tags that its texts cannot close."""
-    return "\n\n".join(show_rollout(result) for result in rollouts)
 
 
 def show_rollout(result: RolloutResult, most: int = ROLLOUT_CHARS) -> str:

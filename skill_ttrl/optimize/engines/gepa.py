@@ -152,8 +152,7 @@ class _Run:
     def begin(self, document: str) -> None:
         """Evaluate the first document."""
         self.first = self.selection.evaluate(document)
-        score = self.selection.score(self.first)
-        self.state = OptimizeState(document, self.first, score, document, score)
+        self.state = OptimizeState(document, self.first, document, self.first.score)
         self.iterations = self.options.iterations_of(self.config.epochs, len(self.task.train))
         self.watch.begin(self.state, self.iterations)
 
@@ -201,9 +200,9 @@ class _Run:
         if self.record is not None:
             self.watch.enter(self.record.step, "evaluate")
             decision = decide(self.config.gate, self.state.current_evaluation, found)
-            score = self.selection.score(found)
-            self.record.evaluation, self.record.candidate_score, self.record.reason = found, score, decision.reason
-            self.state, self.record.action = advance(self.state, document, found, score, accepted=decision.accepted)
+            self.record.evaluation, self.record.candidate_score = found, found.score
+            self.record.reason = decision.reason
+            self.state, self.record.action = advance(self.state, document, found, accepted=decision.accepted)
         return found.results
 
     def reflect(self, prompt: str | list[dict[str, Any]]) -> str:

@@ -17,7 +17,7 @@ from skill_ttrl.errors import BudgetError, CheckpointError, ConfigError, SkillBa
 from skill_ttrl.optimize.calls import Calls, EndpointChat
 from skill_ttrl.optimize.documents import apply_patch_outside
 from skill_ttrl.optimize.optimizers import make_optimizer
-from skill_ttrl.optimize.schedule import edit_budget_at
+from skill_ttrl.optimize.schedule import budget_of
 from skill_ttrl.optimize.types import Optimizer, Patch, RolloutResult, StepView
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rollout.outcome import env_success
@@ -66,14 +66,7 @@ class BankText:
         if not merged.edits:
             return merged
         self.updates += 1
-        config = self.config
-        most = edit_budget_at(
-            self.updates,
-            mode=config.lr_scheduler,
-            max_lr=config.edit_budget,
-            min_lr=config.min_edit_budget,
-            total_steps=self.total,
-        )
+        most = budget_of(self.config, self.updates, self.total)
         return merged if len(merged.edits) <= most else self.optimizer.select(view, merged, most)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.compat.convert import convert, convert_config
+from skill_ttrl.compat.convert import convert
 from skill_ttrl.config import load_config
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.stages.setup.defaults import with_epochs
@@ -42,7 +42,7 @@ def rust(tmp_path: Path) -> Path:
 
 
 def test_the_first_skill_ttrl(first: Path) -> None:
-    found = convert_config(first)
+    found = convert(first)
     config = found.config
     assert config.name == "first_one" and found.system == "the first Skill-TTRL" and config.seed == 42
     assert config.data.train is not None and (config.data.train.path, config.data.train.more) == ("a.json", ["b.json"])
@@ -68,7 +68,7 @@ def test_the_first_skill_ttrl(first: Path) -> None:
 
 
 def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(first: Path) -> None:
-    found = convert_config(first)
+    found = convert(first)
     missing = {each.key: each.reason for each in found.without_counterpart}
     assert [*missing] == [
         "data.shuffle",
@@ -83,7 +83,7 @@ def test_keys_without_a_counterpart_are_named_and_no_key_of_a_server_is_written(
 
 
 def test_skillrl_in_rust(rust: Path) -> None:
-    found = convert_config(rust)
+    found = convert(rust)
     config, skills, evolve = found.config, found.config.skills, found.config.evolve
     assert config.phases == ["collect", "distill", "sft", "rl"] and config.env.id == "alfworld"
     assert (config.sft.learning_rate, config.sft.batch_size, config.sft.steps) == (2e-4, 16, 1407)  # 3 x 7500 / 16
@@ -124,7 +124,7 @@ def test_what_is_written_is_the_config_and_names_these_keys(
 
 def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("skill_bank: {}\ntrainer: {seed: 1}\nmerger: {model: null}\n")
-    found = convert_config(tmp_path / "a.yaml")
+    found = convert(tmp_path / "a.yaml")
     assert [each.key for each in found.without_counterpart] == ["data.train_files"]
     config = found.config
     assert config.rollout.backend == "vllm" and config.rollout.temperature == 0.6 and config.rl.total_epochs == 80
