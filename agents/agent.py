@@ -13,7 +13,7 @@ from typing import Any
 
 from skill_ttrl.agents.action_list import AS_LISTED, ActionList, has_slot
 from skill_ttrl.agents.action_parser import ParsedAction, Project, answer_for, possible, whole
-from skill_ttrl.agents.forms import Form, FormActions, read_form
+from skill_ttrl.agents.observations import Form, FormActions, read_form
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import Prompt, TurnPromptBuilder
 from skill_ttrl.config import SkillsConfig

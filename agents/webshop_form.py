@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
-from skill_ttrl.agents.observations import OBSERVATIONS
+from skill_ttrl.agents.observations import OBSERVATIONS, WORDS, Form, FormActions, Slot
 from skill_ttrl.agents.scripted.webshop_reading import (
     BACK,
     BUTTONS,

@@ -81,7 +81,7 @@ def find_token(host: str, token_env: str | None) -> str | None:
     Raises:
         ConfigError: the variable that was named is not set, the token is too short, or other machines would need none.
     """
-    from skill_ttrl.envs.http_server import is_loopback
+    from skill_ttrl.envs.remote.server import is_loopback
 
     name = token_env or DEFAULT_TOKEN_ENV
     token = os.environ.get(name, "").strip()

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
+from skill_ttrl.agents.observations import WORDS, Form, FormActions, Slot
 from skill_ttrl.envs import TextEnv
 from skill_ttrl.types import Task
 

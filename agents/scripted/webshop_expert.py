@@ -73,7 +73,8 @@ class WebShopExpert:
         Raises:
             EnvError: there is no `info["task"]`.
         """
-        self._wish = read_wish(read_task(info))
+        self._task = read_task(info)
+        self._wish = read_wish(self._task)
         self._left = self.steps
         self._seen: dict[str, Candidate] = {}
         self._page = self._last = 0
@@ -201,17 +202,8 @@ class WebShopBrief(WebShopExpert):
 
     reads_features = False
 
-    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        """See `ScriptedAgent.start`.
-
-        Raises:
-            EnvError: there is no `info["task"]`.
-        """
-        super().start(observation, info, seed)
-        self._instruction = read_instruction(read_task(info))
-
     def _query(self, wish: Wish) -> str:
-        return search(self._instruction.query(" ".join((wish.kind, *(value for _, value in wish.options)))))
+        return search(read_instruction(self._task).query(" ".join((wish.kind, *(value for _, value in wish.options)))))
 
 
 class WebShopRule:

@@ -5,11 +5,15 @@ A session has an environment, a thread that calls it and numbered requests, and 
 
 from __future__ import annotations
 
+import errno
 import hmac
+import io
+import ipaddress
 import json
 import queue
 import re
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -17,7 +21,9 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
@@ -26,7 +32,6 @@ import gymnasium
 from pydantic import ValidationError
 
 from skill_ttrl.envs.contract import close_env
-from skill_ttrl.envs.http_server import BadBody, BoundedHandler, BoundedServer, is_loopback
 from skill_ttrl.envs.lookup import check_arguments, env_defaults, make_env, split_argument
 from skill_ttrl.envs.remote.protocol import (
     MAX_WAIT_S,
@@ -42,6 +47,13 @@ from skill_ttrl.errors import EnvError
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import first_problem, to_json
 
+IDLE_SECONDS = 60.0
+"""Time after which a connection without a request is closed."""
+REQUEST_SECONDS = 20.0
+"""Time in which a whole request must arrive, and its answer be read: a client that sends a byte now and then holds no thread for ever."""
+MAX_CONNECTIONS = 1000
+"""Connections at once; more are answered with 503."""
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 1\r\nConnection: close\r\n\r\n"
 MAX_BODY_BYTES = 4 << 20
 MAX_SPLITS = 32
 """Splits whose tasks are listed for clients."""
@@ -367,8 +379,38 @@ class Service:
         return 200, f'{self.description.model_dump_json(exclude={"tasks"})[:-1]}, "tasks": {listed}}}'
 
 
-class EnvServer(BoundedServer):
-    """Serves an environment; `address` says where.
+class _Incoming(io.RawIOBase):
+    """Bytes from a client. The first byte of a request may take long to arrive, the whole request may not."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._deadline: float | None = None
+
+    def next_request(self) -> None:
+        """From here on the next request is awaited."""
+        self._deadline = None
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read what is there.
+
+        Raises:
+            TimeoutError: nothing came in time.
+        """
+        left = IDLE_SECONDS if self._deadline is None else self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the request was not sent in time")
+        self._connection.settimeout(left)
+        count = self._connection.recv_into(buffer)
+        self._deadline = self._deadline or time.monotonic() + REQUEST_SECONDS
+        return count
+
+
+class EnvServer(ThreadingHTTPServer):
+    """Serves an environment, with one thread per connection and at most `MAX_CONNECTIONS` of them.
 
     Args:
         service: answers the requests.
@@ -380,9 +422,54 @@ class EnvServer(BoundedServer):
         EnvError: the port is taken, or there is no such host here.
     """
 
+    daemon_threads = True
+    request_queue_size = 128
+
     def __init__(self, service: Service, host: str = "127.0.0.1", port: int = 0, token: str | None = None) -> None:
         self.service, self.token = service, token
-        super().__init__(_Handler, host, port)
+        self._places = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise EnvError(
+                    f"Port {port} of {host} is used by another program. Choose another; --port 0 takes a free one."
+                ) from None
+            raise EnvError(f"Cannot listen on {host}, port {port}: {error}.") from None
+
+    @property
+    def address(self) -> str:
+        """URL of the server."""
+        host, port = self.server_address[:2]
+        return f"http://[{host!s}]:{port}" if self.address_family == socket.AF_INET6 else f"http://{host!s}:{port}"
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve a connection in a thread of its own, where one is left."""
+        if not self._places.acquire(blocking=False):
+            with suppress(OSError):  # the client has gone
+                request.settimeout(1.0)
+                request.sendall(_BUSY)
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self._places.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Give the thread's place back at the end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the error; a client that leaves in the middle of an answer is none."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
     def refuses(self, target: str, authorization: str, host: str, kind: str | None) -> Answer | None:
         """The error of a request that is not let in; None: it is.
@@ -404,8 +491,58 @@ class EnvServer(BoundedServer):
         return None
 
 
-class _Handler(BoundedHandler):
+class _Handler(BaseHTTPRequestHandler):
+    """Handler whose requests must arrive in time, and whose bodies say their length."""
+
     server: EnvServer
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "skillttrl", ""
+    disable_nagle_algorithm = True
+    wbufsize = 1 << 16  # headers and body in one packet
+
+    def setup(self) -> None:
+        """Read through `_Incoming`."""
+        super().setup()
+        self.rfile.close()
+        self._incoming = _Incoming(self.connection)
+        self.rfile = io.BufferedReader(self._incoming)
+
+    def handle_one_request(self) -> None:
+        """Begin a request's time anew."""
+        self._incoming.next_request()
+        super().handle_one_request()
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: requests are the clients' private data."""
+
+    def _read_body(self) -> bytes:
+        """Read the body of a request.
+
+        Raises:
+            Refused: it has no length, or is longer than `MAX_BODY_BYTES`. The connection is closed after the answer.
+        """
+        length = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
+            self.close_connection = True
+            raise Refused(411, "A request says how long it is.")
+        if len(length) > 9 or int(length) > MAX_BODY_BYTES:
+            self.close_connection = True
+            raise Refused(413, f"A request has at most {MAX_BODY_BYTES:,} bytes.")
+        return self.rfile.read(int(length))
+
+    def _send(self, status: int, text: str) -> None:
+        body = text.encode("utf-8", "replace")
+        self.connection.settimeout(REQUEST_SECONDS)
+        self.send_response(status)
+        if status == 503:
+            self.send_header("Retry-After", "1")
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if self.close_connection:
+            self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
 
     def do_GET(self) -> None:
         get = self.headers.get
@@ -414,20 +551,25 @@ class _Handler(BoundedHandler):
             answer = self.server.refuses(self.path, get("Authorization", ""), get("Host", ""), kind)
             self.close_connection |= answer is not None  # its body is not read
             if answer is None:
-                body = self.read_body("A request", MAX_BODY_BYTES)
-                answer = self.server.service.answer(self.command, self.path, body)
-        except BadBody as error:
-            answer = Refused(error.status, str(error)).answer
+                answer = self.server.service.answer(self.command, self.path, self._read_body())
+        except Refused as error:
+            answer = error.answer
         except (ConnectionError, TimeoutError):
             raise
         except Exception as error:  # the client gets an answer, the server's terminal the traceback
             traceback.print_exc(file=sys.stderr)
             answer = error_answer(500, f"The server failed ({type(error).__name__}); see its terminal.", "Refused")
-        status, text = answer
-        headers = {"Retry_After": "1"} if status == 503 else {}
-        self.send_body(status, "application/json", text.encode("utf-8", "replace"), **headers)
+        self._send(*answer)
 
     do_POST = do_DELETE = do_GET
+
+
+def is_loopback(host: str) -> bool:
+    """True if a host name or address is of this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def _describe(name: str, kwargs: Mapping[str, Any]) -> Description:

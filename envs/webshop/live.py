@@ -39,7 +39,7 @@ from skill_ttrl.envs.webshop.pages import (
 from skill_ttrl.envs.webshop.shop import QUERY_CODES, Place, State, View, digest, follow, page_url, parse_action
 from skill_ttrl.errors import EnvError, SplitError
 
-TIMEOUT, ATTEMPTS, FIRST_PAUSE = 10.0, 4, 0.25
+TIMEOUT = 10.0
 MAX_PAGE_BYTES = 4 << 20
 MAX_REDIRECTIONS = 5
 _ID = re.compile(r"server-(0|[1-9][0-9]{0,8})")
@@ -121,22 +121,18 @@ class LiveVisit(HttpConnections):
         mode: one of `MODES`.
         query_codes: let searches with upstream's query codes through, which the server honours.
         timeout: seconds within which a page must arrive.
-        attempts: requests for a page.
-        pause: seconds before the second request for a page, twice as long before each later one.
     """
 
+    attempts = 4
+    """Requests for a page."""
+    pause = 0.25
+    """Seconds before the second request for a page, twice as long before each later one."""
+
     def __init__(
-        self,
-        address: str,
-        mode: str = "text",
-        *,
-        query_codes: bool = False,
-        timeout: float = TIMEOUT,
-        attempts: int = ATTEMPTS,
-        pause: float = FIRST_PAUSE,
+        self, address: str, mode: str = "text", *, query_codes: bool = False, timeout: float = TIMEOUT
     ) -> None:
         super().__init__(address, "data names a running WebShop server", timeout)
-        self.mode, self.query_codes, self.attempts, self.pause = mode, query_codes, attempts, pause
+        self.mode, self.query_codes = mode, query_codes
         self._session, self._number = "", 0
         self._state, self._page = State(), LivePage("search", (), "")
 

@@ -36,7 +36,7 @@ class AgentConfig(Section):
     observations: str = "full"
     """Form of an observation in prompts, and of actions where it has one of them. `full`: as the environment says it. `alfworld`: the things that an observation of ALFWorld names,
     or one word, `alfworld_reach` those too that the possible actions show to be within reach (docs/environments.md). `module:attribute`: a function of your own from the scene to a text, or
-    a `Form` (`skill_ttrl.agents.forms`) of such a function and one of the actions that the policy writes in place of the environment's (docs/imitation.md). Episodes, experts and teachers
+    a `Form` (`skill_ttrl.agents.observations`) of such a function and one of the actions that the policy writes in place of the environment's (docs/imitation.md). Episodes, experts and teachers
     have what the environment said, and its actions, in any case."""
     history_length: int | None = Field(default=2, ge=0)
     """Past turns in a prompt of `context_mode: window` (SkillRL: 2); None: all."""

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.forms import Form
-from skill_ttrl.agents.observations import alfworld
+from skill_ttrl.agents.observations import Form, alfworld
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import BuiltinConfig, load_config

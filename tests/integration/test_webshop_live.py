@@ -40,8 +40,10 @@ def faulty(shop: str) -> Iterator[Misbehaving]:
     server.close()
 
 
-def visit_to(server: Misbehaving, **settings: Any) -> LiveVisit:
-    return LiveVisit(server.address, **{"timeout": 5.0, "attempts": 3, "pause": 0.01, **settings})
+def visit_to(server: Misbehaving, attempts: int = 3, **settings: Any) -> LiveVisit:
+    visit = LiveVisit(server.address, **{"timeout": 5.0, **settings})
+    visit.attempts, visit.pause = attempts, 0.01
+    return visit
 
 
 def to_a_product(visit: LiveVisit) -> None:

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from skill_ttrl.agents.action_parser import projection
 from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.forms import WORDS, Form, FormActions, Slot
-from skill_ttrl.agents.observations import alfworld, find_observations
+from skill_ttrl.agents.observations import WORDS, Form, FormActions, Slot, alfworld, find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
 from skill_ttrl.errors import ConfigError, ExtensionError

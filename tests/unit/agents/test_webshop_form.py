@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from skill_ttrl.agents.agent import AgentInput
-from skill_ttrl.agents.forms import WORDS
+from skill_ttrl.agents.observations import WORDS
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.agents.scripted.webshop_reading import SEARCH_SLOT
 from skill_ttrl.agents.webshop_form import VOCABULARY, WEBSHOP, actions, observe

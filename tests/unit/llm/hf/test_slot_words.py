@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skill_ttrl.agents.forms import WORDS, FormActions, Slot
+from skill_ttrl.agents.observations import WORDS, FormActions, Slot
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
