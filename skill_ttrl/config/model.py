@@ -17,7 +17,6 @@ class LoraConfig(Section):
 
     r: int = Field(default=16, ge=1)
     alpha: float = Field(default=32.0, gt=0)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
     target_modules: list[str] | Literal["all-linear"] = "all-linear"
 
 

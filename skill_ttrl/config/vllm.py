@@ -28,10 +28,6 @@ class VLLMConfig(Section):
     cpu_kv_cache_gb: int = Field(default=1, ge=1)
     """GiB for the cache of keys and values where there is no GPU."""
     tensor_parallel_size: int = Field(default=1, ge=1)
-    enforce_eager: bool = False
-    """Without compiled graphs: starts sooner, samples slower. Always so on a CPU."""
-    prefix_caching: bool = True
-    """Tokens that prompts have in common are read once; the cache is dropped whenever the weights change."""
     weight_sync: Literal["full", "lora"] = "full"
     """Weights sent to the engine after a learner's step: all of them (adapters merged), or the adapters alone."""
     enable_sleep_mode: bool = False

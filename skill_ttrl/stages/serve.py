@@ -28,7 +28,7 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 
 LAUNCHER = Path(skill_ttrl.__file__).parent / "llm" / "vllm" / "plugin" / "launch.py"
-SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size enforce_eager prefix_caching"
+SHARED = "dtype max_num_seqs cpu_kv_cache_gb tensor_parallel_size"
 """Settings of a recipe's section `vllm` that a server has by the same name."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 """How this machine reaches a server that listens everywhere."""
@@ -51,8 +51,6 @@ class Serving:
     gpu_memory_utilization: float = 0.9
     cpu_kv_cache_gb: int = 1
     tensor_parallel_size: int = 1
-    enforce_eager: bool = False
-    prefix_caching: bool = True
     lora: int | None = None
     """Most rank of adapters that are taken; None: no adapters."""
     lora_modules: tuple[str, ...] = ()

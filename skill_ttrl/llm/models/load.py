@@ -158,7 +158,6 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
     adapter = PeftLoraConfig(
         r=config.r,
         lora_alpha=config.alpha,  # type: ignore[arg-type]  # peft takes any number and says int
-        lora_dropout=config.dropout,
         target_modules=config.target_modules,
         task_type="CAUSAL_LM",
     )

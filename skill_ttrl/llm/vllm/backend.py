@@ -234,10 +234,8 @@ class VLLMBackend(TokenizerMixin):
         if self._resting:
             engine.call(lambda llm: llm.wake_up(tags=["kv_cache"]))
             self._resting = False
-        if self._config.prefix_caching and not engine.call(lambda llm: llm.reset_prefix_cache()):
-            raise WeightSyncError(
-                "vLLM did not drop its prefix cache, so it would mix old and new weights. Set vllm.prefix_caching=false."
-            )
+        if not engine.call(lambda llm: llm.reset_prefix_cache()):
+            raise WeightSyncError("vLLM did not drop its prefix cache, so it would mix old and new weights.")
         self._check(engine, model)
 
     def _swap_adapters(self, engine: Engine, model: Any) -> None:

@@ -123,8 +123,8 @@ def engine_arguments(
         "dtype": dtype,
         "max_model_len": length,
         "max_num_seqs": vllm.max_num_seqs,
-        "enforce_eager": vllm.enforce_eager or on_cpu,
-        "enable_prefix_caching": vllm.prefix_caching,
+        "enforce_eager": on_cpu,
+        "enable_prefix_caching": True,
         "gpu_memory_utilization": vllm.gpu_memory_utilization,
         "generation_config": "vllm",  # the model's own would change how is sampled
         "logprobs_mode": "processed_logprobs",  # at the sampling temperature

@@ -42,15 +42,14 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
     words += ["--generation-config", "vllm"]  # a model's generation_config.json must not change how is sampled
     words += ["--weight-transfer-config", '{"backend": "skillttrl"}', "--middleware", "skillttrl_guard.Guard"]
     words += ["--enable-prompt-tokens-details", "--disable-uvicorn-access-log"]
-    words += ["--enable-prefix-caching" if options.prefix_caching else "--no-enable-prefix-caching"]
+    words += ["--enable-prefix-caching"]  # the cache is dropped whenever the weights change
     words += ["--tensor-parallel-size", str(options.tensor_parallel_size)]
     if options.revision is not None:
         words += ["--revision", options.revision]
     if options.max_model_len is not None:
         words += ["--max-model-len", str(options.max_model_len)]
-    if on_cpu or options.enforce_eager:
-        words += ["--enforce-eager"]
     if on_cpu:
+        words += ["--enforce-eager"]
         most = max(BATCHED_TOKENS, options.max_model_len)
         words += ["--no-enable-chunked-prefill", "--max-num-batched-tokens", str(most)]
     if on_cpu and options.tensor_parallel_size == 1:
