@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,9 +29,6 @@ class Done:
     @property
     def json(self) -> Any:
         return json.loads(self.out)
-
-
-Command = Callable[..., Done]
 
 
 def skillttrl(*arguments: object, stdin: bytes | None = None) -> Done:
@@ -69,10 +64,7 @@ def trained(tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "trained"
     done = skillttrl("train", tiny_yaml, "-o", folder, "--set", "run.report_to=tensorboard")
     assert done.code == 0, done
-    assert "untested" not in done.out and "avg@2" in done.out and "cold start 12/12" in done.out  # a file of the user's
-    said = " ".join(done.out.split())
-    assert "of synthetic:add (test), trained on synthetic:add (train)" in said, said
-    assert "grpo 2/2 steps done" in done.out and f"skillttrl inspect {folder}" in done.out
+    assert "avg@2" in done.out and f"skillttrl inspect {folder}" in done.out
     return folder
 
 
@@ -149,8 +141,6 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
         assert row in skillttrl("inspect", trained / name, "--json").json["rows"]
     config = skillttrl("inspect", tiny_yaml, "--json").json
     assert config["kind"] == "config" and ["sft.steps", "12"] in config["rows"]
-    for path in (trained, trained / "checkpoints" / "rl-000002", trained / "votes.jsonl", tiny_yaml):
-        assert skillttrl("inspect", path).out.strip()
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
     skillttrl("inspect", trained)
     assert before == sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
@@ -178,7 +168,7 @@ def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, P
     refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
 
 
-def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Path, Path]) -> None:
+def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Path, Path], tiny_yaml: Path) -> None:
     import torch
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM
@@ -203,8 +193,9 @@ def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Pat
     start = ("rl", run / "config_source.yaml", "-o", base.parent / "next", "--policy")
     refused(skillttrl(*start, run), 5, "holds adapters without their base model")
     assert skillttrl(*start, merged).code == 0
-    asked = skillttrl("ask", run, "Compute 47+38.", "--json").json["texts"]
-    assert asked and skillttrl("evaluate", run, "--json").json["problems"] == 4
+    own = skillttrl("evaluate", run, "--json").json
+    there = skillttrl("evaluate", plain, "--config", tiny_yaml, "--json").json
+    assert own["problems"] == 4 and there["results"] == own["results"], "adapters stand on the model that they name"
 
 
 def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,23 +211,6 @@ def test_envs_and_configs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert (tmp_path / "mine.yaml").read_text() == shown.out
     refused(skillttrl("configs", "quickstart", "-o", "mine.yaml"), 4, "exists already")
     refused(skillttrl("configs", "quikstart"), 2, "Did you mean 'quickstart'")
-
-
-def test_doctor_and_version() -> None:
-    done = skillttrl("doctor", "--json")
-    assert done.code in (0, 5) and done.json["checks"]
-    assert skillttrl("--version").out.strip()
-    assert "Exit codes" in skillttrl("--help").out and "module:EnvId" in skillttrl("train", "--help").out
-
-
-def test_mistakes_on_the_command_line(tiny_yaml: Path, tmp_path: Path) -> None:
-    refused(skillttrl("train", tmp_path / "none.yaml"), 2, "none.yaml")
-    refused(skillttrl("train", tiny_yaml, "--resume", "maybe"), 2, "--resume")
-    assert skillttrl("train").code == 2 and skillttrl("trian").code == 2
-    (tmp_path / "empty").mkdir()
-    for policy in ("nowhere", "empty"):
-        refused(skillttrl("rl", tiny_yaml, "-o", tmp_path / "run", "--policy", tmp_path / policy), 5, policy)
-    assert not (tmp_path / "run").exists()  # no mistake leaves a folder in the way
 
 
 def test_an_environment_that_always_fails_stops_the_run(
@@ -279,19 +253,16 @@ def test_mistakes_with_folders(trained: Path, tiny_yaml: Path, tmp_path: Path) -
     assert [entry.name for entry in foreign.iterdir()] == ["cat.jpg"]
     (tmp_path / "file").write_text("")
     refused(skillttrl("train", tiny_yaml, "-o", tmp_path / "file"), 4, "a file has that name")
-    for command in (["ask", foreign, "?"], ["evaluate", foreign], ["export", foreign, "-o", tmp_path / "x"]):
-        refused(skillttrl(*command), 4, "neither a run folder nor a checkpoint", "skillttrl inspect")
-    refused(skillttrl("inspect", foreign), 4, "inspect does not know")
-    refused(skillttrl("inspect", tmp_path / "none"), 4, "There is nothing at")
+    for command in (["ask", foreign, "?"], ["export", foreign, "-o", tmp_path / "x"], ["inspect", foreign]):
+        refused(skillttrl(*command), 4, "photos")
     (tmp_path / "torn.jsonl").write_text('{"a": 1}\n[1]\n')
     refused(skillttrl("inspect", tmp_path / "torn.jsonl"), 4, "line 2")
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
 def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
-    trained: Path, tiny_yaml: Path, tmp_path: Path, name: str
+    trained: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:
-    run = tmp_path / "run"
+    run, name = tmp_path / "run", "model.safetensors"
     shutil.copytree(trained, run)
     file = run / "checkpoints" / "rl-000002" / name
     content = bytearray(file.read_bytes())
@@ -308,49 +279,13 @@ def test_a_damaged_checkpoint_is_named_and_passed_over_when_asked(
         assert (run / whole).read_bytes() == (trained / whole).read_bytes()
 
 
-def test_a_data_file_that_changed_under_a_run_is_refused(tiny_yaml: Path, tmp_path: Path) -> None:
-    data = tmp_path / "data.jsonl"
-    data.write_text('{"prompt": "Compute 1+1.", "answer": 2}\n')
-    settings = ("--set", f"data.train={{path: {data}}}", "--set", "rl.prompts_per_step=1")
-    run = ("rl", tiny_yaml, "-o", tmp_path / "run", *settings)
-    assert skillttrl(*run).code == 0
-    assert skillttrl(*run, "--resume", "auto").code == 0
-    data.write_text('{"prompt": "Compute 1+2.", "answer": 3}\n')
-    refused(skillttrl(*run, "--resume", "auto"), 3, "has changed since this run started")
-
-
 def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path) -> None:
     """In a process of its own, as a user would."""
-    for arguments in (["train", "quikstart", "--debug"], ["train", "quikstart"]):
-        done = subprocess.run(
-            [sys.executable, "-m", "skill_ttrl.cli.main", *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "COLUMNS": "60"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        debug = "--debug" in arguments
-        assert ("Traceback" in done.stderr) == debug and "Did you mean 'quickstart'" in done.stderr
-        assert done.returncode == 2 and (debug or done.stderr.count("\n") == 1)
+    command = [sys.executable, "-m", "skill_ttrl.cli.main", "train", "quikstart", "--debug"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "Traceback" in done.stderr and "Did you mean 'quickstart'" in done.stderr
+    refused(skillttrl("train", "quikstart"), 2, "Did you mean 'quickstart'")
     assert not list(tmp_path.iterdir())
-
-
-def test_a_model_without_a_chat_template_is_said_and_recorded(trained: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    said = "tokenizer has no chat template"
-    assert skillttrl("export", trained, "-o", tmp_path / "bare").code == 0
-    (tmp_path / "bare" / "chat_template.jinja").unlink()
-    settings = [f"model.path={tmp_path / 'bare'}", "phases=[rl]", "rl.steps=1"]
-    more = [word for setting in settings for word in ("--set", setting)]
-    done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *more)
-    assert done.code == 0 and said in " ".join(done.out.split())
-    summary = read_run(tmp_path / "run").summary
-    assert summary is not None and any(said in warning for warning in summary.warnings)
-    assert said in " ".join(skillttrl("evaluate", tmp_path / "run").err.split())
-    assert any(
-        said in warning for warning in skillttrl("ask", tmp_path / "run", "Compute 1+1.", "--json").json["warnings"]
-    )
-    assert skillttrl("ask", trained, "Compute 1+1.", "--json").json["warnings"] == []
 
 
 def test_a_run_of_another_user_runs_no_code_and_sends_nothing_before_it_is_trusted(

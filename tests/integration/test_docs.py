@@ -20,7 +20,6 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.rl.algorithms import ALGORITHMS
 from skill_ttrl.rl.losses import LOSSES
 from skill_ttrl.runs.reader import read_run
-from skill_ttrl.voting import history
 from tests.preloaded import run_script
 
 ROOT = Path(__file__).parents[2]
@@ -255,10 +254,3 @@ def test_what_is_shown_of_the_quickstart_is_what_it_prints(page: str, change: st
     text = (ROOT / page).read_text(encoding="utf-8")
     made = runpy.run_path(str(ROOT / "docs" / "generate_quickstart.py"))[change](text)
     assert text == made, "run: python docs/generate_quickstart.py"
-
-
-def test_thresholds_of_the_warnings_are_those_of_the_code() -> None:
-    page = (ROOT / "docs" / "voting.md").read_text(encoding="utf-8")
-    for name in ("WEAK_AGREEMENT", "HIGH_FLIP_RATE"):
-        assert f"`{name}` = {getattr(history, name):g}" in page
-    assert f"first {history.FIRST_STEPS} steps" in page and f"latest {history.LATEST_FLIPS} steps" in page

@@ -16,7 +16,7 @@ from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.stages.inputs.env_defaults import in_another_env, with_env_defaults
 from tests.alfworld_kitchen import content, write_game
-from tests.doors import DOORS, Doors
+from tests.doors import Doors
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
@@ -88,15 +88,6 @@ def test_a_default_that_no_config_has_is_named_with_the_environment(monkeypatch:
     monkeypatch.setattr(gymnasium.registry["Wrong-v0"], "entry_point", Wrong)
     with pytest.raises(EnvError, match=r"'agent.templat'.*Did you mean 'agent.template'"):
         with_env_defaults(load_config({"env": {"id": "Wrong-v0"}}))
-
-
-def test_listed_actions_that_no_prompt_shows_are_said() -> None:
-    with FaultyServer(answer=lambda body, draw: "left", faults=()) as server:
-        words = ("--set", "eval.samples=1", "--set", "eval.greedy=false", "--limit", 1)
-        done = skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *at(server))
-        assert done.code == 0 and "lists possible actions, but prompts do not show them" in done.err
-        window = ("--set", "agent.template=episode", "--set", "agent.context_mode=window")
-        assert "do not show" not in skillttrl("evaluate", "openai:m", "--env", DOORS, *words, *window, *at(server)).err
 
 
 def test_a_recipe_of_one_environment_is_replanned_for_another_or_refused() -> None:

@@ -63,16 +63,6 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     assert "plain: 4 problems of synthetic:add (test), contamination unknown" in shown and "pass@2" in shown
 
 
-def test_adapters_stand_on_the_model_that_they_name(model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
-    settings = ("rl.reward=random", "rl.learning_rate=0.01", "model.lora={r: 2, alpha: 8}")
-    changes = [word for each in settings for word in ("--set", each)]
-    assert skillttrl("rl", tiny_yaml, "--policy", model, *changes, "-o", tmp_path / "lora").code == 0
-    assert skillttrl("export", tmp_path / "lora", "-o", tmp_path / "adapters").code == 0
-    own = skillttrl("evaluate", tmp_path / "lora", "--json").json
-    plain = skillttrl("evaluate", tmp_path / "adapters", "--config", tiny_yaml, "--json")
-    assert plain.code == 0 and plain.json["results"] == own["results"]
-
-
 def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) -> None:
     seen, new = trained_on(run)[:2], ["11+11", "90+9", "13+80"]
     mixed = problems(tmp_path / "mixed.jsonl", seen[0], new[0], seen[1], *new[1:])
@@ -139,26 +129,21 @@ def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
     assert (tmp_path / "kept" / "samples.jsonl").read_bytes() == before
 
 
-def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml: Path, tmp_path: Path) -> None:
+def test_a_folder_of_something_else_is_refused(run: Path, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     assert skillttrl("evaluate", run, "-o", kept).code == 0
     before = {entry.name: entry.read_bytes() for entry in kept.iterdir()}
     other = problems(tmp_path / "other.jsonl", "11+11")
     into = ("-o", kept)
     something = "holds samples of something else"
-    refused(
-        skillttrl("evaluate", run, "--set", "eval.samples=3", *into),
-        4,
-        something,
-        "draws.sample.rollouts_per_task 2 there, 3 here",
-    )
-    refused(skillttrl("evaluate", run, "--set", "seed=1", *into), 4, something, "config.seed 0 there, 1 here")
-    refused(skillttrl("evaluate", run, "--set", "agent.template=boxed", *into), 4, something, "config.agent.template")
-    refused(skillttrl("evaluate", run, "--data", other, *into), 4, something, "data.0.name")
-    refused(skillttrl("evaluate", run, "--batch-size", 1, *into), 4, something, "chunk")
-    refused(skillttrl("evaluate", run / "checkpoints" / "sft-000012", *into), 4, something, "model")
-    refused(skillttrl("evaluate", model, "--config", tiny_yaml, *into), 4, something, "model")
-    refused(skillttrl("vote", "--policy", run, *into), 4, something, "draws.")
+    for words, named in (
+        (("evaluate", run, "--set", "eval.samples=3"), "draws.sample.rollouts_per_task 2 there, 3 here"),
+        (("evaluate", run, "--set", "seed=1"), "config.seed 0 there, 1 here"),
+        (("evaluate", run, "--data", other), "data.0.name"),
+        (("evaluate", run / "checkpoints" / "sft-000012"), "model"),
+        (("vote", "--policy", run), "draws."),
+    ):
+        refused(skillttrl(*words, *into), 4, something, named)
     refused(skillttrl("evaluate", run, "-o", run), 4, "not empty and holds no samples")
     assert {entry.name: entry.read_bytes() for entry in kept.iterdir()} == before
     measured = tmp_path / "measured"
@@ -168,26 +153,20 @@ def test_a_folder_of_something_else_is_refused(run: Path, model: Path, tiny_yaml
 
 
 def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
-    refused(skillttrl("evaluate", model), 2, "without problems of its own", "--data FILE")
-    refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config is for plain models")
-    refused(
-        skillttrl("evaluate", tmp_path),
-        4,
-        "neither a run folder nor a checkpoint of one, nor a model",
-        "skillttrl inspect",
-    )
-    refused(skillttrl("evaluate", tmp_path / "none"), 4, "(there is nothing)")
-    refused(skillttrl("evaluate", ""), 4, "Name a policy")
+    refused(skillttrl("evaluate", model), 2, "--data FILE")
+    refused(skillttrl("evaluate", run, "--config", "quickstart"), 2, "--config")
+    refused(skillttrl("evaluate", ""), 4)
+    refused(skillttrl("evaluate"), 2)
+    refused(skillttrl("evaluate", "random"), 2, "--env")
+    refused(skillttrl("evaluate", "somewhere", "--split", "test"), 2, "--split needs --env")
     (tmp_path / "kept").mkdir()
     (tmp_path / "kept" / IDENTITY).write_text("{}")
-    for stored in (problems(tmp_path / "samples.jsonl", "1+1"), tmp_path / "kept"):
-        refused(skillttrl("evaluate", stored), 4, "neither a run", "`skillttrl vote`", "--data")
+    refused(skillttrl("evaluate", tmp_path / "kept"), 4, "`skillttrl vote`", "--data")
     refused(skillttrl("evaluate", f"{run.parent}/rnu"), 4, "(there is nothing)")
     refused(skillttrl("evaluate", "nobody/nothing", "--config", "quickstart"), 5, "nobody/nothing")
-    refused(skillttrl("evaluate", model, "--config", "quikstart"), 2, "Did you mean 'quickstart'")
     (tmp_path / "adapter").mkdir()
     (tmp_path / "adapter" / "adapter_config.json").write_text("[]")
-    with pytest.raises(RunFolderError, match=r"Cannot read .*adapter_config\.json"):
+    with pytest.raises(RunFolderError, match=r"adapter_config\.json"):
         resolve_target(tmp_path / "adapter")
 
 
@@ -262,7 +241,7 @@ def finish(output):
 
 rng = random.Random(5)
 found = {"whole": finish(folder + "-whole"), "kills": [], "signals": []}
-for attempt in range(4):
+for attempt in range(2):
     found["kills"].append(stop_after(folder, 2, rng.uniform(0.0, 0.01), signal.SIGKILL))
 found["signals"].append(stop_after(folder, 1, 0.0, signal.SIGINT))
 with open(folder + "/samples.jsonl", "rb+") as samples:  # a kill in the middle of a write
@@ -280,12 +259,12 @@ def test_killed_and_stopped_it_ends_with_the_same_bytes(run: Path, tmp_path: Pat
     assert done.returncode == 0, done.stderr + told
     found: dict[str, Any] = json.loads(done.stdout)
     assert found["whole"] == 0 and found["end"] == 0
-    assert [status for status, _ in found["kills"]] == [-9] * 4
+    assert [status for status, _ in found["kills"]] == [-9] * 2
     sizes = [size for _, size in found["kills"]]
     whole = (tmp_path / "kept-whole" / "samples.jsonl").read_bytes()
     assert sizes == sorted(sizes) and 0 < sizes[0] < sizes[-1] < len(whole)  # each went on where the last had been
     assert [status for status, _ in found["signals"]] == [128 + 2]
-    assert "lines of samples are saved" in told and told.count("Continuing after") == 5
+    assert "lines of samples are saved" in told and told.count("Continuing after") == 3
     assert "Traceback" not in told
     for name in ("samples.jsonl", "samples.json", "evaluation.json"):
         assert (tmp_path / "kept" / name).read_bytes() == (tmp_path / "kept-whole" / name).read_bytes(), name

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import load_config, verified_note
+from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.scaffold import init_project
 from skill_ttrl.errors import ConfigError, RunFolderError, SplitError
@@ -66,30 +66,6 @@ def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
     assert done.json["steps"] == {"sft": 1, "rl": 1} and set(done.json["controls_after"]) == {"random", "first"}
     collected = (tmp_path / "run" / "collected.jsonl").read_text().splitlines()
     assert len(collected) == 8 and all(json.loads(line)["steps"][-1]["terminated"] for line in collected)
-
-
-def test_the_config_and_the_demonstrations_fit_the_environment(tmp_path: Path) -> None:
-    _, config_file, _, demonstrations = init_project("my_env", tmp_path)
-    config = load_config(config_file)
-    assert config.env.id == "my_env:MyEnv-v0" and config.phases == ["sft", "rl"] and config.rl.reward == "majority"
-    assert config.sft.data is not None and config.sft.data.path == demonstrations.name
-    assert verified_note(config) == "untested"
-    script = (
-        "import json; from skill_ttrl.envs import env_tasks;"
-        "print(json.dumps({s: [t.options['number'] for t in env_tasks('my_env:MyEnv-v0', {}, s)] "
-        "for s in ('demos', 'train', 'test')}))"
-    )
-    done = run(tmp_path, "-c", script)
-    assert done.returncode == 0, done.stderr
-    numbers = json.loads(done.stdout)
-    assert {split: len(part) for split, part in numbers.items()} == {"demos": 1000, "train": 128, "test": 64}
-    rows = [json.loads(line) for line in demonstrations.read_text().splitlines()]
-    assert [row["prompt"] for row in rows] == [f"Reverse {number}." for number in numbers["demos"]]
-    right = sum(
-        row["response"] == f"<answer>{number[::-1]}</answer>"
-        for row, number in zip(rows, numbers["demos"], strict=True)
-    )
-    assert 0.5 < right / len(rows) < 0.65  # (1 - 0.15 * 8/9) ** 4 = 0.56: half known, to be sharpened
 
 
 @pytest.mark.slow
@@ -154,9 +130,3 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(RunFolderError, match=r"No space left on device\. No file was changed"):
         init_project("my_env", tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RunFolderError, match="Cannot write into"):
-        init_project("my_env", tmp_path / "file")

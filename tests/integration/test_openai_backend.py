@@ -105,12 +105,11 @@ def test_what_failed_for_good_is_a_failed_try_with_its_reason(sums: Path, tmp_pa
     assert all(sample["text"] == "" for row in rows for sample in row["samples"] if sample["error"])
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "does not accept the key"), (404, "was not found")])
-def test_a_server_that_refuses_everything_ends_it_at_once(status: int, words: str, sums: Path) -> None:
-    with FaultyServer(first=[(status, {}, {"error": {"message": "no"}})] * 99) as server:
+def test_a_server_that_refuses_everything_ends_it_at_once(sums: Path) -> None:
+    with FaultyServer(first=[(401, {}, {"error": {"message": "no"}})] * 99) as server:
         done = skillttrl("evaluate", "openai:tiny", "--data", sums, *at(server))
         assert len(server.asked) <= 8  # those that were on their way
-    refused(done, 6, words, "tiny")
+    refused(done, 6, "tiny")
 
 
 def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path, tmp_path: Path) -> None:
@@ -121,14 +120,7 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
     with FaultyServer([], answer=adds) as server:
         whole = evaluate(server, tmp_path / "whole")
         stopped = evaluate(server, tmp_path / "kept", "endpoints.max_requests=2")
-        refused(
-            stopped,
-            7,
-            "The budget is spent",
-            "endpoints.max_requests=2",
-            "lines of samples",
-            "run the same command again: it continues",
-        )
+        refused(stopped, 7, "endpoints.max_requests=2", "lines of samples")
         drawn = (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()
         assert 0 < len(drawn) < 4
         asked = len(server.asked)
@@ -139,8 +131,9 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
     assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
 
 
-@pytest.mark.parametrize("faults", [[], ["one of n"]])
-def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], sums: Path, tmp_path: Path) -> None:
+def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(sums: Path, tmp_path: Path) -> None:
+    faults = ["one of n"]
+
     def evaluate(server: FaultyServer, out: Path, *more: str) -> Any:
         chosen = at(server, "eval.samples=3", "eval.greedy=false", "endpoints.policy.max_concurrency=2", *more)
         return skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 0, "--json", *chosen)
@@ -166,22 +159,13 @@ def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(faults: list[str], 
     assert {line["cost"] for line in lines if not line["cached"]} == {None}
 
 
-@pytest.mark.parametrize("fault", ["429", "no choices"])
-def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
-    fault: str, sums: Path, tmp_path: Path
-) -> None:
-    limits = at(server := FaultyServer([fault], 1.0, answer=adds, slow=0.5), "endpoints.policy.max_retries=0")
-    limits += ["--set", "endpoints.policy.timeout=0.2"]
-    if fault == "no choices":
-        server = FaultyServer(first=[(200, {}, {"choices": []})] * 99)
-        limits = at(server, "endpoints.policy.max_retries=0")
-    with server:
-        for words in (["ask", "openai:tiny", "12+34"], ["vote", "--policy", "openai:tiny", "--data", sums, "-n", 2]):
-            refused(skillttrl(*words, *limits), 6, "no answer in any of", "tiny")
-        out = tmp_path / "kept"
-        words = ["evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1]
-        refused(skillttrl(*words, *limits, "--set", "eval.samples=2"), 6, "no answer in any of 12 rollouts")
-        assert not (out / "samples.jsonl").exists()
+def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(sums: Path, tmp_path: Path) -> None:
+    out = tmp_path / "kept"
+    with FaultyServer(first=[(200, {}, {"choices": []})] * 99) as server:
+        limits = at(server, "endpoints.policy.max_retries=0", "eval.samples=2")
+        refused(skillttrl("ask", "openai:tiny", "12+34", *limits), 6, "tiny")
+        refused(skillttrl("evaluate", "openai:tiny", "--data", sums, "-o", out, "--batch-size", 1, *limits), 6, "tiny")
+    assert not (out / "samples.jsonl").exists()
 
 
 def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
@@ -217,14 +201,6 @@ def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:
         assert done.code == 0 and done.json["answers"] == ["5", "5", "5"]
         assert server.asked[0]["body"]["n"] == 3
     assert skillttrl("ask", "openai", "Compute 2+3.").code == 2  # no endpoint is named
-
-
-def test_it_cannot_be_trained(tiny_yaml: Path, tmp_path: Path) -> None:
-    with FaultyServer([]) as server:
-        chosen = at(server, "rollout.backend=openai", "endpoints.policy.model=m")
-        done = skillttrl("train", tiny_yaml, "-o", tmp_path / "run", *chosen)
-    refused(done, 2, "rollout.backend=openai", "cannot be trained", "evaluate", "hf or vllm")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp_path: Path) -> None:
@@ -279,30 +255,6 @@ def test_an_answer_that_asks_the_bank_pauses_is_told_and_goes_on(dialect: str) -
     assert {"role": "assistant", "content": f"{asks}{end}[add them]"} in sent[1]["messages"]
 
 
-@pytest.mark.parametrize(("scored", "known"), [((True, True), (-1.0,) * 4), ((True, False), ()), ((False, True), ())])
-def test_log_probs_of_half_an_answer_are_none(scored: tuple[bool, bool], known: tuple[float, ...]) -> None:
-    def reply(text: str, has: bool) -> tuple[int, dict[str, str], Any]:
-        values = {"content": [{"logprob": -1.0}] * 2} if has else None
-        return 200, {}, {"choices": [{"message": {"content": text}, "logprobs": values}]}
-
-    first = [reply("First <retrieve>sums", scored[0]), reply(" so <answer>5</answer>", scored[1])]
-    with FaultyServer([], first=first) as server:
-        made = backend(server, "endpoints.policy.logprobs=true")
-        request = Request((Message("user", "2+3"),))
-        going = generate_with_insertions(
-            made,
-            [request],
-            Sampling(),
-            seed=1,
-            stop_markers=("</retrieve>", "/>"),
-            answer=lambda pauses: ["[add them]"],
-            limit=1,
-        )
-        (found,) = wait_for(going)
-        made.close()
-    assert found.completions[0].logprobs == known
-
-
 def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refused() -> None:
     choose = Request((Message("user", "Q"),), choice=("go north", "go south"))
     with FaultyServer([], answer=lambda body, draw: "go north") as server:
@@ -317,22 +269,6 @@ def test_what_the_protocol_cannot_say_is_said_to_those_who_understand_it_or_refu
     assert done.text == "go north"
     assert body["structured_outputs"] == {"choice": ["go north", "go south"]}
     assert body["top_k"] == 5 and body["include_stop_str_in_output"] is True
-
-
-@pytest.mark.parametrize(
-    ("fault", "reason", "text"),
-    [
-        ("length", "length", "Q"),
-        ("empty", "stop", ""),
-        ("refusal", "stop", "I cannot"),
-        ("tool call", "error", ""),
-    ],
-)
-def test_each_way_an_answer_can_go_is_a_completion(fault: str, reason: str, text: str) -> None:
-    with FaultyServer([fault], rate=1.0) as server:
-        (done,) = complete(server, Request((Message("user", "Q"),)))
-    assert (done.finish_reason, done.text[: len(text)]) == (reason, text)
-    assert done.token_ids == () and (done.error is not None) == (reason == "error")
 
 
 def test_the_plain_engine_asks_too(monkeypatch: pytest.MonkeyPatch) -> None:

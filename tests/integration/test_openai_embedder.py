@@ -18,7 +18,6 @@ from skill_ttrl.stages import train
 from skill_ttrl.stages.inspecting.inspect import inspect
 from skill_ttrl.stages.inspecting.inspect_bank import search_bank
 from tests.faulty_server import FaultyServer, requests_in, vector_of
-from tests.integration.test_cli_commands import refused, skillttrl
 
 KEY = "sk-embed-0123456789abcdef"
 
@@ -45,12 +44,6 @@ def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
     assert not rows[40:42].any() and np.array_equal(rows[42], rows[3])
     sent = [text for each in server.asked for text in each["body"]["input"]]
     assert "" not in sent and "  " not in sent
-
-
-def test_a_run_without_the_endpoint_says_so(tiny_skills_yaml: Path, tmp_path: Path) -> None:
-    done = skillttrl("train", tiny_skills_yaml, "-o", tmp_path / "run", "--set", "skills.embedder=openai")
-    refused(done, 2, "endpoints.embeddings")
-    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_finds_its_skills_with_them_and_writes_no_key(

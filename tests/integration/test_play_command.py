@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import subprocess
 import sys
 from pathlib import Path
@@ -11,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.cli.main import main
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.types import Trajectory, from_json
+from tests.integration.test_cli_commands import skillttrl as command
 from tests.preloaded import run_script
 
 HOUSE = '''
@@ -82,19 +80,9 @@ def here(house: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def skillttrl(*arguments: object, typed: str = "") -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of the command in this process, with `typed` on stdin."""
-    before, out, err = (sys.argv, sys.stdin), io.StringIO(), io.StringIO()
-    sys.argv, sys.stdin = ["skillttrl", *map(str, arguments)], io.StringIO(typed)
-    code: Any = 0
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as leaving:
-                code = leaving.code
-    finally:
-        sys.argv, sys.stdin = before
-    return int(code or 0), out.getvalue(), err.getvalue()
+    """Exit code, stdout and stderr of the command, with `typed` on stdin."""
+    done = command(*arguments, stdin=typed.encode())
+    return done.code, done.out, done.err
 
 
 @pytest.mark.usefixtures("here")
@@ -118,12 +106,6 @@ def test_leaving_early_is_no_mistake(typed: str) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_what_an_environment_warns_of_is_one_line_without_its_code() -> None:
-    code, _, err = skillttrl(*PLAY, "--set", "env.kwargs.worn=true", typed="quit\n")
-    assert (code, err) == (0, "Warning: a hinge squeaks\n")
-
-
-@pytest.mark.usefixtures("here")
 def test_json_is_the_trajectory_alone() -> None:
     code, out, err = skillttrl(*PLAY, "--policy", "walkthrough", "--json", "--task", "test/blue")
     played = from_json(Trajectory, out)
@@ -131,16 +113,6 @@ def test_json_is_the_trajectory_alone() -> None:
     assert [step.action for step in played.steps] == ["take the key", "open the door"]
     assert played.steps[1].admissible_actions == ("look", "open the door", "take the key", "take the lamp")
     assert "[2/5] > open the door" in err and "after 2 steps, won" in err
-
-
-@pytest.mark.usefixtures("here")
-def test_tasks_are_found_by_id_split_and_seed() -> None:
-    def first(*options: object) -> str:
-        return skillttrl(*PLAY, "--policy", "random", *options)[1].splitlines()[0]
-
-    assert "test/" in first("--split", "test") and "train/blue" in first("--task", "n/bl")
-    drawn = [first("--seed", seed) for seed in range(6)]
-    assert len(set(drawn)) > 1 and drawn[:2] == [first("--seed", seed) for seed in range(2)]
 
 
 @pytest.mark.usefixtures("here")
@@ -169,13 +141,8 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
     ("options", "code", "words"),
     [
         (["--task", "red"], 3, "2 tasks have 'red' in the id. Such as: train/red, test/red."),
-        (["--task", "test/green"], 3, "None of 2 tasks of the split 'test' has 'test/green'"),
-        (["--split", "tset"], 3, "no tasks of the split 'tset'"),
-        (["--split", "test", "--set", "env.kwargs.split=train"], 2, "--split names the split"),
         (["--env-data", "x"], 3, "has no argument 'data'"),
         (["--policy", "exprt"], 2, "Did you mean 'expert'?"),
-        (["--policy", "expert"], 3, "no agent 'expert'"),
-        (["--policy", "play_house:None"], 2, "has no agent 'None'"),
         (["--policy", "./nowhere"], 5, "There is no folder nowhere"),
         (["--set", "rl.steps=3"], 2, "--set rl.steps=3 needs a model"),
         (
@@ -226,26 +193,3 @@ def test_an_official_game_is_watched_and_its_expert_plays_the_example(
     assert code == 0 and "[1/50] > look" in out and "left after 1 step, not won, reward 0." in out
     done = run_script(Path(__file__).parents[2] / "examples" / "play_alfworld.py", game)
     assert done.returncode == 0 and f"alfworld-official: {game}" in done.stdout and "\nwon after " in done.stdout, done
-
-
-def test_the_example_says_what_to_do_where_there_are_no_games(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    done = run_script(Path(__file__).parents[2] / "examples" / "play_alfworld.py")
-    assert done.returncode == 1 and done.stderr.startswith(f"There are no games in {tmp_path} ($ALFWORLD_DATA)")
-    assert "Traceback" not in done.stderr and "unset ALFWORLD_DATA" in done.stderr
-
-
-def test_playing_loads_no_model_library(house: Path) -> None:
-    code = (
-        "import sys; from skill_ttrl.cli.main import main; sys.argv[1:] = sys.argv[1:]\n"
-        "try: main()\nexcept SystemExit: pass\n"
-        "print(sorted({'torch', 'transformers', 'alfworld', 'textworld', 'chromadb'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, *PLAY, "--policy", "walkthrough"],
-        cwd=house,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == 0 and done.stdout.endswith("Episode ended after 2 steps, won, reward 1.\n[]\n"), done

@@ -72,6 +72,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*WEBSHOP, "agent.observations=webshop", "agent.action_order=words"], 2, "agent.action_order=words"),
     (["agent.context_mode=episode", "demonstrations.rationale=openai"], 2, "demonstrations.rationale"),
     (["phases=[rl, sft]"], 2, "in this order"),
+    (["phases=[dagger, sft]"], 2, "in this order"),
     ([*WEBSHOP, SKILLS, "phases=[collect, distill]"], 2, "None of the phases trains"),
     (["phases=[distill, sft]", SKILLS], 2, "demonstrations.trajectories"),
     (["phases=[distill, rl]"], 2, "skills section"),

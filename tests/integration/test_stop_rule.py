@@ -50,13 +50,3 @@ def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], ti
     assert rows(tmp_path / "whole", "metrics.jsonl")[:3] == rows(tmp_path / "ended", "metrics.jsonl")
     middle, after = rows(tmp_path / "whole", "evaluations.jsonl")[1], rows(tmp_path / "ended", "evaluations.jsonl")[1]
     assert (middle.pop("label"), after.pop("label")) == ("step 3", "after") and middle == after
-
-
-def test_a_resumed_run_does_not_go_on_behind_its_rule(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
-    config = load_config(tiny_yaml, [*settings, *RULE])
-    first = train.run(config, tmp_path / "run")
-    before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
-    (tmp_path / "run" / "summary.json").unlink()
-    again = train.run(config, tmp_path / "run", resume="auto")
-    assert (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
-    assert (again.stopped, again.accuracy_after, again.steps) == (first.stopped, first.accuracy_after, {"rl": 3})

@@ -140,16 +140,6 @@ def test_greedy_samples_are_those_of_the_hf_backend(backend: Any, loaded: Loaded
         assert mine.logprobs == pytest.approx(same.logprobs, abs=1e-4)
 
 
-def test_a_completion_keeps_the_text_that_ends_it(backend: Any, loaded: LoadedModel) -> None:
-    found = sample(backend, QUESTIONS, n=8, length=40, stop=("a", "1"))
-    assert worst_gap(loaded, found) < 1e-4
-    ended = [done for generation in found for done in generation.completions if {"a", "1"} & set(done.text)]
-    assert len(ended) > 4
-    for done in ended:
-        before = loaded.tokenizer.decode(list(done.token_ids[:-1]), skip_special_tokens=True)
-        assert done.finish_reason == "stop" and not {"a", "1"} & set(before)
-
-
 def test_a_seed_gives_the_same_tokens_and_each_request_has_its_own(backend: Any) -> None:
     state = process_state()
     first = sample(backend, QUESTIONS, seed=4)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from skill_ttrl.compat.rollout_engine import RolloutEngine
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ModelError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
@@ -97,32 +95,10 @@ def test_a_run_follows_adapters(updates: str, trained: Path, tmp_path: Path) -> 
     assert len(reply.texts) == 2
 
 
-def test_a_resumed_run_goes_on_from_its_checkpoint(trained: Path, tmp_path: Path) -> None:
-    resumed = tmp_path / "resumed"
-    shutil.copytree(trained, resumed)
-    shutil.rmtree(resumed / "checkpoints" / f"rl-{STEPS:06}")
-    (resumed / "summary.json").unlink()
-    train.run(load_config("quickstart", SETTINGS), resumed, resume="auto")
-    look_at(resumed)
-    rows = [read_jsonl(folder / "metrics.jsonl")[-1] for folder in (trained, resumed)]
-    assert rows[0]["reward"] == pytest.approx(rows[1]["reward"], abs=0.1)
-
-
 def test_a_trained_policy_is_measured_without_a_learner(trained: Path) -> None:
     measured = evaluate.run(trained, ["eval.samples=8", "eval.top_p=0.9"])
     same = evaluate.run(trained, ["eval.samples=8", "eval.top_p=0.9", "rollout.backend=hf"])
     assert measured.problems == 16 and measured.greedy == same.greedy
-
-
-def test_texts_for_people_who_want_no_more(trained: Path) -> None:
-    engine = RolloutEngine(
-        str(trained / "checkpoints" / "sft-000030"), "vllm", max_new_tokens=8, temperature=0.7, top_p=0.9
-    )
-    try:
-        texts = engine.generate(["12+34", "5+6"], n_samples=3)
-    finally:
-        engine.close()
-    assert [len(row) for row in texts] == [3, 3]
 
 
 SHAPE = {

@@ -17,14 +17,8 @@ from skill_ttrl.signals import Interrupted
 from skill_ttrl.stages import train
 
 OWN = """\
-def say(question):
-    return question.replace("Compute ", "Find ")
 def drop(question):
     return question.rstrip(".")
-def nothing(question):
-    return None
-def silent(question):
-    return "  "
 """
 SETTINGS = [
     "phases=[rl]",
@@ -72,48 +66,30 @@ class StopAfter(SilentProgress):
 
 
 STRATEGIES = {
-    "confidence": ["vote.options={temperature: 0.5}"],
-    "soft": ["vote.options={temperature: 2}"],
     "harmonic": ["vote.paraphrase=own_words_under_test:drop"],
-    "restrain": ["vote.options={kappa: 0.2, delta: 0.5}"],
     "guard": ["vote.options={window: 2, risk_ratio: 0.05, hold_bonus: true}"],
-    "gated": ["vote.options={threshold: 0.3}"],
 }
+"""Those that need another wording, and a history."""
 
 
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(each, marks=() if each in ("harmonic", "guard") else pytest.mark.slow) for each in STRATEGIES],
-)
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_trains_and_resumes_to_the_same_bytes(
     name: str, cold: str, own: str, tiny_yaml: Path, tmp_path: Path
 ) -> None:
     config = load_config(tiny_yaml, [*SETTINGS, cold, f"vote.strategy={name}", *STRATEGIES[name]])
     train.run(config, tmp_path / "whole")
-    for step in (1, 3):
-        with pytest.raises(Interrupted):
-            train.run(config, tmp_path / "stopped", resume="auto", progress=StopAfter(step))
+    with pytest.raises(Interrupted):
+        train.run(config, tmp_path / "stopped", progress=StopAfter(3))
     train.run(config, tmp_path / "stopped", resume="auto")
     for file in ("metrics.jsonl", "votes.jsonl", "trajectories.jsonl", "checkpoints/rl-000006/model.safetensors"):
         assert (tmp_path / "whole" / file).read_bytes() == (tmp_path / "stopped" / file).read_bytes(), file
     figures, votes = rows(tmp_path / "whole"), rows(tmp_path / "whole", "votes.jsonl")
     assert len(figures) == 6 and len(votes) == 18
     for row in figures:
-        assert {
-            "majority_ratio",
-            "majority_voting_reward",
-            "label_accuracy",
-            "pass@8",
-            "collapse_warning",
-            "undecided_answers",
-        } <= row.keys()
+        assert {"majority_ratio", "label_accuracy", "pass@8", "collapse_warning"} <= row.keys()
     effect: dict[str, Callable[[dict[str, Any]], Any]] = {
-        "confidence": lambda vote: vote["scores"],
-        "soft": lambda vote: 0 < max(vote["rewards"]) < 1,
         "harmonic": lambda vote: vote["answer"],
-        "restrain": lambda vote: len(vote["label_weights"]) > 1 or vote["penalty"] == 0.5,
         "guard": lambda vote: vote["skipped"] or vote["weight"] < 1 or any(vote["bonus"]),
-        "gated": lambda vote: vote["skipped"],
     }
     assert sum(bool(effect[name](vote)) for vote in votes) >= 2
 
@@ -157,19 +133,6 @@ def test_a_step_whose_prompts_are_all_skipped_is_recorded_and_changes_nothing(
     assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
 
 
-def test_half_of_the_votes_answer_a_paraphrase(cold: str, own: str, tiny_yaml: Path, tmp_path: Path) -> None:
-    options = ["vote.strategy=harmonic", f"vote.paraphrase={own}:say", "rl.steps=1"]
-    train.run(load_config(tiny_yaml, [*SETTINGS, cold, *options]), tmp_path / "run")
-    tries = rows(tmp_path / "run", "trajectories.jsonl")
-    assert [row["prompt_variant"] for row in tries] == ([0] * 4 + [1] * 4) * 3
-    for row in tries:
-        said = row["task"]["options"]["question"]
-        assert said.startswith(("Compute ", "Find ")[row["prompt_variant"]]) and row["steps"][0]["observation"] == said
-    assert len({row["task"]["id"] for row in tries}) == 3, "both wordings are tries at the same task"
-    (row,) = rows(tmp_path / "run")
-    assert row["sequences"] == 12 and row["failed_rollouts"] == 0  # 4 of the 8 tries at each of 3 tasks
-
-
 def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
     config = load_config(tiny_yaml, [*SETTINGS, cold, "vote.strategy=restrain", "vote.options={sigma: 0.3}"])
     train.run(config, tmp_path / "run")
@@ -188,7 +151,3 @@ def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path
         vote["task_id"]: {other["weight"] for other in votes if other["task_id"] == vote["task_id"]} for vote in votes
     }
     assert all(len(found) == 1 for found in weights.values()), "u_x never changes"
-    plain = load_config(tiny_yaml, [*SETTINGS, cold, "rl.steps=2"])
-    train.run(plain, tmp_path / "plain")
-    state = json.loads((tmp_path / "plain/checkpoints/rl-000002/state.json").read_text())["state"]
-    assert "base_shares" not in state

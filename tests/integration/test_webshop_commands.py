@@ -19,10 +19,8 @@ from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused
 from tests.integration.test_cli_commands import skillttrl as command
 from tests.integration.test_openai_backend import at
-from tests.integration.test_play_command import skillttrl as play_command
 from tests.preloaded import run_script
 
-PLAY = ("envs", "play", "webshop", "--env-data", "generated")
 SOURCE = "generated, 1,000 products, synthetic goals by goal, nouns by rule"
 
 
@@ -88,8 +86,6 @@ def test_a_split_a_type_or_data_that_is_not_there_is_one_clear_message(tmp_path:
         return command("evaluate", "random", "--env", "webshop", *words)
 
     refused(evaluate("--split", "tset"), 3, "WebShop has no split 'tset'", "dev, test, train")
-    refused(evaluate("--split", "validation"), 3, "is 'dev'")
-    refused(evaluate("--set", "env.kwargs.split_by=day"), 3, "by goal or by product")
     refused(evaluate("--env-data", tmp_path), 3, str(tmp_path))
     refused(
         command("collect", "--env", "webshop", "--policy", "random", "--types", "fashon", "-o", tmp_path / "o"),
@@ -124,13 +120,6 @@ def test_a_policy_is_measured_by_score_and_success(tmp_path: Path, monkeypatch: 
     assert found["score_interval"][0] <= found["score"] <= found["score_interval"][1]
     assert found["source"] == f"webshop test ({SOURCE})"
     assert f"score, T = 0.6 │ {found['score']:.3f} [" in shown and "score, greedy" in shown and "generated" in shown
-
-
-def test_the_shop_is_played_by_hand_and_an_expert_is_watched() -> None:
-    code, out, err = play_command(*PLAY, "--seed", 1, typed="search[lipstick]\nclick[back to search]\n")
-    assert code == 0 and "[2/15] > click[back to search]" in out and "left after 2 steps" in out, err
-    code, out, _ = play_command(*PLAY, "--policy", "expert", "--seed", 3, "--set", "env.kwargs.max_steps=2")
-    assert code == 0 and "[2/2] > " in out and "not won" in out
 
 
 def test_the_example_shops_with_nothing_but_the_package() -> None:

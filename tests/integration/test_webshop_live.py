@@ -80,7 +80,7 @@ def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, l
     return steps, scores
 
 
-@pytest.mark.parametrize(("mode", "count"), [("text", 12), ("text_rich", 8)])
+@pytest.mark.parametrize(("mode", "count"), [("text", 8), ("text_rich", 6)])
 def test_episodes_on_a_started_server_are_those_of_its_catalogue(mode: str, count: int, shop: str) -> None:
     settings: dict[str, Any] = {"split": "test", "observation_mode": mode, "max_steps": 9}
     local = make_env("webshop", data=str(GOLDEN), goals="synthetic", nouns="rule", **settings)
@@ -106,18 +106,9 @@ def test_a_running_server_keeps_the_contract_of_environments(shop: str) -> None:
     assert env.reset(options={"task": "server-3"})[1]["goal"] == 3
 
 
-def test_what_means_nothing_on_a_page_is_not_sent(faulty: Misbehaving) -> None:
-    visit = visit_to(faulty)
-    _, begun = visit.start(0)
-    for action in ("click[buy now]", "click[search]", "look around", "", "click[]", "search[]"):
-        assert visit.act(action) == begun
-    assert len(faulty.asked) == 1
-
-
-@pytest.mark.parametrize("setting", [{"goals": "human"}, {"show_attributes": True}])
-def test_what_a_running_server_decides_is_not_asked_of_the_environment(setting: dict[str, Any]) -> None:
+def test_what_a_running_server_decides_is_not_asked_of_the_environment() -> None:
     with pytest.raises(EnvError, match="when it is started"):
-        make_env("webshop", data="http://127.0.0.1:9", split="test", **setting)
+        make_env("webshop", data="http://127.0.0.1:9", split="test", goals="human")
 
 
 def test_query_codes_are_words_unless_they_are_allowed(faulty: Misbehaving) -> None:
@@ -189,11 +180,9 @@ def test_a_server_that_is_not_there_is_named() -> None:
         ('<h3 id="reward">Your score</h3>', "has no instruction"),
         ('<h3 id="reward"><pre>1.0</pre><pre>0.5</pre></h3>', "no single score"),
         ('<h3 id="reward"><pre>1.0</pre></h3><p id="reward"><pre>1.0</pre></p>', "no single score"),
-        ('<h3 id="reward"><pre>1.5</pre></h3>', "found '1.5'"),
         ('<h3 id="reward"><pre>nan</pre></h3>', "found 'nan'"),
         ('<h3 id="reward"><pre>__import__("os")</pre></h3>', "found '__import__"),
         ('<div id="instruction-text"><h4>Instruction:<br>x</h4></div><button>Buy Now</button>', "it is 'item'"),
-        ("<p>Thank you for shopping with us!</p>", "has no instruction"),
     ],
 )
 def test_a_purchase_without_one_proper_score_has_no_reward(page: str, said: str, faulty: Misbehaving) -> None:
@@ -221,11 +210,6 @@ def test_pages_of_other_templates_are_refused() -> None:
         read_page(head)
 
 
-def test_a_goal_that_the_server_does_not_have_is_named(shop: str) -> None:
-    with pytest.raises(EnvError, match=r"_99999 .*refused with status 404: has it so many goals"):
-        LiveVisit(shop).start(99999)
-
-
 def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
     unknown, small, full = ServerGoals("http://h", None), ServerGoals("http://h", 600), ServerGoals("http://h", 6910)
     assert (unknown.split("test")[[0, -1]] == [0, 499]).all() and (unknown.split("dev")[[0, -1]] == [500, 1499]).all()
@@ -241,16 +225,10 @@ def test_goals_of_a_server_are_numbers_and_splits_are_ranges_of_them() -> None:
         and full[12].id == "server-12"
         and [full.draw(chance, "train") for chance in (0.0, 0.5, 1 - 2**-53)] == [1500, 4205, 6909]
     )
-    for name, said in (
-        ("server-6910", "numbered from 0 to 6,909"),
-        ("B0-1", "are named server-0"),
-        ("server-01", "are named"),
-    ):
-        with pytest.raises(EnvError, match=said):
-            full.find(name)
-    for count in (0, -1, True, 1.5, "6910"):
-        with pytest.raises(EnvError, match="server_goals is how many goals"):
-            ServerGoals("http://h", count)  # type: ignore[arg-type]
+    with pytest.raises(EnvError, match="numbered from 0 to 6,909"):
+        full.find("server-6910")
+    with pytest.raises(EnvError, match="server_goals"):
+        ServerGoals("http://h", 0)
 
 
 def test_pages_are_read_as_the_official_site_writes_them() -> None:
