@@ -26,15 +26,8 @@ TIERS: tuple[str, ...] = get_args(Tier)
 _ID = re.compile(r"[^\s<>\"'&#]+")
 _TEXTS = ("id", "title", "text", "when_to_apply", "tier", "task_type", "source")
 _LISTS = ("parents", "evidence", "flags")
-_SIDES: Mapping[str, tuple[bool, bool]] = {
-    "add": (False, True),
-    "edit": (True, True),
-    "replace": (True, True),
-    "use": (True, True),
-    "remove": (True, False),
-    "evict": (True, False),
-}
-"""For each kind whether there is a skill before and one after."""
+_ENDING = ("remove", "evict")
+"""Kinds of changes after which the skill is gone."""
 EDITABLE = ("title", "text", "when_to_apply", "tier", "task_type", "source", "extra")
 """Fields that an edit may set; the others are the bank's own book-keeping."""
 
@@ -293,13 +286,12 @@ def _words(skill: Skill) -> tuple[str, str, str]:
 
 
 def _check_kind(change: Change) -> None:
-    if change.kind not in _SIDES:
-        raise SkillBankError(f"Unknown kind of change {change.kind!r}. Known: {', '.join(_SIDES)}.")
-    if _SIDES[change.kind] != (change.before is not None, change.after is not None):
-        raise SkillBankError(
-            f"A change of kind {change.kind!r} has a skill before and after: {_SIDES[change.kind]}; "
-            f"found {(change.before is not None, change.after is not None)}."
-        )
+    kind, kinds = change.kind, get_args(ChangeKind)
+    if kind not in kinds:
+        raise SkillBankError(f"Unknown kind of change {kind!r}. Known: {', '.join(kinds)}.")
+    expected, found = (kind != "add", kind not in _ENDING), (change.before is not None, change.after is not None)
+    if expected != found:
+        raise SkillBankError(f"A change of kind {kind!r} has a skill before and after: {expected}; found {found}.")
 
 
 def _text(value: object, where: str) -> str:

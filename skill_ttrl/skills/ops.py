@@ -16,7 +16,7 @@ never closed reaches to the end. One pass finds the tags, so the work is linear 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from skill_ttrl.answers import find_answer
@@ -217,44 +217,29 @@ class _Reader:
         if self.count > MAX_OPERATIONS:
             self._error(tag.start, f"more than {MAX_OPERATIONS} operations: this one is left out")
             return
-        problem = _TAKE[tag.name](self, tag.attributes, content)
+        problem = ""
+        if tag.name == "retrieve":
+            query = tag.attributes.get("query")
+            if not query:
+                problem = 'has no query: write <retrieve query="...">' if query is None else "has an empty query"
+            elif len(query) > MAX_QUERY:
+                problem = f"has a query of {len(query)} characters, the most is {MAX_QUERY}"
+            else:
+                self.retrieve.append(query)
+        elif tag.name == "evolve" and (base := _BASE.fullmatch(tag.attributes.get("base", ""))) is None:
+            problem = 'names no skill: write <evolve base="#id">'
+        elif not content:
+            problem = "has no text"
+        elif tag.name == "evolve":
+            self.evolve.append(Evolution(base[1], content))  # type: ignore[index]  # matched above
+        else:
+            self.generate.append(content)
+            self.titles.append(tag.attributes.get("title", "")[:MAX_TITLE])
         if problem:
             self._error(tag.start, f"<{tag.name}> {problem}")
-
-    def take_generate(self, attributes: dict[str, str], content: str) -> str | None:
-        if not content:
-            return "has no text"
-        self.generate.append(content)
-        self.titles.append(attributes.get("title", "")[:MAX_TITLE])
-        return None
-
-    def take_retrieve(self, attributes: dict[str, str], content: str) -> str | None:
-        query = attributes.get("query")
-        if not query:
-            return 'has no query: write <retrieve query="...">' if query is None else "has an empty query"
-        if len(query) > MAX_QUERY:
-            return f"has a query of {len(query)} characters, the most is {MAX_QUERY}"
-        self.retrieve.append(query)
-        return None
-
-    def take_evolve(self, attributes: dict[str, str], content: str) -> str | None:
-        base = _BASE.fullmatch(attributes.get("base", ""))
-        if base is None:
-            return 'names no skill: write <evolve base="#id">'
-        if not content:
-            return "has no text"
-        self.evolve.append(Evolution(base[1], content))
-        return None
 
     def _error(self, position: int, reason: str) -> None:
         if len(self.errors) < MAX_ERRORS:
             self.errors.append(f"character {position}: {reason}")
         else:
             self.suppressed += 1
-
-
-_TAKE: dict[str, Callable[[_Reader, dict[str, str], str], str | None]] = {
-    "generate": _Reader.take_generate,
-    "retrieve": _Reader.take_retrieve,
-    "evolve": _Reader.take_evolve,
-}

@@ -44,7 +44,6 @@ Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 EMBED_AT_ONCE = 4096  # an index keeps what it was given, so a start that is killed has not lost everything
-BLOCK_ROWS = 65_536  # rows whose vectors are copied at once
 CACHED_FILTERS = 64
 MOST_WORDINGS = 8
 """Wordings of one skill's when_to_apply that are searched."""
@@ -307,11 +306,8 @@ class ScoredQuery:
         total = np.zeros(len(rows), dtype=np.float64)
         room = 1e-12
         if self.vector is not None:
-            everything = len(rows) == len(index.skills)
-            for start in range(0, len(rows), BLOCK_ROWS):
-                block = slice(start, start + BLOCK_ROWS)
-                vectors = index.vectors[block if everything else rows[block]]
-                total[block] += self.cosine_weight * (vectors @ self.vector)
+            vectors = index.vectors if len(rows) == len(index.skills) else index.vectors[rows]
+            total += self.cosine_weight * (vectors @ self.vector)
             room += 4 * len(self.vector) * float(np.finfo(np.float32).eps)
         if self.keyword is not None:
             total += self.keyword[rows]

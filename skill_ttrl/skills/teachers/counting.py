@@ -601,8 +601,11 @@ def never_begun(stats: EpisodeStats) -> list[Finding]:
 
 def useless(stats: EpisodeStats) -> list[Finding]:
     """Forms that many losers have and hardly a winner."""
-    won = stats.shares(stats.won)
-    forms = [form for form in _losers_only(stats) if _with_names(form, won) is None][:MOST_USELESS]
+    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
+        return []
+    won, lost = stats.shares(stats.won), stats.shares(stats.lost)
+    wrong = [form for form in stats.common(stats.lost, HALF) if won[form] <= SELDOM and not _is_named(form, won)]
+    forms = sorted(wrong, key=lambda form: (-lost[form], form))[:MOST_USELESS]
     holders = [each for each in stats.lost if each.kinds.intersection(forms)]
     winners = sum(bool(each.kinds.intersection(forms)) for each in stats.won)
     if not forms or len(holders) < MIN_EPISODES:
@@ -699,15 +702,6 @@ def _rate(episodes: Sequence[ParsedEpisode], count: Callable[[Case], int]) -> fl
     return sum(count(each.case) for each in episodes) / steps if steps else 0.0
 
 
-def _losers_only(stats: EpisodeStats) -> list[str]:
-    """Forms that half of the losers have and hardly a winner, the most frequent first."""
-    if min(len(stats.won), len(stats.lost)) < MIN_EPISODES:
-        return []
-    won, lost = stats.shares(stats.won), stats.shares(stats.lost)
-    wrong = [form for form in stats.common(stats.lost, HALF) if won[form] <= SELDOM]
-    return sorted(wrong, key=lambda form: (-lost[form], form))
-
-
 def _usual_place(episodes: Sequence[ParsedEpisode], form: str) -> float:
     """Average step at which a form comes first in the winners' episodes."""
     places = [
@@ -716,16 +710,14 @@ def _usual_place(episodes: Sequence[ParsedEpisode], form: str) -> float:
     return sum(places) / len(places)
 
 
-def _with_names(form: str, won: Mapping[str, float]) -> str | None:
-    """The winners' form that names something of the task where this one does not: `take X from ...` for `take ... from ...`."""
-    named = [
-        other
-        for other, part in won.items()
-        if part >= MOST
+def _is_named(form: str, won: Mapping[str, float]) -> bool:
+    """True if winners have the form with something of the task in its gaps: `take X from ...` for `take ... from ...`."""
+    return any(
+        part >= MOST
         and form != other
         and form == " ".join(GAP if word in PLACEHOLDERS else word for word in other.split())
-    ]
-    return min(named, key=lambda other: (other.split().count(GAP), other), default=None)
+        for other, part in won.items()
+    )
 
 
 def _needed(stats: EpisodeStats) -> list[str]:

@@ -12,13 +12,12 @@ import numpy as np
 import pytest
 
 from skill_ttrl.errors import SkillBankError
-from skill_ttrl.skills.retrieval import retriever as search_index
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.embedders import Vectors
 from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import Hit, Retriever
+from skill_ttrl.skills.retrieval.retriever import Retriever
 from skill_ttrl.skills.settings import BankSettings, Mode
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
@@ -82,25 +81,6 @@ def test_two_builds_a_reopened_one_and_brute_force_agree(tmp_path: Path) -> None
             assert lists(retriever, snapshot) == expected
             retriever.close()
         assert embedder.texts == 0
-
-
-@pytest.mark.parametrize("mode", ["embedding", "hybrid"])
-def test_a_bank_of_more_than_one_block_is_searched_exactly(monkeypatch: pytest.MonkeyPatch, mode: Mode) -> None:
-    """Blocks bound the memory; which skills are found, and their scores, are those of one block."""
-    some = [
-        Skill(id=skill.id, title="", text=skill.text, task_type=("math", "other")[int(skill.id[1:]) % 2])
-        for skill in bank(500)
-    ]
-    snapshot = Snapshot.of(1, some)
-
-    def found() -> list[list[Hit]]:
-        retriever = memory(mode)
-        return [hits for kind in (None, "math") for hits in retriever.search(snapshot, QUERIES, task_type=kind, k=6)]
-
-    expected = found()
-    assert all(len(hits) == 6 for hits in expected)
-    monkeypatch.setattr(search_index, "BLOCK_ROWS", 7)
-    assert found() == expected
 
 
 def damage_database(folder: Path) -> None:
