@@ -150,13 +150,6 @@ def test_a_seed_gives_the_same_tokens_and_each_request_has_its_own(backend: Any)
     assert process_state() == state
 
 
-def test_what_prompts_share_is_read_once(backend: Any) -> None:
-    prompt = backend.encode_text("why " * 400)[: 2 * BLOCK + 20]
-    read, cached = backend.prompt_tokens, backend.cached_tokens
-    wait_for(backend.generate([Request(token_ids=prompt, n=4)], Sampling(max_new_tokens=2), seed=0))
-    assert (backend.prompt_tokens - read, backend.cached_tokens - cached) == (len(prompt), 2 * BLOCK)
-
-
 def test_more_prompts_than_a_step_can_read_are_read_in_turns(backend: Any, loaded: LoadedModel) -> None:
     texts = [backend.encode_text(f"{number}: " + "why " * 400) for number in range(16)]  # no beginning in common
     requests = [Request(token_ids=text[:390]) for text in texts]

@@ -25,12 +25,6 @@ def test_what_the_task_names_as_a_whole_comes_first_then_in_part_then_what_skill
     assert found == ("move mug 1 to desk 1", "go to desk 1", "move mug 1 to shelf 1", "go to sinkbasin 1", "look")
 
 
-def test_what_was_done_comes_last() -> None:
-    found = by_words(KITCHEN, "put a clean mug in drawer", [STEPS], ["go to drawer 1"])
-    assert found[:2] == ("take mug 1 from shelf 1", "go to sinkbasin 1")
-    assert found[-1] == "go to drawer 1"
-
-
 def test_after_something_was_done_to_what_the_task_names_places_count_anew() -> None:
     task = "put a clean mug in drawer"
     done = ["go to drawer 1", "go to shelf 1", "take mug 1 from shelf 1"]

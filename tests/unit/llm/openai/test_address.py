@@ -98,11 +98,6 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
         make_client(EndpointsConfig(policy=endpoint(base_url="http://127.0.0.1:1/v1")), "policy")
 
 
-def test_a_role_that_the_config_does_not_fill_is_named() -> None:
-    with pytest.raises(ConfigError, match=r"no endpoints\.merger"):
-        make_client(EndpointsConfig(), "merger")
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [

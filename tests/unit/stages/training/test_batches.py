@@ -49,17 +49,6 @@ def test_batches_of_a_fixed_size_cover_each_epoch_too(lengths: list[int], size: 
         assert sorted(stream[epoch * len(lengths) : (epoch + 1) * len(lengths)]) == list(range(len(lengths)))
 
 
-def test_lengths_are_sorted_within_a_chunk_and_batches_come_in_no_order_of_length() -> None:
-    lengths = [10 * (1 + number % 10) for number in range(100)]
-    config = SFTConfig(batch_tokens=200)
-    batches = batches_of_epoch(lengths, config, 0, 0)
-    assert all(
-        max(lengths[place] for place in batch) - min(lengths[place] for place in batch) <= 10 for batch in batches
-    )
-    longest = [lengths[batch[-1]] for batch in batches]
-    assert longest not in (sorted(longest), sorted(longest, reverse=True))
-
-
 def test_a_linear_schedule_stays_at_the_peak_until_it_decays() -> None:
     config = SFTConfig(steps=100, warmup_steps=10, lr_scheduler="linear", decay_from=0.5, min_lr_ratio=0.02)
     rates = [rate_fraction(step, config) for step in range(101)]
