@@ -8,14 +8,6 @@ from hypothesis import strategies as st
 from skill_ttrl.agents.action_list import ActionList, by_words
 from skill_ttrl.types import Skill
 
-KITCHEN = (
-    "examine shelf 1",
-    "go to drawer 1",
-    "go to sinkbasin 1",
-    "go to shelf 2",
-    "take cup 1 from shelf 1",
-    "take mug 1 from shelf 1",
-)
 STEPS = Skill("s", "Steps", "`take X from ...`, then `go to sinkbasin`, then `clean X with sinkbasin`")
 
 
