@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -103,14 +104,14 @@ def find_data(data: str | Path | None) -> Data:
         raise EnvError(f"data must be a folder or {GENERATE!r}, found {data!r:.200}.")
     asked, said = data, f"data={str(data)!r}"
     if asked == ONLY_OFFICIAL:
-        asked, said = os.environ.get(VARIABLE), f"${VARIABLE}"
+        asked, said = _variable(), f"${VARIABLE}"
         if asked in (None, "", GENERATE):
             raise EnvError(
                 f"data={ONLY_OFFICIAL!r} means the official games, but {VARIABLE} is not set. Set it to the folder that "
                 f'alfworld-download has filled, or use generated games: data="{GENERATE}".'
             )
     elif asked is None:
-        asked, said = os.environ.get(VARIABLE) or GENERATE, f"${VARIABLE}"
+        asked, said = _variable() or GENERATE, f"${VARIABLE}"
     if asked == GENERATE:
         return Data(None)
     if isinstance(asked, str) and asked.startswith(f"{GENERATE}:"):
@@ -297,6 +298,13 @@ def _report(skipped: Sequence[Skipped], others: int, folder: Path, strict: bool)
     why = "; ".join([*damaged[:3], *more, *(f"{count} because {reason}" for reason, count in excluded.most_common())])
     hint = " With strict=True a game that cannot be read is an error." if damaged else ""
     warnings.warn(f"{len(skipped)} {total} are left out: {why}.{hint}", stacklevel=4)
+
+
+def _variable() -> str | None:
+    """`$ALFWORLD_DATA`, unless the package alfworld has set it when it was imported: to its default folder, which it creates empty."""
+    value, default = os.environ.get(VARIABLE), os.path.expanduser("~/.cache/alfworld")
+    empty = not os.path.isdir(os.path.join(default, JSON_FOLDER))
+    return None if "alfworld.info" in sys.modules and value == default and empty else value
 
 
 def _short(value: object) -> str:
