@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from skill_ttrl.errors import RunFolderError
-from skill_ttrl.storage.cache import made_whole
+from skill_ttrl.storage.cache import unfinished
 
 LOCK_FILE = ".lock"
 
@@ -91,10 +91,13 @@ def write_folder(path: Path, files: Mapping[str, bytes]) -> None:
     if path.exists():
         raise FileExistsError(errno.EEXIST, "it exists already", str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
-    with made_whole(path) as building:
+    with unfinished(path.parent) as building:
+        whole = building / path.name
+        whole.mkdir()
         for name, data in files.items():
-            (building / name).parent.mkdir(parents=True, exist_ok=True)
-            (building / name).write_bytes(data)
+            (whole / name).parent.mkdir(parents=True, exist_ok=True)
+            (whole / name).write_bytes(data)
+        os.replace(whole, path)  # fails where another process has put files there meanwhile
     fsync(path.parent)
 
 
