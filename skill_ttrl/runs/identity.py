@@ -19,7 +19,7 @@ SCHEMA_VERSION = 2
 LIBRARIES = ("torch", "transformers", "accelerate", "peft", "tokenizers", "gymnasium", "datasets", "numpy", "pydantic")
 _ADDRESS_AND_LIMITS = (
     *("base_url", "api_version"),  # a server may move; its model's name says who answers
-    *("api_key_env", "timeout", "max_concurrency", "max_retries", "cache"),
+    *("api_key_env", "timeout", "max_concurrency", "max_retries"),
     *("price_in", "price_cached", "price_out"),
 )
 NO_EFFECT_ON_RESULTS = (
