@@ -314,9 +314,11 @@ class Ledger:
         if self._refused is not None:
             most, role = self._refused
             remedy = "Raise the budget"
-            if most.tokens and role != "embeddings":
-                remedy += f", or start a new run with a lower {LONGEST.get(role, f'endpoints.{role}.max_tokens')}"
-            said.append(f"The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}. {remedy}.")
+            if most.tokens:
+                said.append(f"The next request could take {most.tokens:,} tokens and cost {most.cost:.4g}.")
+                if role != "embeddings":
+                    remedy += f", or start a new run with a lower {LONGEST.get(role, f'endpoints.{role}.max_tokens')}"
+            said.append(f"{remedy}.")
         if self.unsettled:
             said.append(f"{self.unsettled:,} paid answers of unfinished work are saved and are not requested again.")
         return " ".join(said)
