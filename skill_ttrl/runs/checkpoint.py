@@ -129,7 +129,7 @@ def list_checkpoints(folder: RunFolder) -> list[Checkpoint]:
 
 
 def what_is_saved(path: str | Path) -> str:
-    """What is saved of a run that ended early, and how to resume it; `path` may hold one run a seed, or not exist."""
+    """Describe what is saved of a run that ended early, and how to resume it; `path` may hold one run a seed, or not exist."""
     runs = [each for each in (Path(path), *Path(path).glob("seed-*")) if RunFolder.exists(each)]
     if not runs:
         return "Nothing was saved: start again with the same command."

@@ -26,7 +26,7 @@ Notice = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What has happened to a worker."""
+    """A change in the state of a worker."""
 
     kind: Literal["ready", "refused", "done", "lost"]
     """It has made what it works with; its setup raised, and it ends; it has finished its item; it is gone, and what it was at with it."""
@@ -34,7 +34,7 @@ class Event:
     result: Any = None
     """Of `done`; of `ready` the facts that its setup gives, the same for every worker."""
     error: Exception | None = None
-    """What the setup or the item's own code raised."""
+    """Exception of the setup or of the item's own code."""
     why: str = ""
     """Why it is gone."""
 

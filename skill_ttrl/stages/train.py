@@ -141,7 +141,7 @@ class Session:
     driver: Driver
     """The ranks that train together."""
     warnings: list[str] = field(default_factory=list)
-    """What is to be said of the run's making."""
+    """Warnings from the preparation of the run, for its log."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time of what was done before it began, by name."""
 

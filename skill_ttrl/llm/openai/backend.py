@@ -33,7 +33,7 @@ EMPTY_END = "/>"
 
 
 class TextBackend:
-    """What backends share that work on texts alone and cannot train: they encode nothing and take over no weights."""
+    """Base of backends that work on texts alone and cannot train: they encode nothing and take over no weights."""
 
     is_learner = trainable = blocking = False
     supports_structured_outputs = False

@@ -132,7 +132,7 @@ _MESSAGES = {
     "unreadable": ("returned an answer that cannot be read", _LATER),
     "redirected": ("redirects to another address, where keys are not sent", "Set {here}.base_url to that address."),
 }
-"""What is said of a kind of failure, and what to do."""
+"""Description of each kind of failure, and its remedy."""
 
 
 class MalformedResponse(ValueError):
@@ -142,7 +142,7 @@ class MalformedResponse(ValueError):
 def failure_of(
     error: Exception, config: EndpointConfig, role: Role, address: Address, attempts: int
 ) -> EndpointError | None:
-    """What the user is told of an exception of the SDK; None for an exception that is a bug in this program."""
+    """The user's error for an exception of the SDK; None for an exception that is a bug in this program."""
     import openai
 
     status, parameter, pause = None, "", ""

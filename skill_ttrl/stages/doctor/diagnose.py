@@ -83,7 +83,7 @@ def _device(config: SkillTTRLConfig) -> str:
 
 
 def _run_checks(config: SkillTTRLConfig, memory: dict[str, int]) -> list[Check]:
-    """What a dry run finds; its memory estimate is put into `memory`."""
+    """Findings of a dry run; its memory estimate is put into `memory`."""
     from skill_ttrl.stages.doctor.dry_run import examine
     from skill_ttrl.stages.doctor.memory import gigabytes
 
@@ -110,7 +110,7 @@ def _python() -> Check:
 
 
 def _packages() -> list[Check]:
-    """What is installed, or a failed check for each thing that does not fit."""
+    """Installed packages, or a failed check for each that does not fit."""
     found = packages.installed()
     if wrong := packages.misfits(found):
         return [Check("packages", "fail", problem, command) for problem, command in wrong]

@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PhaseSize:
-    """What one phase does. None: not known before the run."""
+    """Sizes of one phase. None: not known before the run."""
 
     phase: str
     steps: int | None = None

@@ -39,9 +39,9 @@ def source_tasks(
         tasks = load_tasks(source, env_id, split=split)
         _check_system(config, source, progress or SilentProgress())
     else:
-        told = Counting(progress or SilentProgress(), OPENING, "item")
+        counter = Counting(progress or SilentProgress(), OPENING, "item")
         with annotate_error(SplitError, _SPLITS):
-            tasks = env_tasks(env_id, config.env.kwargs, split, limit, told)
+            tasks = env_tasks(env_id, config.env.kwargs, split, limit, counter)
     if not tasks:
         raise DataError(f"There are no {split} tasks in {source.path if source else env_id}.")
     return tasks
@@ -79,7 +79,7 @@ def evaluation_split(config: SkillTTRLConfig) -> str:
 
 
 def set_names(config: SkillTTRLConfig) -> tuple[str, str]:
-    """What a run trains on and what it is measured on, as tables name them."""
+    """Names of the tasks that a run trains on and of those that it is measured on, for tables."""
 
     def name(source: SourceConfig | None, usual: str, split: str) -> str:
         if source is None:

@@ -33,7 +33,7 @@ def register() -> None:
 
 @dataclass
 class TransferInit(WeightTransferInitInfo):  # type: ignore[misc]  # vLLM is not there when types are checked
-    """What an engine needs to know before it takes weights: nothing."""
+    """Settings of an engine before it takes weights: none."""
 
 
 @dataclass
