@@ -21,7 +21,7 @@ class ActionList:
     """How a prompt lists what is possible.
 
     Args:
-        by_words: what the task and the skills name comes first (`agents.action_order`); False: as the environment lists it.
+        by_words: what the task and the skills name comes first (the function `by_words`); False: as the environment lists it.
         unlisted: verbs whose actions are left out; written all the same, they count as invalid and are played.
         filled: an action with a place for words of the agent's own, `search[<your query>]`, is listed with the task's words in it:
             where actions are answered by number there are no other words.
@@ -33,7 +33,7 @@ class ActionList:
 
     @classmethod
     def of(cls, config: AgentConfig | None) -> ActionList:
-        """The listing that a config asks for (`agent.action_order`, `unlisted`, `actions`); None: as the environment lists them."""
+        """The listing that a config asks for (`agent.action_order`, `hidden_verbs`, `actions`); None: as the environment lists them."""
         if config is None:
             return AS_LISTED
         return cls(config.action_order == "words", frozenset(config.hidden_verbs), config.actions == "numbered")

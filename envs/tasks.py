@@ -147,14 +147,16 @@ def _called(name: str, tasks: Sequence[Task], split: str | None) -> Task:
 def _where(
     name: str, own: Sequence[Task], find: Callable[[str], Sequence[Task]], splits: Sequence[str]
 ) -> tuple[Sequence[Task], str | None]:
-    """The first tasks of which one has `name` in its id, and their split; None: the environment's own ones."""
-    if not any(name in task.id for task in own):
-        for split in splits or (name.partition("/")[0],):
-            with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
-                tasks = find(split)
-                if any(name in task.id for task in tasks) or (tasks and not splits):
-                    return tasks, split
-    return own, None
+    """The first tasks with a task of this id, else with `name` in an id, and their split; None: the environment's own."""
+    if any(task.id == name or (name in task.id and not splits) for task in own):
+        return own, None
+    parts: list[tuple[Sequence[Task], str | None]] = [(own, None)]
+    for split in splits or (name.partition("/")[0],):
+        with suppress(EnvError):  # what stands before the slash need be no split, and a split may have no tasks
+            parts.append((find(split), split))
+    whole = [part for part in parts if any(task.id == name for task in part[0])]
+    found = whole or [part for part in parts if any(name in task.id for task in part[0])]
+    return found[0] if found else parts[-1] if not splits and parts[-1][0] else (own, None)
 
 
 def _seed_tasks(env_id: str, split: str, count: int) -> list[Task]:

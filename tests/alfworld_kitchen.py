@@ -13,7 +13,7 @@ import importlib.util
 import json
 import random
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -162,3 +162,10 @@ def write_game(root: Path, split: str, name: str, text: str | None = None, **cha
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content(**changes)) if text is None else text, encoding="utf-8")
     return path
+
+
+def walks(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Answer of a model: the next command of the walkthrough, by the number of the step that the prompt names."""
+    said = body["messages"][-1]["content"]
+    number = int(said.split("\nStep ", 1)[1].split(".", 1)[0])
+    return f"<think>step {number}</think><action>{content()['walkthrough'][number - 1]}</action>"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -82,18 +83,6 @@ class Clumsy(Opener):
         super().start(observation, info, seed)
 
 
-class Brittle(Opener):
-    """Breaks at door 0, and stays broken."""
-
-    _broken = False
-
-    def start(self, observation: str, info: Mapping[str, Any], seed: int) -> None:
-        self._broken |= observation.startswith("Door 0")
-        if self._broken:
-            raise ValueError("in pieces")
-        super().start(observation, info, seed)
-
-
 class Quitter(Opener):
     """Leaves Python at the left doors; talks to itself."""
 
@@ -125,6 +114,15 @@ class Deadly(Opener):
         import os
 
         os._exit(9)
+
+
+def opens(body: Mapping[str, Any], draw: random.Random) -> str:
+    """Answer of a model: waits first; then the door that the task names, but number 5 is beyond it."""
+    said = [message["content"] for message in body["messages"]]
+    door = said[0].partition("Door ")[2]
+    if len(said) == 1:
+        return "wait"
+    return "wait" if door.startswith("5") else door.partition("open the ")[2].split()[0]
 
 
 gymnasium.register("Doors-v0", entry_point="tests.doors:Doors")

@@ -33,11 +33,7 @@ MAX_ANSWER_BYTES = 4 << 20
 """Longest answer that is read."""
 MAX_TASKS_BYTES = 32 << 20
 """Longest answer with the tasks of a split."""
-_LATER = {
-    502: "a proxy without its server",
-    503: "all sessions or connections are in use",
-    504: "a proxy without its server",
-}
+_LATER = {503: "all sessions or connections are in use"} | dict.fromkeys((502, 504), "a proxy without its server")
 """Statuses after which a request is repeated."""
 
 

@@ -2,7 +2,7 @@
 
 One line an episode (`types.Trajectory` as JSON), in the order of the tasks, whatever the number of processes; stopped at any
 point and called again, it goes on and ends with the same bytes as one that was never stopped. Here plays a scripted agent, which needs no
-model, which loads nothing of what a model takes; a policy plays in `collect_policy`.
+model, which loads nothing of what a model takes; a policy plays in `targets.collect`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def fine_tune(
         before: steps of the phase that come before the first of these.
 
     Raises:
-        TrainingError: see `stopping.skipped_too_often`; the run is saved.
+        TrainingError: see `training.state.skipped_too_often`; the run is saved.
     """
     parts = run.components
     done = max(0, run.resumed.steps_done(phase) - before)

@@ -75,14 +75,6 @@ def of_verl(asked: dict[str, Any]) -> tuple[str | None, RolloutCorrectionConfig]
     return None if level is None else f"{level}_{'mask' if icepop else 'truncate'}", settings
 
 
-OF_THE_BOUNDS = (
-    "rollout_is_mean",
-    "rollout_is_eff_sample_size",
-    "rollout_is_ratio_fraction_high",
-    "rollout_is_ratio_fraction_low",
-)
-
-
 @pytest.mark.parametrize("name", list(cases("verl", "correction")))
 def test_corrections_and_their_metrics_are_verls(name: str) -> None:
     case = cases("verl", "correction")[name]

@@ -20,7 +20,6 @@ from skill_ttrl.statistics import (
 )
 
 BEFORE = [0.1, 0.4, 0.35, 0.8, 0.9, 0.2, 0.65, 0.7, 0.05, 0.55, 0.3, 1.0]
-AFTER = [0.2, 0.45, 0.35, 0.9, 0.95, 0.4, 0.55, 0.85, 0.1, 0.65, 0.5, 1.0]
 
 
 @pytest.mark.parametrize(

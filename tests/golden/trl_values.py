@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.golden.generate_learner_values import Recorder
 
 PROMPT_TOKENS = 2
-ADVANTAGE_INPUTS = {"rewards": "trl_rewards"}
 LOSS_INPUTS = {
     "log_probs": "log_probs",
     "old_log_probs": "old_log_probs",

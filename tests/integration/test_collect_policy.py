@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,7 @@ from skill_ttrl.stages.collect import collect_into
 from skill_ttrl.stages.collecting.collection import TaskSelection
 from skill_ttrl.stages.targets.collect import run_policy
 from skill_ttrl.types import Trajectory, from_json
-from tests.doors import DOORS
+from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
@@ -34,15 +32,6 @@ TINY: dict[str, Any] = {
 }
 PLAIN = ("agent.template=plain",)
 TESTS, TRAINS = TaskSelection(DOORS, "test"), TaskSelection(DOORS)
-
-
-def opens(body: Mapping[str, Any], draw: random.Random) -> str:
-    """Waits first; then the door that the task names, but number 5 is beyond it."""
-    said = [message["content"] for message in body["messages"]]
-    door = said[0].partition("Door ")[2]
-    if len(said) == 1:
-        return "wait"
-    return "wait" if door.startswith("5") else door.partition("open the ")[2].split()[0]
 
 
 def settings(server: FaultyServer, *more: str) -> list[str]:

@@ -15,14 +15,13 @@ from skill_ttrl.envs import TextEnv, env_defaults
 from skill_ttrl.envs.alfworld.index import forget
 from skill_ttrl.errors import EnvError
 from skill_ttrl.stages.inputs.env_defaults import in_another_env, with_env_defaults
-from tests.alfworld_kitchen import content, write_game
+from tests.alfworld_kitchen import walks, write_game
 from tests.doors import Doors
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
 
 GAME = "pick_and_place_simple-Apple-None-Fridge-1/trial_A"
-WALK: list[str] = content()["walkthrough"]
 
 
 @pytest.fixture
@@ -32,13 +31,6 @@ def kitchen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     forget()
     yield tmp_path / "games"
     forget()
-
-
-def walks(body: Mapping[str, Any], draw: random.Random) -> str:
-    """The next command of the walkthrough, by the number of the step that the prompt names."""
-    said = body["messages"][-1]["content"]
-    number = int(said.split("\nStep ", 1)[1].split(".", 1)[0])
-    return f"<think>step {number}</think><action>{WALK[number - 1]}</action>"
 
 
 @pytest.mark.parametrize("command", ["evaluate", "collect", "envs play"])

@@ -23,12 +23,11 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.types import Group
-from tests.alfworld_kitchen import content, write_game
+from tests.alfworld_kitchen import walks, write_game
 from tests.faulty_server import FaultyServer
 from tests.integration.test_openai_backend import backend
 
 GAMES = [f"pick_and_place_simple-Apple-None-Fridge-{number}/trial_{number}" for number in range(1, 7)]
-WALK: list[str] = content()["walkthrough"]
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +40,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         forget()
         yield str(root)
     forget()
-
-
-def walks(body: Mapping[str, Any], draw: random.Random) -> str:
-    """The next command of the walkthrough, by the number of the step that the prompt names."""
-    said = body["messages"][-1]["content"]
-    number = int(said.split("\nStep ", 1)[1].split(".", 1)[0])
-    return f"<think>step {number}</think><action>{WALK[number - 1]}</action>"
 
 
 def play(data: str, made: Backend, tries: int = 2, on_episode: Any = print, **more: Any) -> list[Group]:

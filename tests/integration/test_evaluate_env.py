@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +10,10 @@ import pytest
 from skill_ttrl.stages.evaluate import measure_policy
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import Trajectory, from_json
-from tests.doors import DOORS
+from tests.doors import DOORS, opens
 from tests.faulty_server import FaultyServer
 from tests.integration.test_cli_commands import refused, skillttrl
 from tests.integration.test_openai_backend import at
-
-
-def opens(body: Mapping[str, Any], draw: random.Random) -> str:
-    """Waits first; then the door that the task names, but number 5 is beyond it."""
-    said = [message["content"] for message in body["messages"]]
-    door = said[0].partition("Door ")[2]
-    if len(said) == 1:
-        return "wait"
-    return "wait" if door.startswith("5") else door.partition("open the ")[2].split()[0]
 
 
 @pytest.mark.usefixtures("no_words_around")

@@ -295,7 +295,7 @@ def _answer_entropy(row: TaskSamples) -> float:
 
 
 def _skill_use(rows: Sequence[TaskSamples]) -> dict[str, float]:
-    """Use of the skill bank, counted as in `run_bank.skill_figures`."""
+    """Use of the skill bank, counted as in `run_bank.skill_metrics`."""
     rollouts = [sample for row in rows for sample in row.samples]
     counts = [sample.skills for sample in rollouts if sample.skills is not None]
     return {name: sum(found[name] for found in counts) / len(rollouts) for name in (counts[0] if counts else ())}

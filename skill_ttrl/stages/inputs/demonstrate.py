@@ -275,7 +275,7 @@ class Aims:
     """Aims of the steps of episodes: the next step that handles what the task names, as `take mug` before `go to shelf 1`.
 
     Nothing of the environment is known: which words the task names, and which forms actions have, is found by counting
-    (`skills.actions`).
+    (`skills.teachers.counting`).
     """
 
     def __init__(self, trajectories: Sequence[Trajectory], config: DemonstrationsConfig) -> None:

@@ -38,4 +38,3 @@ def test_nothing_is_lost_or_added_whatever_is_written(actions: list[str], task: 
     skill = Skill("s", "", task)
     assert sorted(by_words(actions, task, [skill], done)) == sorted(actions)
     assert ActionList()(actions, task) == tuple(actions)
-    assert by_words(actions, task, [skill], done) == by_words(actions, task, [skill], done)

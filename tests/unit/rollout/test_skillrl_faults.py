@@ -1,5 +1,5 @@
 """Faults that users of SkillRL found in its agent, and that ours does not have. How a group's statistics are taken is tested with the
-learner, how skills evolve in `test_evolve_faults.py`.
+learner, how skills evolve in `test_evolution_faults.py`.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,6 +110,23 @@ def test_a_variable_without_games_is_an_error_with_both_ways_out(
     for odd in ("~nobody-of-this-name/x", "a\0b", "x" * 5000, "."):
         with pytest.raises(EnvError, match="There are no games in"):
             open_games(odd, "train")
+
+
+def test_importing_the_package_alfworld_chooses_no_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sets the variable to a folder that it creates empty; by a user, and with games in it, that folder counts."""
+    default = tmp_path / ".cache" / "alfworld"
+    default.mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ALFWORLD_DATA", str(default))
+    monkeypatch.delitem(sys.modules, "alfworld.info", raising=False)  # another test may have imported it
+    with pytest.raises(EnvError, match="no games in"):
+        find_data(None)
+    monkeypatch.setitem(sys.modules, "alfworld.info", sys)
+    assert find_data(None).folder is None
+    with pytest.raises(EnvError, match="ALFWORLD_DATA is not set"):
+        find_data("official")
+    write_game(default, "train", NAMES[0])
+    assert find_data(None).folder == find_data("official").folder == default / "json_2.1.1"
 
 
 def test_a_folder_of_generated_games_says_so(data: Path) -> None:
