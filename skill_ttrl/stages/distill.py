@@ -32,7 +32,7 @@ from skill_ttrl.skills.types import Case, TeacherResult
 from skill_ttrl.stages.inputs.leak import ForeignSplits, settle, training_splits
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
-from skill_ttrl.storage.cache import unfinished
+from skill_ttrl.storage.cache import remove_unfinished, unfinished
 from skill_ttrl.storage.files import wrap_os_errors
 from skill_ttrl.types import Skill, Trajectory
 
@@ -264,6 +264,7 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
     settings = asdict(BankSettings.from_config(config.skills or SkillsConfig()))
     chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
     folder.parent.mkdir(parents=True, exist_ok=True)
+    remove_unfinished(folder.parent)
     with unfinished(folder.parent) as made:
         with SkillBank(made, **{**chosen, "index": "memory"}) as bank:
             yield bank

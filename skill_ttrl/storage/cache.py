@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
@@ -41,12 +42,16 @@ def waiting_for(lock: Path) -> Iterator[None]:
 
 @contextmanager
 def unfinished(folder: Path) -> Iterator[Path]:
-    """An empty folder in `folder` for what is not whole yet; removed at the end, whatever happens."""
+    """An empty folder in `folder` for what is not whole yet; removed at the end, whatever happens. Its lock shows that it is in use."""
     beside = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
+    descriptor = os.open(beside, os.O_RDONLY)
     try:
+        with suppress(OSError):  # without locks `remove_unfinished` removes nothing
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield beside
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+        os.close(descriptor)
 
 
 @contextmanager
@@ -69,9 +74,15 @@ def made_whole(folder: Path, within: Path | None = None) -> Iterator[Path]:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what a killed process left in `folder`; to be called only while no other process makes something there."""
+    """Remove what killed processes left in `folder`; a folder that a process is still filling stays."""
     for left in folder.glob(f"{_UNFINISHED}*"):
-        shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):  # locked, or removed by another process meanwhile
+            descriptor = os.open(left, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(descriptor)
 
 
 def digest_of(files: Iterable[Path]) -> str:

@@ -202,5 +202,6 @@ run(sys.argv[1], sys.argv[2])
 
 def test_killed_before_the_end_there_is_no_bank_and_the_next_call_makes_it(played: Path, tmp_path: Path) -> None:
     assert run_code(KILL, played, tmp_path / "bank").returncode == -signal.SIGKILL
-    assert not (tmp_path / "bank").exists()
+    assert not (tmp_path / "bank").exists() and any(tmp_path.iterdir())
     assert run(played, tmp_path / "bank").skills
+    assert [path.name for path in tmp_path.iterdir()] == ["bank"]  # what the killed one left is gone

@@ -27,7 +27,9 @@ def test_what_a_killed_process_left_is_removed_wherever_it_was_filled(tmp_path: 
         kept = left.rename(tmp_path / f"{left.name}-of-the-killed")
     (kept / "half").write_text("")
     (tmp_path / "other").mkdir()
-    remove_unfinished(tmp_path)
+    with unfinished(tmp_path) as in_use:
+        remove_unfinished(tmp_path)
+        assert {*tmp_path.iterdir()} == {tmp_path / "other", in_use}
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
 
 
