@@ -124,16 +124,12 @@ def _source(stored: str | None, policy: str | None) -> str:
     """
     from skill_ttrl.stages.targets.stored import is_stored
 
-    source = str(stored if policy is None else policy)
-    if (stored is None) == (policy is None) or is_stored(source) == (policy is not None):
-        raise ConfigError(
-            "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)"
-            + (
-                "."
-                if stored is None and policy is None
-                else f"; {source} holds {'no ' * (policy is None)}stored samples."
-            )
-        )
+    ways = "Give either stored samples (skillttrl vote SAMPLES) or a policy to sample from (skillttrl vote --policy POLICY)"
+    if (stored is None) == (policy is None):
+        raise ConfigError(f"{ways}, not both." if policy else f"{ways}.")
+    source = str(stored or policy)
+    if is_stored(source) != (policy is None):
+        raise ConfigError(f"{ways}; {source} holds {'no ' if policy is None else ''}stored samples.")
     if policy is not None:
         check_model(policy, "drawing samples")
     return source

@@ -169,6 +169,7 @@ def test_mistakes(run: Path, tmp_path: Path) -> None:
     refused(skillttrl("vote", tmp_path / "none.jsonl"), 3, "No file")
     refused(skillttrl("vote"), 2)
     refused(skillttrl("vote", "--policy", file), 2, "stored samples")
+    refused(skillttrl("vote", file, "--policy", run), 2, "not both")
     refused(skillttrl("vote", file, "--strategies", "os:system"), 2, "'os:system'")
     refused(skillttrl("vote", run / "metrics.jsonl"), 3, "metrics.jsonl")
     before = (run / "votes.jsonl").read_bytes()
