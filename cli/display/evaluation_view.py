@@ -72,7 +72,7 @@ def _rest(found: Evaluation) -> Iterator[Metric]:
         if name != "greedy":
             yield f"{avg}, T = {name}", other.accuracy, other.interval
     for name, types in sampled.items():
-        how = f"{name if name in ('', 'greedy') else f'T = {name}'}"
+        how = name if name in ("", "greedy") else f"T = {name}"
         for kind, each in types.items():
             where = f"of {kind or 'other'} ({each.problems})"
             yield f"{how}, {where}" if how else f"{avg} {where}", each.accuracy, each.interval

@@ -139,7 +139,7 @@ class _Run:
     watch: Watch
     rows: list[dict[str, Any]] = field(default_factory=list)
     problem: Exception | None = None
-    """An error of ours: gepa would go on after it."""
+    """An error raised by our code, which gepa would swallow."""
     record: StepRecord | None = None
     """The iteration on its way."""
     propose_new_texts: ProposalFn | None = None

@@ -89,7 +89,9 @@ def summary_table(summary: Summary, *, full: bool = False) -> Table:
     largest = max(map(int, {**summary.pass_at_k_before, **summary.pass_at_k_after}), default=1)
 
     def is_main(label: str) -> bool:
-        return label in (*headlines, f"pass@{largest}") or label.endswith(NO_BANK) or label.startswith(CONTROL[:8])
+        return (
+            label in (*headlines, f"pass@{largest}") or label.endswith(NO_BANK) or label.startswith(CONTROL.format(""))
+        )
 
     main, rest = [row for row in rows if is_main(row[0])], [row for row in rows if not is_main(row[0])]
     table: list[tuple[str | None, ...]] = []
