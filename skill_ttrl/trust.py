@@ -44,7 +44,7 @@ _SIMPLE = {
     "command.env": "run a program with your environment variables {}",
     "command.cwd": "run a program in the folder {}",
 }
-"""What a setting would do, whatever its value."""
+"""Effects of settings that have them whatever the value."""
 ALLOW = "If you know who made it and want this, add --trust (in Python: with skill_ttrl.trusting(): ...)"
 _trusting: ContextVar[bool] = ContextVar("trusting", default=False)
 _refused: dict[str, Path] = {}

@@ -248,7 +248,7 @@ class StepView:
     """An optimizer counts here, by stage, where it had no usable answer and a rule or nothing stood in for it."""
 
     def places(self) -> dict[str, str]:
-        """What every prompt of a step shows: the document, and the further sections as one text."""
+        """Values for every prompt of a step: the document, and the further sections as one text."""
         context = "\n\n".join(f"## {heading}\n{text}" for heading, text in self.context.items() if text)
         return {"document": self.document or "(empty)", "context": context}
 

@@ -162,7 +162,7 @@ def _read(
     snapshot: Snapshot | None,
     skipped: list[str],
 ) -> tuple[list[Draft], list[Rewrite]]:
-    """What an answer's entries amount to: each is used as a whole, or refused with its reason in `skipped`."""
+    """The new and rewritten skills in an answer. Each entry is used as a whole, or refused with its reason in `skipped`."""
     ids = {spelled: name for name in skills for spelled in (attribute(name), name)}
     most = room = sum(each.base is None for each in proposals)
     drafts: list[Draft] = []

@@ -1,4 +1,4 @@
-"""What `skillttrl inspect` shows of a path, and how a value is written in a cell."""
+"""The result of `skillttrl inspect` for one path, and the formatting of table cells."""
 
 from __future__ import annotations
 

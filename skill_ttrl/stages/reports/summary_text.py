@@ -47,7 +47,7 @@ def write_summary(folder: RunFolder, summary: Summary) -> None:
 
 
 def summary_title(summary: Summary) -> str:
-    """What was trained, how, and on which tasks it was measured."""
+    """The run's name, its evaluation tasks, its reward and its seed."""
     tasks = "training tasks (transductive)" if summary.transductive else "held-out tasks"
     where = f" of {summary.measured_on}" if summary.measured_on else ""
     trained = f", trained on {summary.trained_on}" if summary.trained_on != summary.measured_on else ""
