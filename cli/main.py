@@ -29,8 +29,7 @@ from skill_ttrl.cli.serve import serve
 from skill_ttrl.cli.skills import skills_app
 from skill_ttrl.cli.train import rl, sft, train
 from skill_ttrl.cli.vote import vote
-from skill_ttrl.errors import EXIT_CODES, RankError, RunFolderError, SkillTTRLError
-from skill_ttrl.rl.parallel.launch import leave_word
+from skill_ttrl.errors import EXIT_CODES, RunFolderError, SkillTTRLError
 from skill_ttrl.signals import RESUME, Interrupted
 from skill_ttrl.trust import trusting
 
@@ -115,7 +114,7 @@ def main() -> None:
         screen = Console(stderr=True)
         if isinstance(error, Interrupted):
             say(str(error).replace(RESUME, f"Resume: {_resume_command(given)}"), screen=screen)
-        elif not (isinstance(error, RankError) and leave_word(error)):
+        else:
             say(f"Error: {error}", screen=screen, style="red")
         sys.exit(RunFolderError.exit_code if isinstance(error, OSError) else error.exit_code)
 

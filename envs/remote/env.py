@@ -129,7 +129,7 @@ class EnvClient(HttpConnections):
             raise EnvError(f"The environment at {self.url} raised {kind}: {message}")
         if status == 401:
             message += f" This client sends that of ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
-        raise (SessionEnded if status in (404, 410) else EnvError)(f"{self.url} refused {what}: {message}")
+        raise (SessionEnded if status == 410 else EnvError)(f"{self.url} refused {what}: {message}")
 
 
 def _encode(body: dict[str, Any], what: str) -> bytes:

@@ -10,10 +10,10 @@
 | `DELETE /v1/sessions/ID` | | `ended` |
 
 Requests of a session are numbered: the one that opened it is 0, each reset or step after it one more. The server keeps the last answer:
-the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409 and
-the `expected` one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
+the same request again, with the same number, gets that answer, and nothing is done twice. Any other number is refused with 409, and
+the message names the expected one. A number is never used again in a session, so that a request that arrives late cannot act in a later episode.
 
-Status 202 says that the answer is not there yet: repeat the request. 401: token; 403: not allowed; 410: the session has ended; 422: the
+Status 202 says that the answer is not there yet: repeat the request. 401: token; 403: not allowed; 410: there is no such session; 422: the
 environment raised an error; 503: no session is free, see `Retry-After`. Errors are `{"error": {"type": ..., "message": ...}}`.
 """
 

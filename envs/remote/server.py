@@ -18,7 +18,6 @@ import sys
 import threading
 import time
 import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -61,8 +60,6 @@ _ID = r"[\w-]{1,64}"
 Body = TypeVar("Body", bound=Request)
 
 
-MAX_REMEMBERED = 1000
-"""Ended sessions whose reason is still known."""
 Answer = tuple[int, str]
 """HTTP status and JSON text."""
 MakeEnv = Callable[[], gymnasium.Env[Any, Any]]
@@ -72,24 +69,17 @@ _RESULT = {
 }
 
 
-def error_answer(status: int, error: BaseException | str, kind: str = "", **more: Any) -> Answer:
+def error_answer(status: int, error: BaseException | str, kind: str = "") -> Answer:
     """The answer that states an error; errors of foreign code are named with their type."""
-    kind = kind or type(error).__name__
-    return status, json.dumps({"error": {"type": kind, "message": str(error)}, **more})
+    return status, json.dumps({"error": {"type": kind or type(error).__name__, "message": str(error)}})
 
 
 class Refused(Exception):
-    """Raised for a request that is not carried out.
+    """Raised for a request that is not carried out; has an HTTP status and the reason."""
 
-    Args:
-        status: HTTP status.
-        message: reason, and what to do.
-        more: further fields of the answer.
-    """
-
-    def __init__(self, status: int, message: str, **more: Any) -> None:
+    def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.answer = error_answer(status, message, "Refused", **more)
+        self.answer = error_answer(status, message, "Refused")
 
 
 class Lane:
@@ -161,10 +151,9 @@ class Session:
                 raise Refused(
                     409,
                     f"Request {number} came where {expected} was expected.{other} A session has one client, which numbers its requests.",
-                    expected=expected,
                 )
             if not self._answer.done():
-                raise Refused(409, f"Request {self._number} is still running.", expected=self._number)
+                raise Refused(409, f"Request {self._number} is still running.")
             self._number, self._request = number, (method, arguments)
             self._answer = self._lane.submit(partial(self._call, method, arguments))
             return self._answer
@@ -204,7 +193,6 @@ class Sessions:
         self._lock = threading.Lock()
         self._open: dict[str, Session] = {}
         self._named: dict[str, Session] = {}
-        self._ended: OrderedDict[str, str] = OrderedDict()
         self._threads = 0
         self._closed = threading.Event()
         threading.Thread(target=self._end_idle, daemon=True).start()
@@ -238,23 +226,22 @@ class Sessions:
             Refused: there is no such session, or see `Session.ask`.
         """
         with self._lock:
-            session, reason = self._open.get(session_id), self._ended.get(session_id)
+            session = self._open.get(session_id)
         if session is None:
-            if reason is not None:
-                raise Refused(410, f"The session has ended: {reason}")
-            raise Refused(404, "There is no such session: the server may have been started again.")
+            raise Refused(
+                410,
+                "There is no such session: it was closed, its environment raised an error, nothing was asked of it for "
+                f"{self.timeout:g} s (--session-timeout), or the server was restarted.",
+            )
         return self._ask(session, number, method, arguments)
 
-    def end(self, session_id: str, reason: str) -> bool:
+    def end(self, session_id: str) -> bool:
         """End a session; False if there is none."""
         with self._lock:
             session = self._open.pop(session_id, None)
             if session is None:
                 return False
             self._named.pop(session.name, None)
-            self._ended[session_id] = reason
-            while len(self._ended) > MAX_REMEMBERED:
-                self._ended.popitem(last=False)
         session.end()
         return True
 
@@ -262,7 +249,7 @@ class Sessions:
         """End all sessions."""
         self._closed.set()
         for session_id in list(self._open):
-            self.end(session_id, "the server is closed.")
+            self.end(session_id)
 
     def _ask(self, session: Session, number: int, method: str, arguments: dict[str, Any]) -> Future[Answer]:
         answer = session.ask(number, method, arguments)
@@ -270,16 +257,14 @@ class Sessions:
         return answer
 
     def _end_failed(self, session_id: str, answer: Future[Answer]) -> None:
-        status, text = answer.result()
-        if status >= 400:
-            error = json.loads(text)["error"]
-            self.end(session_id, f"its environment raised {error['type']}: {error['message']}")
+        if answer.result()[0] >= 400:
+            self.end(session_id)
 
     def _end_idle(self) -> None:
         while not self._closed.wait(min(5.0, self.timeout / 4)):
             for session in list(self._open.values()):
                 if time.monotonic() - session.used > self.timeout:
-                    self.end(session.id, f"nothing was asked for {self.timeout:g} s (--session-timeout).")
+                    self.end(session.id)
 
     def _thread_ended(self) -> None:
         with self._lock:
@@ -328,7 +313,7 @@ class Service:
                 return self._open(_read(NewSession, body))
             found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
             if found and method == "DELETE" and found[2] is None:
-                return 200, json.dumps({"ended": self.sessions.end(found[1], "its client has closed it.")})
+                return 200, json.dumps({"ended": self.sessions.end(found[1])})
             if found and method == "POST" and found[2] == "reset":
                 reset = _read(ResetRequest, body)
                 asked = self.sessions.ask(found[1], reset.step, "reset", seed=reset.seed, options=reset.options)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ipaddress
 import os
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -47,29 +47,13 @@ def key_headers(address: str) -> dict[str, str]:
 
 
 @contextmanager
-def drawn_key(ports: Sequence[int]) -> Iterator[str]:
-    """A new key, in the files of these ports while the block runs.
+def drawn_key(port: int) -> Iterator[str]:
+    """A new key, in the port's file while the block runs.
 
     Raises:
-        ConfigError: the files cannot be written.
+        ConfigError: the file cannot be written.
     """
-    key = secrets.token_urlsafe(32)
-    with ExitStack() as stack:
-        for file in map(key_file, ports):
-            _write(file, key)
-            stack.callback(file.unlink, missing_ok=True)
-        yield key
-
-
-def is_localhost(name: str) -> bool:
-    """True if a host name means this machine: it reaches no other machine, and no proxy reaches the host it names."""
-    try:
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def _write(file: Path, key: str) -> None:
+    key, file = secrets.token_urlsafe(32), key_file(port)
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         file.unlink(missing_ok=True)
@@ -80,3 +64,15 @@ def _write(file: Path, key: str) -> None:
             f"Cannot write the server key to {file}: {error.strerror or error}. Set the environment variable {KEY_VARIABLE}, here "
             "and where training runs."
         ) from None
+    try:
+        yield key
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def is_localhost(name: str) -> bool:
+    """True if a host name means this machine: it reaches no other machine, and no proxy reaches the host it names."""
+    try:
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

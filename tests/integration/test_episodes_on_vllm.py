@@ -133,7 +133,8 @@ class Served:
 @pytest.fixture(scope="module")
 def served(policy: Policy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
-    words = ["--max-model-len", 1024, "--max-num-seqs", 64, "--weight-transfer-dir", folder / "transfer"]
+    keys = ("vllm.max_model_len=1024", "vllm.max_num_seqs=64", f"vllm.weight_transfer_dir={folder / 'transfer'}")
+    words = [word for key in keys for word in ("--set", key)]
     with VLLMServer(policy.weights, *words, log=folder / "log") as server:
         yield Served(server, folder / "transfer")
 

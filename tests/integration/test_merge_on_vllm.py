@@ -39,7 +39,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EndpointConfig]
     shape = BuiltinConfig(hidden_size=64, layers=1, heads=2, max_positions=POSITIONS)
     tokenizer = build_tokenizer(["Compute 12+34."])
     save_model(build_model(shape, tokenizer, seed=0), tokenizer, folder / "model")
-    words = ["--max-model-len", POSITIONS, "--max-num-seqs", 16]
+    words = ["--set", f"vllm.max_model_len={POSITIONS}", "--set", "vllm.max_num_seqs=16"]
     with VLLMServer(folder / "model", *words, log=folder / "log") as server:
         url = f"{server.address}/v1"
         (model,) = httpx.get(f"{url}/models", headers=key_headers(url), trust_env=False).json()["data"]

@@ -57,7 +57,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     for parameter in model.parameters():  # far from flat, so that greedy texts have no ties
         parameter.data.mul_(4 if parameter.ndim > 1 else 1)
     save_model(model, tokenizer, folder / "model")
-    words = ["--max-model-len", 512, "--max-num-seqs", 64]
+    words = ["--set", "vllm.max_model_len=512", "--set", "vllm.max_num_seqs=64"]
     with VLLMServer(folder / "model", *words, log=folder / "log") as server:
         address = server.address
         models = httpx.get(f"{address}/v1/models", headers=key_headers(address), trust_env=False).json()["data"]

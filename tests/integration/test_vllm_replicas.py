@@ -39,7 +39,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def servers(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[VLLMServer, VLLMServer]]:
     logs = tmp_path_factory.mktemp("logs")
-    words = ["--max-model-len", 512, "--max-num-seqs", 64, "--weight-transfer-dir", model.parent / "weights"]
+    keys = ("vllm.max_model_len=512", "vllm.max_num_seqs=64", f"vllm.weight_transfer_dir={model.parent / 'weights'}")
+    words = [word for key in keys for word in ("--set", key)]
     first, second = (VLLMServer(model, *words, log=logs / name) for name in ("first", "second"))
     with first, second:
         yield first, second

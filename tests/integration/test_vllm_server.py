@@ -69,10 +69,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     tokenizer = build_tokenizer(QUESTIONS)
     save_model(build_model(SHAPE, tokenizer, seed=0), tokenizer, folder / "model")
     transfer = folder / "transfer"
-    lengths = ["--max-model-len", 512, "--max-num-seqs", 64, "--max-lora-rank", 4, "--enable-sleep-mode"]
+    lengths = ["vllm.max_model_len=512", "vllm.max_num_seqs=64", "vllm.enable_sleep_mode=true"]
+    lora = ["vllm.weight_sync=lora", "model.lora.r=4"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SKILLTTRL_SERVER_KEY", KEY)
-        words = ["--weight-transfer-dir", transfer, *lengths]
+        words = [word for each in (f"vllm.weight_transfer_dir={transfer}", *lengths, *lora) for word in ("--set", each)]
         with VLLMServer(folder / "model", *words, log=folder / "log") as server:
             yield Served(server, folder / "model", transfer)
             pid = server.pid

@@ -8,8 +8,8 @@ here knows.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
-import selectors
 import shlex
 import shutil
 import signal
@@ -23,13 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from skill_ttrl.config import CommandConfig
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.command.files import names_file
-from skill_ttrl.llm.openai.backend import GO_ON, TextBackend
+from skill_ttrl.llm.openai.backend import GO_ON, TextBackend, all_of
 from skill_ttrl.llm.openai.ledger import PROGRAM, Spend, counted_request
 from skill_ttrl.llm.openai.replies import printable
 from skill_ttrl.types import Completion, Message, derive_seed
@@ -49,6 +48,8 @@ MOST_LOOKS = 100
 CHUNK = 1 << 16
 KEPT_ERROR_BYTES = 4096
 """Of stderr the end is kept."""
+MOST_BYTES = 64 << 20
+"""Files of a command line that are larger are known by their size alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,6 @@ class Finished:
     error_output: bytes = b""
     """End of stderr."""
     exit_code: int | None = None
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Limits of one run."""
-
-    seconds: float
-    output_bytes: int
 
 
 def run_program(
@@ -77,7 +69,7 @@ def run_program(
     text: str,
     env: Mapping[str, str],
     cwd: str | Path,
-    bounds: Bounds,
+    config: CommandConfig,
     stop: threading.Event,
 ) -> Finished:
     """Run a program to its end, its limits, or until `stop` is set. It blocks; call it in a thread.
@@ -85,110 +77,67 @@ def run_program(
     Raises:
         OSError: it cannot be started.
     """
-    mark = uuid.uuid4().hex
-    began = time.monotonic()
-    process = subprocess.Popen(
-        list(argv),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**env, MARK: mark},
-        cwd=cwd,
-        start_new_session=True,
-    )
+    mark, deadline, most = uuid.uuid4().hex, time.monotonic() + config.timeout, config.max_output_bytes
+    with tempfile.TemporaryFile() as prompt:
+        prompt.write(text.encode("utf-8", "replace"))
+        prompt.seek(0)
+        process = subprocess.Popen(
+            [*argv],
+            stdin=prompt,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env={**env, MARK: mark},
+            cwd=cwd,
+            start_new_session=True,
+        )
+    assert process.stdout is not None and process.stderr is not None
+    output, errors = bytearray(), bytearray()
+    pipes = {
+        threading.Thread(target=_read, args=(process.stdout, output, most), daemon=True): process.stdout,
+        threading.Thread(target=_read_end, args=(process.stderr, errors), daemon=True): process.stderr,
+    }
     try:
-        pipes = _Pipes(process, text.encode("utf-8", "replace"), bounds.output_bytes)
-        outcome = _attend(process, pipes, began + bounds.seconds, stop)
+        for reader in pipes:
+            reader.start()
+        outcome, ended = "", False
+        while not outcome:
+            reading = [reader for reader in pipes if reader.is_alive()]
+            if not ended and _has_ended(process):
+                ended, deadline = True, time.monotonic() + DRAIN_S
+            late = time.monotonic() >= deadline
+            if stop.is_set():
+                outcome = "cancelled"
+            elif len(output) > most:
+                outcome = "too_long"
+            elif ended and (late or not reading):
+                outcome = "ok"
+            elif late:
+                outcome = "timeout"
+            elif reading:
+                reading[0].join(max(0.0, min(LOOK_S, deadline - time.monotonic())))
+            else:
+                time.sleep(QUIET_S)
     finally:
-        code = _end(process, mark)
-    if outcome == "ok" and code != 0:
-        outcome = "failed"
-    return Finished(outcome, bytes(pipes.output), bytes(pipes.error_output), code, time.monotonic() - began)
+        _kill(process, mark)
+        for reader, pipe in pipes.items():
+            reader.join(DRAIN_S)
+            if not reader.is_alive():  # else a process that could not be found holds it
+                pipe.close()
+        code = process.wait()
+    return Finished("failed" if outcome == "ok" and code else outcome, bytes(output), bytes(errors), code)
 
 
-class _Pipes:
-    """The three pipes of a program, served as they are ready."""
-
-    def __init__(self, process: subprocess.Popen[bytes], text: bytes, most: int) -> None:
-        self.output, self.error_output = bytearray(), bytearray()
-        self._left, self._most = memoryview(text), most
-        self._selector = selectors.DefaultSelector()
-        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-        for pipe, event, serve in (
-            (process.stdin, selectors.EVENT_WRITE, self._write),
-            (process.stdout, selectors.EVENT_READ, self._read),
-            (process.stderr, selectors.EVENT_READ, self._read_error),
-        ):
-            os.set_blocking(pipe.fileno(), False)
-            self._selector.register(pipe, event, serve)
-
-    @property
-    def open(self) -> bool:
-        """False once the program, and all that it has started, have closed their output."""
-        return any(key.events == selectors.EVENT_READ for key in self._selector.get_map().values())
-
-    @property
-    def too_long(self) -> bool:
-        return len(self.output) > self._most
-
-    def serve(self, seconds: float) -> None:
-        """Read and write what can be, waiting at most so long."""
-        for key, _ in self._selector.select(max(0.0, seconds)):
-            key.data(key.fileobj)
-
-    def close(self) -> None:
-        self._selector.close()
-
-    def _write(self, pipe: IO[bytes]) -> None:
-        try:
-            written = os.write(pipe.fileno(), self._left[:CHUNK]) if self._left else 0
-        except BlockingIOError:
-            return
-        except OSError:  # the program does not read all of it, which is its own business
-            written = len(self._left)
-        self._left = self._left[written:]
-        if not self._left:
-            self._done(pipe)
-
-    def _read(self, pipe: IO[bytes]) -> None:
-        self._take(pipe, self.output)
-
-    def _read_error(self, pipe: IO[bytes]) -> None:
-        self._take(pipe, self.error_output)
-        del self.error_output[:-KEPT_ERROR_BYTES]
-
-    def _take(self, pipe: IO[bytes], into: bytearray) -> None:
-        with suppress(BlockingIOError):
-            found = os.read(pipe.fileno(), CHUNK)
-            into += found
-            if not found:
-                self._done(pipe)
-
-    def _done(self, pipe: Any) -> None:
-        self._selector.unregister(pipe)
-        with suppress(OSError):
-            pipe.close()
+def _read(pipe: IO[bytes], into: bytearray, most: int) -> None:
+    """Read to the end, or until there is more than `most`."""
+    while len(into) <= most and (found := pipe.read(CHUNK)):
+        into += found
 
 
-def _attend(process: subprocess.Popen[bytes], pipes: _Pipes, deadline: float, stop: threading.Event) -> str:
-    """Serve the pipes until the program has ended, or must be: the outcome, as far as it is known."""
-    ended: float | None = None
-    while True:
-        now = time.monotonic()
-        if stop.is_set():
-            return "cancelled"
-        if pipes.too_long:
-            return "too_long"
-        if ended is None and _has_ended(process):
-            ended = now
-        if ended is not None and (not pipes.open or now > ended + DRAIN_S):
-            return "ok"
-        if ended is None and now >= deadline:
-            return "timeout"
-        if pipes.open:
-            pipes.serve(min(LOOK_S, deadline - now) if ended is None else LOOK_S)
-        else:
-            time.sleep(min(LOOK_S, max(0.0, deadline - now)))
+def _read_end(pipe: IO[bytes], into: bytearray) -> None:
+    """Read to the end, and keep the last `KEPT_ERROR_BYTES`."""
+    while found := pipe.read(CHUNK):
+        into[:] = (into + found)[-KEPT_ERROR_BYTES:]
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -204,23 +153,14 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
         return True
 
 
-def _end(process: subprocess.Popen[bytes], mark: str) -> int:
-    """Kill all that is left of the program and what it has started; returns its exit code."""
+def _kill(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Kill all that is left of the program and what it has started.
+
+    Processes that left its group are known by the mark in their environment, where the system shows environments (Linux). One that is
+    just starting another program shows none for a moment, so it is looked again until none is found twice.
+    """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    _kill_marked(mark)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    return process.wait()
-
-
-def _kill_marked(mark: str) -> None:
-    """Kill the processes whose environment has the mark, where the system shows environments (Linux).
-
-    One that is just starting another program shows none for a moment, so it is looked again until none is found twice.
-    """
     wanted, quiet = f"{MARK}={mark}".encode(), 0
     for _ in range(MOST_LOOKS):
         quiet += 1
@@ -275,22 +215,13 @@ class CommandBackend(TextBackend):
             BudgetError: `endpoints.max_requests` is reached. Programs that were running have been waited for.
             EndpointError: the program can no longer be started.
         """
-        places = [(place, number) for place, request in enumerate(requests) for number in range(request.n)]
-        tasks = [
-            asyncio.create_task(self._answer(requests[place], sampling, derive_seed(seed, "command", place, number)))
-            for place, number in places
-        ]
-        try:
-            found = await asyncio.gather(*tasks)
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-        for each in found:
-            if isinstance(each, BudgetError):
-                raise each
-        answers = iter([each for each in found if isinstance(each, Completion)])
+        answers = iter(
+            await all_of(
+                self._answer(request, sampling, derive_seed(seed, "command", place, number))
+                for place, request in enumerate(requests)
+                for number in range(request.n)
+            )
+        )
         return [Generation((), tuple(next(answers) for _ in range(request.n))) for request in requests]
 
     async def _answer(self, request: Request, sampling: Sampling, seed: int) -> Completion | BudgetError:
@@ -305,9 +236,8 @@ class CommandBackend(TextBackend):
                         f"Cannot start {self.name}: {error.strerror or error}.", "unreachable"
                     ) from None
                 finally:
-                    counted.attempts = int(
-                        stop.begun
-                    )  # 0 where it was still in the queue when nobody waited for it any more
+                    # 0 where it was still in the queue when nobody waited for it any more.
+                    counted.attempts = int(stop.begun)
         except BudgetError as error:
             return error
         return self._completion(finished, sampling)
@@ -330,11 +260,10 @@ class CommandBackend(TextBackend):
         if stop.is_set():
             return Finished("cancelled")
         stop.begun = True
-        bounds = Bounds(self.config.timeout, self.config.max_output_bytes)
         if self.config.cwd is not None:
-            return run_program(self.argv, text, env, self.config.cwd, bounds, stop)
+            return run_program(self.argv, text, env, self.config.cwd, self.config, stop)
         with tempfile.TemporaryDirectory(prefix="skillttrl-command-", ignore_cleanup_errors=True) as folder:
-            return run_program(self.argv, text, env, folder, bounds, stop)
+            return run_program(self.argv, text, env, folder, self.config, stop)
 
     def _completion(self, finished: Finished, sampling: Sampling) -> Completion:
         if finished.outcome != "ok":
@@ -412,3 +341,47 @@ def passed_environment(config: CommandConfig, environment: Mapping[str, str]) ->
             f"command.env names variables that are not set here: {', '.join(missing)}. Set them, or leave them out."
         )
     return {name: environment[name] for name in (*PASSED, *config.env) if name in environment}
+
+
+def names_file(argument: str) -> bool:
+    """True if an argument names a file by a path (`agent.py`, `bin/agent`)."""
+    return bool(Path(argument).suffix or "/" in argument) and os.path.isfile(argument)
+
+
+def file_digests(config: CommandConfig) -> dict[str, str]:
+    """The content of each file among the arguments, and of a program that is a script named by a path.
+
+    An argument is looked up from here, as for a run of the program, else in `command.cwd`.
+    """
+    found = {each: path for each in config.argv[1:] if (path := _found(each, config.cwd)) is not None}
+    program = config.argv[0]
+    if "/" in program and os.path.isfile(program) and _is_script(Path(program)):
+        found[program] = Path(program)
+    return {name: _digest(path) for name, path in sorted(found.items())}
+
+
+def _found(argument: str, cwd: str | None) -> Path | None:
+    if names_file(argument):
+        return Path(argument)
+    if cwd is not None and Path(cwd, argument).is_file():
+        return Path(cwd, argument)
+    return None
+
+
+def _is_script(path: Path) -> bool:
+    # An interpreter is not one: an update of the system is no other agent.
+    try:
+        with path.open("rb") as stream:
+            return stream.read(2) == b"#!"
+    except OSError:
+        return False
+
+
+def _digest(path: Path) -> str:
+    try:
+        if (size := path.stat().st_size) > MOST_BYTES:
+            return f"{size} bytes"
+        with path.open("rb") as stream:
+            return f"sha256:{hashlib.file_digest(stream, 'sha256').hexdigest()[:32]}"
+    except OSError as error:
+        return f"unreadable: {error.strerror}"

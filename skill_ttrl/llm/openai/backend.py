@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
@@ -20,6 +20,8 @@ from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.context import BackendContext
+
+T = TypeVar("T")
 
 GO_ON = "Go on with your answer exactly where it breaks off. Do not repeat any of it."
 """Said after an answer that was begun, to a server that cannot continue one."""
@@ -96,19 +98,10 @@ class OpenAIBackend(TextBackend):
                 f"OpenAI's protocol has no top_k (rollout.top_k={sampling.top_k}). Set it to 0, or endpoints.policy.server_type=vllm "
                 "for a server that supports it."
             )
-        try:
-            async with asyncio.TaskGroup() as group:
-                tasks = [
-                    group.create_task(self._generation(request, sampling, derive_seed(seed, "request", place)))
-                    for place, request in enumerate(requests)
-                ]
-        except BaseExceptionGroup as errors:
-            raise _first(errors) from None
-        found = [task.result() for task in tasks]
-        for each in found:
-            if isinstance(each, BudgetError):
-                raise each
-        return [each for each in found if isinstance(each, Generation)]
+        return await all_of(
+            self._generation(request, sampling, derive_seed(seed, "request", place))
+            for place, request in enumerate(requests)
+        )
 
     async def _generation(self, request: Request, sampling: Sampling, seed: int) -> Generation | BudgetError:
         messages, extra = request.messages, dict[str, Any]()
@@ -175,6 +168,25 @@ def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> st
         if tag and len(re.findall(rf"<{re.escape(tag[1])}(?=[\s>])", text)) > text.count(mark):
             return text + mark
     return text
+
+
+async def all_of(asked: Iterable[Coroutine[Any, Any, T | BudgetError]]) -> list[T]:
+    """All answers. An error cancels the others, but for a returned `BudgetError`: they are paid for, and are waited for.
+
+    Raises:
+        BudgetError: one was returned.
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(each) for each in asked]
+    except BaseExceptionGroup as errors:
+        raise _first(errors) from None
+    found = list[T]()
+    for task in tasks:
+        if isinstance(each := task.result(), BudgetError):
+            raise each
+        found.append(each)
+    return found
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypedDict, TypeVar, Unpack, cast
 from urllib.parse import urlsplit
@@ -49,8 +48,8 @@ from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-Read = Callable[[dict[str, Any]], tuple[T, Tokens, str]]
-"""A body → what was wanted, its tokens, and the outcome for the ledger."""
+Read = Callable[[Mapping[str, Any]], tuple[T, str]]
+"""A body → what was wanted, and the outcome for the ledger."""
 
 CHAT, EMBEDDINGS = "chat/completions", "embeddings"
 BATCH_TEXTS = 32
@@ -212,29 +211,25 @@ class Client:
             "logprobs": wanted or None,
         }
 
-        def understood(found: dict[str, Any]) -> tuple[Reply, Tokens, str]:
+        def understood(found: Mapping[str, Any]) -> tuple[Reply, str]:
             reply = read_reply(found)
-            return reply, reply.usage, judge(reply)
+            return reply, judge(reply)
 
         async def ask(count: int, number: int) -> Reply:
             own = seed if seed is None or not number else derive_seed(seed, "again", number)
             numbers = {"n": count if count > 1 else None, "seed": None if own is None else own % SEEDS}
             sent = _sent({**_without_none({**body, **numbers}), **config.extra_body, **(how.get("extra") or {})})
             # What tells two samples apart is part of the request's digest, also where the server is not sent it.
-            found, cached = await self._request(CHAT, sent, (own, number), understood, useful)
-            return replace(found, cached=cached)
+            return await self._request(CHAT, sent, (own, number), understood, useful)
 
         first = await ask(n, 0)
         replies = [first, *await _all(partial(ask, 1, number) for number in range(1, n - len(first.choices) + 1))]
         choices = tuple(choice for reply in replies for choice in reply.choices)[:n]
-        return Reply(choices, sum((reply.usage for reply in replies), Tokens()), all(reply.cached for reply in replies))
+        return Reply(choices, sum((reply.usage for reply in replies), Tokens()))
 
     async def _vectors(self, texts: list[str]) -> list[list[float]]:
-        def understood(found: dict[str, Any]) -> tuple[list[list[float]], Tokens, str]:
-            return *read_embeddings(found, len(texts)), "ok"
-
         sent = _sent({"input": texts, "encoding_format": "float", **self.config.extra_body})
-        return (await self._request(EMBEDDINGS, sent, (), understood))[0]
+        return await self._request(EMBEDDINGS, sent, (), lambda found: (read_embeddings(found, len(texts)), "ok"))
 
     async def _request(
         self,
@@ -243,8 +238,8 @@ class Client:
         marks: tuple[Any, ...],
         read: Read[T],
         useful: Callable[[str], bool] = lambda _: True,
-    ) -> tuple[T, bool]:
-        """Parsed reply, and True where it came from the disk.
+    ) -> T:
+        """Parsed reply, from the ledger's file where it is there.
 
         Args:
             path: of the interface.
@@ -262,43 +257,36 @@ class Client:
         saved = ledger.take(key)
         with suppress(MalformedResponse):  # somebody has changed the file: asked for anew
             if saved is not None:
-                found, _, outcome = read(dict(saved))
+                found, outcome = read(saved)
                 ledger.record(Entry(ledger.current_phase(), self.role, config.model, outcome, 0, cached=True))
-                return found, True
-        async with self._slots:
-            left = config.max_retries + 1
-            while True:
-                most = Spend(requests=left) + (self._most(path, body) if ledger.bounded else Spend())
-                counted = counted_request(self.role, config.model, most, ledger=ledger, prices=config, key=key)
-                async with counted as request:
-                    raw: dict[str, Any] = {}
-                    try:
-                        raw = await self._send(path, body, request)
-                        found, tokens, request.outcome = read(raw)
-                    except Exception as error:
-                        failure = failure_of(error, config, self.role, self._address, request.attempts)
-                        if failure is None:
-                            raise
-                        request.tokens, request.outcome = tokens_said(raw), failure.kind  # paid for all the same
-                        left -= request.attempts
-                        if failure.kind != "unreadable" or left < 1:
-                            raise failure from None
-                        continue
-                    request.tokens = tokens
-                    if not (tokens.prompt or tokens.answer):
-                        request.tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
-                    request.answer = raw if useful(request.outcome) else None
-                return found, False
+                return found
+        most = Spend(requests=config.max_retries + 1) + (self._most(path, body) if ledger.bounded else Spend())
+        counted = counted_request(self.role, config.model, most, ledger=ledger, prices=config, key=key)
+        async with self._slots, counted as request:
+            understood: list[tuple[T, str, dict[str, Any]]] = []
 
-    async def _send(self, path: str, body: dict[str, Any], request: CountedRequest) -> dict[str, Any]:
-        """The body of the answer, after as many attempts as the request is allowed."""
-        sdk = self._sdk.with_options(max_retries=request.allowed - 1)
-        kind = sdk.chat.completions if path == CHAT else sdk.embeddings
-        named = {name: body[name] for name in ("messages", "input", "encoding_format") if name in body}
-        rest = {name: value for name, value in body.items() if name not in named}
-        _sending.set(request)
-        answer = await kind.with_raw_response.create(model=self.config.model, **named, extra_body=rest)
-        return read_body(answer.text, self._address.scrubbed)
+            def understand(text: str) -> None:
+                answer = read_body(text, self._address.scrubbed)
+                request.tokens += tokens_said(answer)  # of one that cannot be used too: it is paid for
+                understood.append((*read(answer), answer))
+
+            sdk = self._sdk.with_options(max_retries=request.allowed - 1)
+            kind = sdk.chat.completions if path == CHAT else sdk.embeddings
+            named = {name: body[name] for name in ("messages", "input", "encoding_format") if name in body}
+            rest = {name: value for name, value in body.items() if name not in named}
+            _sending.set((request, understand))
+            try:
+                await kind.with_raw_response.create(model=config.model, **named, extra_body=rest)
+            except Exception as error:
+                failure = failure_of(error, config, self.role, self._address, request.attempts)
+                if failure is None:
+                    raise
+                raise failure from None
+            found, request.outcome, answer = understood[0]
+            if not (request.tokens.prompt or request.tokens.answer):
+                request.tokens = estimated(body, found.texts if isinstance(found, Reply) else [])
+            request.answer = answer if useful(request.outcome) else None
+        return found
 
     def _most(self, path: str, body: Mapping[str, Any]) -> Spend:
         """The most tokens and money that a request can take.
@@ -368,12 +356,19 @@ def _connect(address: Address, config: EndpointConfig, role: Role) -> Any:
 
     class Bounded(openai.DefaultAsyncHttpxClient):
         async def send(self, request: Any, **how: Any) -> Any:
-            _sending.get().attempts += 1  # the SDK repeats a request by sending it again
+            """Send it once: the SDK repeats a request, also one whose answer cannot be read, by sending it again."""
+            counted, understand = _sending.get()
+            counted.attempts += 1
             try:
                 async with asyncio.timeout(config.timeout):  # the SDK's own begins again with every byte
-                    return await self._whole(request, how)
+                    response = await self._whole(request, how)
+                if response.is_success:
+                    understand(response.text)
+                return response
             except TimeoutError:
                 raise http.ReadTimeout("there was no answer in time", request=request) from None
+            except MalformedResponse as error:
+                raise http.DecodingError(str(error), request=request) from error
 
         async def _whole(self, request: Any, how: dict[str, Any]) -> Any:
             response = await super().send(request, **{**how, "stream": True})
@@ -454,4 +449,4 @@ async def _all(asking: Iterable[Callable[[], Awaitable[T]]]) -> list[T]:
     return cast(list[T], done)
 
 
-_sending: ContextVar[CountedRequest] = ContextVar("sending")
+_sending: ContextVar[tuple[CountedRequest, Callable[[str], None]]] = ContextVar("sending")

@@ -201,21 +201,15 @@ class Ledger:
         """True if there is a budget."""
         return any(limit is not None for limit in self.limits.values())
 
-    @property
-    def exhausted(self) -> bool:
-        """True if nothing is left of the budget, or less than a refused request could take."""
-        spent = self._spent()
-        return any(left <= 0 for left in self._left(spent)) or (
-            self._refused is not None and not self._allows(spent + self._refused[0])
-        )
-
     def check(self) -> None:
         """Called before work begins that needs requests; each of them is reserved for by itself.
 
         Raises:
-            BudgetError: the budget is spent.
+            BudgetError: nothing is left of the budget, or less than a refused request could take.
         """
-        if self.exhausted:
+        spent = self._spent()
+        short = self._refused is not None and not self._allows(spent + self._refused[0])
+        if short or any(left <= 0 for left in self._left(spent)):
             raise _Spent(self)
 
     def reserve(self, hold: object, most: Spend, role: str) -> Spend | None:

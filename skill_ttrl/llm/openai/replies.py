@@ -99,8 +99,8 @@ def _address_in(variable: str) -> str:
 LONGEST = 400
 """Most characters of a server's message that are shown."""
 STATUS = {
-    **{401: "unauthorized", 402: "quota", 403: "forbidden", 404: "not_found", 413: "too_long"},
-    **{408: "timeout", 409: "conflict", 429: "rate_limited"},
+    **{401: "unauthorized", 402: "quota", 403: "forbidden", 404: "not_found"},
+    **{408: "timeout", 409: "server_error", 429: "rate_limited"},
 }
 EMPTY_ACCOUNT = ("insufficient_quota", "billing_hard_limit_reached", "billing_not_active")
 """Codes of a 429 that no pause cures."""
@@ -118,11 +118,9 @@ _MESSAGES = {
     "forbidden": ("denies access to this key", _KEY),
     "not_found": ("was not found", "Check {what} and {here}.base_url ({address.base_url})."),
     "refused": ("refused the request", _CHECK),
-    "too_long": ("refused the request", _CHECK),
     "quota": ("has no credit left", "Add credit, or name another model; the same command then continues."),
     "rate_limited": ("is limiting the rate of requests", _LATER),
     "server_error": ("failed", _LATER),
-    "conflict": ("failed", _LATER),
     "timeout": ("did not answer", "Raise {here}.timeout ({config.timeout:g} s), or lower {here}.max_concurrency."),
     "dropped": ("dropped the connection", _LATER),
     "unreachable": (
@@ -147,8 +145,8 @@ def failure_of(
 
     status, parameter, pause = None, "", ""
     cause = error.__cause__ or error
-    if isinstance(error, MalformedResponse) or isinstance(cause, MalformedResponse):
-        kind, said = "unreadable", str(error if isinstance(error, MalformedResponse) else cause)
+    if isinstance(cause.__cause__, MalformedResponse):
+        kind, said = "unreadable", str(cause)
     elif isinstance(error, openai.APIStatusError):
         stated = error.body if isinstance(error.body, Mapping) else {"message": error.body}
         said = str(stated.get("message") or stated.get("detail") or error.response.text)
@@ -226,8 +224,6 @@ class Reply:
 
     choices: tuple[Choice, ...]
     usage: Tokens = field(default_factory=Tokens)
-    cached: bool = False
-    """True if it came from the disk and cost nothing."""
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -290,7 +286,7 @@ def read_reply(body: Mapping[str, Any]) -> Reply:
     return Reply(tuple(map(_choice, choices)), tokens_said(body))
 
 
-def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[float]], Tokens]:
+def read_embeddings(body: Mapping[str, Any], count: int) -> list[list[float]]:
     """The vectors of `count` texts, in order.
 
     Raises:
@@ -308,7 +304,7 @@ def read_embeddings(body: Mapping[str, Any], count: int) -> tuple[list[list[floa
             raise MalformedResponse("a vector is not a list of finite numbers")
     if len({len(vector) for vector in vectors}) > 1:
         raise MalformedResponse("its vectors differ in length")
-    return [[float(value) for value in vector] for vector in vectors], tokens_said(body)
+    return [[float(value) for value in vector] for vector in vectors]
 
 
 def tokens_said(body: Mapping[str, Any]) -> Tokens:

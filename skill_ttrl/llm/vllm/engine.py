@@ -388,12 +388,10 @@ def adapted_layers(model: Any) -> list[str]:
         ConfigError: the output layer has adapters, or there are none.
     """
     if not has_adapters(model):
-        raise ConfigError("vllm.weight_sync=lora, but the policy that was loaded has no adapters. Set it to weights.")
+        raise ConfigError("vllm.weight_sync=lora, but the policy that was loaded has no adapters. Set it to full.")
     names = {name.rpartition(".")[2] for name, layer in model.named_modules() if hasattr(layer, "get_delta_weight")}
     if "lm_head" in names:
-        raise ConfigError(
-            "vllm.weight_sync=lora cannot follow adapters on the output layer (lm_head). Set it to weights."
-        )
+        raise ConfigError("vllm.weight_sync=lora cannot follow adapters on the output layer (lm_head). Set it to full.")
     return sorted(names)
 
 

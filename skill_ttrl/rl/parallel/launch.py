@@ -25,10 +25,6 @@ from skill_ttrl.signals import SIGNALS
 
 LAUNCHER = "SKILLTTRL_LAUNCHER"
 """Environment variable with the launcher's process id: a rank 0 whose launcher is gone stops as at SIGTERM."""
-FOLDER = "SKILLTTRL_LAUNCHER_FOLDER"
-"""Environment variable with a folder in which rank 0 leaves word for the launcher."""
-MET, WORD = "met", "word"
-"""Files there: the ranks have met; an error of rank 0 that names no rank."""
 GRACE_S = 30.0
 """After another rank has failed rank 0 ends by itself within this time (its collectives fail), or is killed."""
 LINGER_S = 5.0
@@ -55,7 +51,7 @@ def launch(
         The exit code: rank 0's, or `RankError`'s where a rank was killed.
     """
     with tempfile.TemporaryDirectory(prefix="skillttrl-ranks-") as folder, _Crew(Path(folder), notice, saved) as crew:
-        environment = _environment(count) | {FOLDER: folder}
+        environment = _environment(count)
         for rank in range(count):
             crew.start(command, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
         return crew.wait()
@@ -105,54 +101,44 @@ class _Crew:
         if rank == 0 and self._passed is not None:  # it came before there was a rank to pass it to
             self._ranks[0].send_signal(self._passed)
 
-    @property
-    def _met(self) -> bool:
-        return (self._folder / MET).exists()
-
     def wait(self) -> int:
         """The exit code, once all have ended."""
         driver, others = self._ranks[0], self._ranks[1:]
         while driver.poll() is None:
             if self._deadline is None and any(each.poll() for each in others):
-                # Before they have met rank 0 would wait for one that never comes.
-                self._deadline = time.monotonic() + (GRACE_S if self._met else LINGER_S)
+                self._deadline = time.monotonic() + GRACE_S
             if self._deadline is not None and time.monotonic() > self._deadline:
                 self._kill([driver])
             time.sleep(_POLL_S)
-        until = time.monotonic() + (LINGER_S if self._met and self._interrupts < 2 else 0.0)
+        until = time.monotonic() + (LINGER_S if self._interrupts < 2 else 0.0)
         while any(each.poll() is None for each in others) and time.monotonic() < until:
             time.sleep(_POLL_S)
         self._kill(others)
         return self._verdict()
 
     def _verdict(self) -> int:
-        """The exit code. Ranks that rank 0 has not spoken of are named, with the end of what they wrote."""
-        codes, word = [each.returncode for each in self._ranks], self._folder / WORD
-        if codes[0] == 0:  # all is done, and the others were dismissed
-            return 0
-        spoken = codes[0] > 0 and not word.exists()
-        died: list[str] = []
-        tails: list[str] = []
-        for rank, (process, code) in enumerate(zip(self._ranks, codes, strict=True)):
-            if process in self._killed or code == 0 or code == RankError.exit_code or (code > 0 and not rank):
-                continue  # ended by the launcher, or because another rank was gone, or with a word of its own
-            if spoken and (code > 1 or codes[0] not in (1, RankError.exit_code)):
-                continue  # rank 0 has said why, and ended the others
-            what = f"Rank {rank} of {len(codes)} {_ended(code)}"
-            if code < 0 or not spoken:
-                died.append(what)
-            written = (self._folder / str(rank)).read_text(encoding="utf-8", errors="replace") if rank else ""
-            tail = [f"  rank {rank}: {line}" for line in written.splitlines()[-_TAIL_LINES:]]
-            tails += [f"{what}. It wrote last:", *tail] if tail else []
+        """The exit code. Ranks whose end rank 0 cannot have explained are named, with the end of what they wrote."""
+        codes = [each.returncode for each in self._ranks]
         if self._interrupts > 1:
             return 128 + signal.SIGINT
         if self._passed is not None and codes[0] == -self._passed:  # rank 0 was starting, and did not listen yet
             self._notice(f"Stopped by signal {self._passed}. {self._saved()}".rstrip())
             return 128 + self._passed
+        if (codes[0] > 1 and codes[0] != RankError.exit_code) or codes[0] == 0:  # it has said why, or all is done
+            return codes[0]
+        died: list[str] = []
+        tails: list[str] = []
+        for rank, (process, code) in enumerate(zip(self._ranks, codes, strict=True)):
+            if process in self._killed or code in (0, RankError.exit_code) or (code > 0 and not rank):
+                continue  # ended by the launcher, or because another rank was gone, or with a message of its own
+            what = f"Rank {rank} of {len(codes)} {_ended(code)}"
+            if code < 0 or codes[0] != 1:
+                died.append(what)
+            written = (self._folder / str(rank)).read_text(encoding="utf-8", errors="replace") if rank else ""
+            tail = [f"  rank {rank}: {line}" for line in written.splitlines()[-_TAIL_LINES:]]
+            tails += [f"{what}. Its last output:", *tail] if tail else []
         if died:
             self._notice(f"Error: {'; '.join(died)}, and the run ended with it. {self._saved()}".rstrip())
-        elif codes[0] > 0 and not spoken:
-            self._notice(f"Error: {word.read_text(encoding='utf-8')} {self._saved()}".rstrip())
         for line in tails:
             self._notice(line)
         return codes[0] if codes[0] > 0 else RankError.exit_code
@@ -206,25 +192,15 @@ def this_command() -> list[str]:
     return [sys.executable, "-P", "-m", "skill_ttrl.cli.entry", *sys.argv[1:]]
 
 
-def leave_word(error: RankError) -> bool:
-    """Leave an error that names no rank to the launcher, which knows the rank that died. False: there is none, or it names one."""
-    folder = os.environ.get(FOLDER)
-    if folder is None or error.rank is not None:
-        return False
-    (Path(folder) / WORD).write_text(str(error), encoding="utf-8")
-    return True
-
-
 @contextmanager
 def following_launcher() -> Iterator[None]:
-    """Of ranks that have met: while entered, rank 0 gets SIGTERM once its launcher is gone. Nothing where `launch` did not start it."""
+    """While entered, rank 0 gets SIGTERM once its launcher is gone. Nothing where `launch` did not start it."""
     import threading
 
     launcher, done = os.environ.pop(LAUNCHER, None), threading.Event()
     if launcher is None:
         yield
         return
-    (Path(os.environ[FOLDER]) / MET).touch()
 
     def watch() -> None:
         while not done.wait(1.0):

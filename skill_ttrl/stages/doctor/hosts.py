@@ -147,9 +147,7 @@ def _server(config: SkillTTRLConfig, address: str) -> Check:
     needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
     text = f"ready: {_names(models)}, at most {max(lengths)} tokens"
     if max(lengths) < needed:
-        advice = (
-            f"skillttrl serve … --max-model-len {needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
-        )
+        advice = f"skillttrl serve … --set vllm.max_model_len={needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
         return Check(name, "fail", f"{text}; the config needs {needed}", advice)
     return Check(name, "ok", text)
 

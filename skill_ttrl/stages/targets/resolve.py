@@ -13,7 +13,7 @@ from typing import Any
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_command
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
-from skill_ttrl.llm.command.files import file_digests
+from skill_ttrl.llm.command.backend import file_digests
 from skill_ttrl.runs.checkpoint import MANIFEST
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint

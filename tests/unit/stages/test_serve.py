@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,13 +19,13 @@ from typing import Any
 import httpx
 import pytest
 
-from skill_ttrl.config import EndpointConfig, load_config
+from skill_ttrl.config import EndpointConfig
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.replies import find_address
 from skill_ttrl.llm.server_key import drawn_key, key_file, key_headers
 from skill_ttrl.llm.vllm.plugin.launch import vllm_arguments
 from skill_ttrl.llm.vllm.plugin.skillttrl_guard import FOLDER_VARIABLE, KEY_VARIABLE, Guard, inside
-from skill_ttrl.stages.serve import LAUNCHER, Serving, of_recipe, plan
+from skill_ttrl.stages.serve import LAUNCHER, plan
 
 SERVER = f"""
 import http.server, json, os, sys
@@ -89,23 +88,29 @@ def model_folder(folder: Path) -> Path:
     return folder
 
 
-def serving(tmp_path: Path, **changes: Any) -> Serving:
-    """A server whose interpreter runs `SERVER` in the place of the launcher."""
+def serving(tmp_path: Path, **changes: Any) -> dict[str, Any]:
+    """Arguments of `plan` for a server whose interpreter runs `SERVER` in the place of the launcher."""
     (tmp_path / "server.py").write_text(SERVER)
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {tmp_path}/server.py "$@"\n')
     python.chmod(0o755)
     model = model_folder(tmp_path / "model") if not (tmp_path / "model").exists() else tmp_path / "model"
-    how = {"model": str(model), "port": free_port(), "python": str(python), "transfer": str(tmp_path / "pass")}
-    return Serving(**{**how, **changes})
+    how = {
+        "policy": str(model),
+        "port": free_port(),
+        "python": str(python),
+        "recipe": None,
+        "output": tmp_path / "model",
+    }
+    return {**how, "overrides": [f"vllm.weight_transfer_dir={tmp_path / 'pass'}"], **changes}
 
 
 def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path, open_ports: Callable[[], int]) -> None:
     port = open_ports()
     with pytest.raises(ConfigError, match=f"Port {port} .*--port"):
-        plan(serving(tmp_path, port=port))
+        plan(**serving(tmp_path, port=port))
     with pytest.raises(ConfigError, match="/no/such/python"):
-        plan(serving(tmp_path, python="/no/such/python"))
+        plan(**serving(tmp_path, python="/no/such/python"))
 
 
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="this environment has vLLM")
@@ -120,20 +125,12 @@ def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
 def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int, int]]:
     """`skillttrl serve`, with the process id of its server, and the length of the key that this has."""
     made = serving(tmp_path)
-    words = [
-        "serve",
-        made.model,
-        "--python",
-        made.python,
-        "--port",
-        str(made.port),
-        "--weight-transfer-dir",
-        str(tmp_path / "pass"),
-    ]
+    words = ["serve", made["policy"], "--python", made["python"], "--port", str(made["port"])]
+    words += ["--set", made["overrides"][0]]
     command = [sys.executable, "-m", "skill_ttrl.cli.main", *words]
     environment = {name: value for name, value in os.environ.items() if name != "SKILLTTRL_SERVER_KEY"}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
-        pid, key = wait_until(lambda: answer(made.port), 60)
+        pid, key = wait_until(lambda: answer(made["port"]), 60)
         yield process, pid, key
         process.kill()
 
@@ -167,9 +164,9 @@ def test_a_server_that_ends_by_itself_ends_the_command(served: tuple[subprocess.
 def test_a_server_for_others_wants_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
     with pytest.raises(ConfigError, match="SKILLTTRL_SERVER_KEY"):
-        plan(serving(tmp_path, host="0.0.0.0"))
+        plan(**serving(tmp_path, host="0.0.0.0"))
     monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "a-secret")
-    assert "a-secret" not in " ".join(plan(serving(tmp_path, host="0.0.0.0")))
+    assert "a-secret" not in " ".join(plan(**serving(tmp_path, host="0.0.0.0")))
 
 
 def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
@@ -177,7 +174,7 @@ def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
 ) -> None:
     monkeypatch.delenv("SKILLTTRL_SERVER_KEY", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    with drawn_key([8123]) as key:
+    with drawn_key(8123) as key:
         file = key_file(8123)
         assert file.is_relative_to(tmp_path) and file.read_text() == key and len(key) > 30
         assert file.stat().st_mode & 0o777 == 0o600 and file.parent.stat().st_mode & 0o077 == 0
@@ -188,26 +185,29 @@ def test_servers_without_a_given_key_ask_for_one_that_this_user_s_clients_find(
         policy = EndpointConfig(model="policy", base_url="http://127.0.0.1:8123/v1")
         assert find_address(policy, "policy").key == key
     assert not file.exists() and key_headers("http://127.0.0.1:8123") == {}
-    with drawn_key([8123]) as again:
+    with drawn_key(8123) as again:
         assert again != key
     monkeypatch.setenv("SKILLTTRL_SERVER_KEY", "a-secret")
     assert key_headers("http://10.0.0.1:8123") == {"Authorization": "Bearer a-secret"}
 
 
 def test_a_recipe_says_what_its_servers_need(tmp_path: Path, tiny_yaml: Path) -> None:
-    config = load_config(str(tiny_yaml), ["vllm.mode=server", "vllm.max_num_seqs=7"])
-    found = of_recipe(config, tmp_path)
+    overrides = ["vllm.mode=server", "vllm.max_num_seqs=7"]
+    found = planned(serving(tmp_path, policy=None, recipe=str(tiny_yaml), overrides=overrides))
     assert (found.max_model_len, found.max_num_seqs, found.lora) == (58, 7, None)
     assert Path(found.model, "config.json").is_file()  # the built-in model is made and written
 
 
-def options_of(serving: Serving) -> SimpleNamespace:
-    """What the launcher reads, and what it uses where nothing is said."""
-    return SimpleNamespace(**asdict(serving), weight_transfer_dir="/t")
+def planned(how: dict[str, Any]) -> SimpleNamespace:
+    """What the launcher reads."""
+    return SimpleNamespace(**json.loads(plan(**how)[-1]))
 
 
-def test_the_command_serves_as_the_backend_counts_on() -> None:
-    options = options_of(Serving("m", lora=9, sleep=True, max_model_len=9000))
+def test_the_command_serves_as_the_backend_counts_on(tmp_path: Path) -> None:
+    keys = ["weight_sync=lora", "enable_sleep_mode=true", "max_model_len=9000"]
+    overrides = ["model.lora.r=9", *(f"vllm.{key}" for key in keys)]
+    options = planned(serving(tmp_path, overrides=overrides))
+    assert options.gpu_memory_utilization == 0.9  # a server's default; the config's leaves room for a learner
     words = vllm_arguments(options, on_cpu=True)
     assert words[words.index("--logprobs-mode") + 1] == "processed_logprobs"
     assert words[words.index("--generation-config") + 1] == "vllm"

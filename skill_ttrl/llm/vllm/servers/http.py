@@ -337,7 +337,7 @@ def update_of(server: Server) -> Iterator[None]:
             raise
         raise WeightSyncError(
             f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
-            "with the same model (and --max-lora-rank for vllm.weight_sync=lora), and see the same vllm.weight_transfer_dir. Its log "
+            "with the same model, vllm.weight_sync and vllm.weight_transfer_dir. Its log "
             "says more."
         ) from error
 

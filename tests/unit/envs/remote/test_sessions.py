@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -80,8 +79,7 @@ def test_any_other_number_is_refused_with_the_expected_one(sessions: Sessions, n
     sessions.ask(session, 1, "step", action="look").result(30)
     with pytest.raises(Refused, match="where 2 was expected") as refused:
         sessions.ask(session, number, "step", action=action)
-    status, text = refused.value.answer
-    assert status == 409 and json.loads(text)["expected"] == 2 and host.calls == [("reset", 0), "look"]
+    assert refused.value.answer[0] == 409 and host.calls == [("reset", 0), "look"]
 
 
 def test_a_request_that_is_repeated_while_it_runs_waits_for_the_same_answer(sessions: Sessions) -> None:
@@ -104,12 +102,13 @@ def test_opening_again_under_the_same_name_finds_the_session(sessions: Sessions)
         sessions.open("abc", Counter, seed=2)
 
 
-def test_an_environment_that_fails_closes_its_session_and_the_message_stays(sessions: Sessions) -> None:
+def test_an_environment_that_fails_closes_its_session(sessions: Sessions) -> None:
     host = Counter()
     session = opened(sessions, host)
-    assert sessions.ask(session, 1, "step", action="fail").result(30)[0] == 422
+    status, text = sessions.ask(session, 1, "step", action="fail").result(30)
+    assert status == 422 and "the door is stuck" in text
     until(lambda: "close" in host.calls)
-    with pytest.raises(Refused, match="raised RuntimeError: the door is stuck") as refused:
+    with pytest.raises(Refused, match="no such session") as refused:
         sessions.ask(session, 1, "step", action="fail")
     assert refused.value.answer[0] == 410 and len(sessions) == 0
 
@@ -123,7 +122,7 @@ def test_an_idle_session_ends_and_a_used_one_does_not() -> None:
         number += 1
         assert number < 1000 and sessions.ask(used, number, "step", action="look").result(30)[0] == 200
         time.sleep(0.02)
-    with pytest.raises(Refused, match=r"nothing was asked for 0.6 s") as refused:
+    with pytest.raises(Refused, match=r"--session-timeout") as refused:
         sessions.ask(idle, 1, "step", action="look")
     assert refused.value.answer[0] == 410
     sessions.close()
@@ -133,7 +132,7 @@ def test_no_more_sessions_than_allowed_and_one_that_hangs_counts(sessions: Sessi
     hosts = [Counter() for _ in range(3)]
     made = [opened(sessions, host) for host in hosts]
     sessions.ask(made[0], 1, "step", action="hang")
-    assert sessions.end(made[0], "gone") and not sessions.end(made[0], "gone")
+    assert sessions.end(made[0]) and not sessions.end(made[0])
     with pytest.raises(Refused, match="All 3 sessions are in use") as refused:
         sessions.open("", Counter, seed=0)
     assert refused.value.answer[0] == 503

@@ -106,7 +106,7 @@ def test_vectors_must_be_one_for_each_text(data: Any) -> None:
 
 def test_vectors_are_put_in_order_and_must_be_numbers() -> None:
     rows = [{"index": 1, "embedding": [2, 2]}, {"index": 0, "embedding": [1, 1]}]
-    assert read_embeddings({"data": rows}, 2)[0] == [[1.0, 1.0], [2.0, 2.0]]
+    assert read_embeddings({"data": rows}, 2) == [[1.0, 1.0], [2.0, 2.0]]
     for bad in ([float("nan"), 1.0], [], "AAAA", [True, 1]):
         with pytest.raises(MalformedResponse):
             read_embeddings({"data": [{"index": 0, "embedding": bad}]}, 1)
@@ -223,8 +223,8 @@ def failure(status: int, **error: str) -> Exception:
         (403, "", "forbidden", True),
         (404, "", "not_found", True),
         (408, "", "timeout", False),
-        (409, "", "conflict", False),
-        (413, "", "too_long", False),
+        (409, "", "server_error", False),
+        (413, "", "refused", False),
         (422, "", "refused", False),
         (429, "rate_limit_exceeded", "rate_limited", False),
         (429, "insufficient_quota", "quota", True),

@@ -15,7 +15,7 @@ import pytest
 LAUNCHER = """
 import sys
 import skill_ttrl.rl.parallel.launch as module
-module.LINGER_S = 1.0
+module.LINGER_S = module.GRACE_S = 1.0
 say = lambda text: print(text, file=sys.stderr)
 sys.exit(module.launch([sys.executable, "-c", sys.argv[1]], int(sys.argv[2]), notice=say, saved=lambda: "Rerun."))
 """
@@ -69,32 +69,19 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path) -> None:
     assert "Rank 1 of 2 was ended by SIGKILL" in err and err.endswith("and the run ended with it. Rerun.\n")
 
 
-GONE = """
-from skill_ttrl.errors import RankError
-from skill_ttrl.rl.parallel.launch import following_launcher, leave_word
-with following_launcher():
-    if rank:
-        open("gone", "w")
-        END
-    while not os.path.exists("gone"):
-        time.sleep(0.02)
-    time.sleep(0.3)
-    error = RankError("Another process has ended.")
-    sys.exit(error.exit_code if leave_word(error) else 1)
-"""
-
-
 @pytest.mark.parametrize(
-    ("end", "said"),
+    ("other", "driver", "said"),
     [
-        ("os.kill(os.getpid(), 9)", "Rank 1 of 2 was ended by SIGKILL (the system does so when memory runs out), and the run ended with it."),
-        ("sys.exit(5)", "Rank 1 of 2 ended with exit code 5, and the run ended with it."),
-        ("sys.exit(9)", "Another process has ended."),
+        ("os.kill(os.getpid(), 9)", 9, "Rank 1 of 2 was ended by SIGKILL"),
+        ("sys.exit(5)", 9, "Rank 1 of 2 ended with exit code 5"),
+        ("sys.exit('my traceback')", 1, "rank 1: my traceback"),
+        ("sys.exit(9)", 9, ""),
+        ("os.kill(os.getpid(), 6)", 7, ""),
     ],
-)  # fmt: skip
-def test_what_rank_0_cannot_name_is_said_once(end: str, said: str, tmp_path: Path) -> None:
-    found = run(WAIT + GONE.replace("END", end), tmp_path)
-    assert found == (9, "", f"Error: {said} Rerun.\n")
+)
+def test_an_end_that_rank_0_cannot_explain_is_explained(other: str, driver: int, said: str, tmp_path: Path) -> None:
+    code, _, err = run(WAIT + f"{other} if rank else (time.sleep(0.5), sys.exit({driver}))", tmp_path)
+    assert code == driver and (said in err if said else not err)
 
 
 def test_one_that_ends_before_they_have_met_is_not_waited_for(tmp_path: Path) -> None:

@@ -174,7 +174,7 @@ def test_vllm_servers_are_asked_whether_they_are_ready_for_how_many_tokens_and_w
         assert named(host_checks(served_at(address)), f"vllm server {address}").status == "ok"
     with scripted_host(models(95)) as (address, _):
         found = named(host_checks(served_at(address)), "vllm server")
-        assert found.status == "fail" and "--max-model-len 96" in found.advice
+        assert found.status == "fail" and "vllm.max_model_len=96" in found.advice
     found = named(host_checks(served_at(address)), "vllm server")  # the host is gone
     assert found.status == "fail" and "skillttrl serve" in found.advice
     with scripted_host(models(96), key=KEY) as (address, _):

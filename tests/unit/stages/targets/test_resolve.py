@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.command.files import MOST_BYTES
+from skill_ttrl.llm.command.backend import MOST_BYTES
 from skill_ttrl.stages.targets.resolve import resolve_target
 
 

@@ -307,7 +307,7 @@ def test_what_servers_cannot_do_is_said_beforehand(folder: Path, upstreams: Call
     upstream = upstreams(echo)
     with pytest.raises(ConfigError, match=r"vllm\.servers names none"):
         backend_for(folder)
-    with pytest.raises(ConfigError, match=r"takes 128 tokens.*--max-model-len 200"):
+    with pytest.raises(ConfigError, match=r"takes 128 tokens.*vllm.max_model_len=200"):
         backend_for(folder, upstream, max_model_len=200)
     config = SkillTTRLConfig.model_validate({"vllm": {"mode": "server", "servers": [upstream.address]}})
     config.rollout.top_p = 0.9
