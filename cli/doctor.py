@@ -10,6 +10,7 @@ import typer
 from skill_ttrl.cli.display.output import say, show
 from skill_ttrl.cli.display.tables import diagnosis_view
 from skill_ttrl.cli.options import AsJson, config_option, set_option
+from skill_ttrl.errors import ConfigError
 
 
 def doctor(
@@ -38,6 +39,8 @@ def doctor(
     from skill_ttrl.stages.doctor.diagnose import diagnose
     from skill_ttrl.stages.setup.checks import load_checked
 
+    if overrides and not config:
+        raise ConfigError("--set changes a config. Name one: --config CONFIG.")
     found = diagnose(load_checked(config, overrides or []) if config else None)
     show(found, as_json, diagnosis_view)
     if found.failed:

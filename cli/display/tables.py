@@ -116,14 +116,16 @@ def dry_run_view(found: DryRun) -> RenderableType:
         table.add_row(
             each.phase, *("" if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples))
         )
-    parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in found.memory.items() if size >= 5e6)
-    several = f" of {found.ranks} ranks, parts of one" if found.ranks > 1 else ""
-    lines = [
-        f"Tasks: {_tasks(found.train_tasks)} to train on, {_tasks(found.evaluated_tasks)} to evaluate on.",
-        f"Model: {found.model}, {found.parameters:,} parameters, {found.trainable:,} trainable.",
-        f"Memory{several}: {found.peak / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB. Parts in GB: {parts}.",
-        *(f"- {text}" for text in found.notes),
-    ]
+    lines = [f"Tasks: {_tasks(found.train_tasks)} to train on, {_tasks(found.evaluated_tasks)} to evaluate on."]
+    if (memory := found.memory) is not None:
+        parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.parts.items() if size >= 5e6)
+        several = f" of {memory.ranks} ranks, parts of one" if memory.ranks > 1 else ""
+        sizes = f"{memory.on_device / 1e9:.1f} GB at the peak, of {found.available / 1e9:.1f} GB"
+        lines += [
+            f"Model: {found.model}, {memory.parameters:,} parameters, {memory.trainable:,} trainable.",
+            f"Memory{several}: {sizes}. Parts in GB: {parts}.",
+        ]
+    lines += [f"- {text}" for text in found.notes]
     obstacles = [Text(f"It would not start: {text}.", "red") for text in found.obstacles]
     return Group(table, Text(), *map(Text, lines), *(obstacles or [Text("It would start.")]))
 

@@ -33,10 +33,10 @@ from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
 from skill_ttrl.stages.setup.build import build
 from skill_ttrl.stages.setup.checks import (
+    check_bank,
     check_dagger_backend,
     check_enough,
     check_names,
-    check_ready,
     learning_phases,
     refusals,
     uncorrected_staleness,
@@ -113,15 +113,14 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None, *, resum
     Args:
         config: The config as given.
         output: The folder of a new run; None: it is not looked at.
-        resumed: see `refusals`.
+        resumed: The run has its bank already, so the one to begin with is not looked at.
 
     Raises:
         SkillTTRLError: see `stages.setup.checks` and `open_folder`.
     """
-    check_ready(config)
     check_names(config)  # all of them in one message
     check_started(config)
-    for error in refusals(config, resumed=resumed):
+    for error in refusals(config, without=check_bank if resumed else None):
         raise error
     if output is not None:
         check_new(output)

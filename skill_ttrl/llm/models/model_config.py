@@ -10,26 +10,12 @@ from typing import Any
 import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
-from transformers import AutoConfig, AutoModelForCausalLM, Qwen2Config
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
 from skill_ttrl.storage.jsonl import parse_json
-
-PUBLISHED: dict[str, tuple[int, int, int, int, int, int, bool, int, float]] = {
-    "Qwen/Qwen2.5-7B-Instruct": (152064, 3584, 18944, 28, 28, 4, False, 32768, 1e6),
-    "Qwen/Qwen2.5-1.5B-Instruct": (151936, 1536, 8960, 28, 12, 2, True, 32768, 1e6),
-    "Qwen/Qwen2.5-0.5B-Instruct": (151936, 896, 4864, 24, 14, 2, True, 32768, 1e6),
-    "Qwen/Qwen2.5-Math-7B": (152064, 3584, 18944, 28, 28, 4, False, 4096, 1e4),
-    "Qwen/Qwen2.5-Math-1.5B": (151936, 1536, 8960, 28, 12, 2, True, 4096, 1e4),
-}
-"""Shapes of models that shipped recipes name, as in their `config.json`: a plan needs them where no hub is reached."""
-COLUMNS = (
-    *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
-    *("num_attention_heads", "num_key_value_heads", "tie_word_embeddings"),
-    *("max_position_embeddings", "rope_theta"),
-)
 
 
 def count_parameters(model_config: Any, lora: LoraConfig | None) -> tuple[int, int, int]:
@@ -151,11 +137,3 @@ def _hub_answers() -> bool:
     except Exception:  # whatever the HTTP client raises, it did not get there
         return False
     return True
-
-
-def published_config(path: str) -> Any | None:
-    """The transformers config of a model by its name on the hub; None: it is not in the table."""
-    if path not in PUBLISHED:
-        return None
-    shape: dict[str, Any] = dict(zip(COLUMNS, PUBLISHED[path], strict=True))
-    return Qwen2Config(**shape)

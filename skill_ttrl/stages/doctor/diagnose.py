@@ -9,18 +9,20 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.cores import cores
-from skill_ttrl.llm.backends import backend_facts
 from skill_ttrl.stages.doctor import packages
 from skill_ttrl.stages.doctor.hosts import Check, host_checks, tried
+
+if TYPE_CHECKING:
+    from skill_ttrl.stages.doctor.memory import MemoryEstimate
 
 TESTED_PYTHON = ((3, 11), (3, 12))
 SHOWN_PACKAGES = (
@@ -45,10 +47,10 @@ class Diagnosis:
     """All checks, and the memory estimate where a config was given."""
 
     checks: list[Check]
-    memory_parts: dict[str, int] = field(default_factory=dict)
-    """Bytes of each part (see `doctor.memory`); empty without a config."""
+    memory_parts: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each part (see `doctor.memory`); empty without a model that is loaded here."""
     memory_peak: int = 0
-    """Bytes on one device; 0 without a config."""
+    """Bytes on one device."""
 
     @property
     def failed(self) -> bool:
@@ -59,44 +61,33 @@ class Diagnosis:
 def diagnose(config: SkillTTRLConfig | None = None) -> Diagnosis:
     """Check this installation and machine, and what `config` needs of it. Problems are returned, never raised."""
     checks = check_machine()
-    if config is None:
-        return Diagnosis(checks)
-    checks += tried("hosts", lambda: host_checks(config))
-    if backend_facts(config).remote:
-        from skill_ttrl.stages.setup.checks import wrong_names
-
-        checks += tried("config", lambda: [Check("config", "fail", str(error)) for error in wrong_names(config)])
-        found = f"rollout.backend={config.rollout.backend}: no weights are loaded, and none can be trained"
-        return Diagnosis([*checks, Check("model", "ok", found)])
-    memory: dict[str, int] = {}
-    checks += tried("device", lambda: _device(config))
-    checks += tried("config", lambda: _run_checks(config, memory))
-    peak = memory.pop("peak", 0)
-    return Diagnosis(checks, memory, peak)
+    memory: list[MemoryEstimate] = []
+    if config is not None:
+        checks += tried("hosts", lambda: host_checks(config))
+        checks += tried("config", lambda: _run_checks(config, memory))
+    return Diagnosis(checks, memory[0].parts, memory[0].on_device) if memory else Diagnosis(checks)
 
 
-def _device(config: SkillTTRLConfig) -> str:
-    from skill_ttrl.rl.device import resolve_device, resolve_precision
-
-    device = resolve_device(config.runtime.device)
-    return f"{device}, {resolve_precision(config.runtime.precision, device)}"
-
-
-def _run_checks(config: SkillTTRLConfig, memory: dict[str, int]) -> list[Check]:
+def _run_checks(config: SkillTTRLConfig, memory: list[MemoryEstimate]) -> list[Check]:
     """Findings of a dry run; its memory estimate is put into `memory`."""
-    from skill_ttrl.stages.doctor.dry_run import examine
+    from skill_ttrl.stages.doctor.dry_run import dry_run
     from skill_ttrl.stages.doctor.memory import gigabytes
 
-    found = examine(config)
-    memory.update(found.memory, peak=found.peak)
-    sizes = [f"{gigabytes(found.peak)} at the peak, {gigabytes(found.available)} available"]
-    sizes += [f"{name} {gigabytes(size)}" for name, size in found.memory.items() if size]
-    tight = TIGHT * found.available < found.peak <= found.available
+    found = dry_run(config, measures=True, hosts=False)
     counts = ("?" if count is None else f"{count:,}" for count in (found.train_tasks, found.evaluated_tasks))
+    checks = [Check("tasks", "ok", "{} to train on, {} to evaluate on".format(*counts))]
+    if (estimate := found.memory) is not None:
+        memory.append(estimate)
+        parameters = f"{estimate.parameters:,} parameters, {estimate.trainable:,} of them trainable"
+        sizes = [f"{gigabytes(estimate.on_device)} at the peak, {gigabytes(found.available)} available"]
+        sizes += [f"{name} {gigabytes(size)}" for name, size in estimate.parts.items() if size]
+        tight = TIGHT * found.available < estimate.on_device
+        checks += [
+            Check("model", "ok", f"{found.model}: {parameters}"),
+            Check("memory", "warn" if tight else "ok", "; ".join(sizes)),
+        ]
     return [
-        Check("model", "ok", f"{found.model}: {found.parameters:,} parameters, {found.trainable:,} of them trainable"),
-        Check("tasks", "ok", "{} to train on, {} to evaluate on".format(*counts)),
-        Check("memory", "warn" if tight else "ok", "; ".join(sizes)),
+        *checks,
         *(Check("note", "warn", text) for text in found.notes),
         *(Check("config", "fail", text) for text in found.obstacles),
     ]
@@ -117,14 +108,14 @@ def _packages() -> list[Check]:
     if packages.OWN not in found:
         text = f"{packages.OWN} is not installed; this is a source tree"
         return [Check("packages", "warn", text, "pip install -e .")]
-    shown = [f"{name} {found[name].version}" for name in SHOWN_PACKAGES if name in found]
+    shown = ", ".join(f"{name} {found[name].version}" for name in SHOWN_PACKAGES if name in found)
     extras = packages.extras_of(found)
     there, absent = (", ".join(name for name, has in extras.items() if has is asked) for asked in (True, False))
     advice = f"Not installed: {absent}. Needed only for what they name: pip install 'skill-ttrl[NAME]'"
     if not packages.engines_of(found):
         advice += f". With vLLM, into an environment of its own: {packages.install_command('gpu')} (docs/models.md)"
     return [
-        Check("packages", "ok", ", ".join(shown)),
+        Check("packages", "ok", shown),
         Check("extras", "ok", f"installed: {there or 'none'}", advice if absent else ""),
     ]
 
@@ -132,29 +123,13 @@ def _packages() -> list[Check]:
 def _gpu() -> Check:
     from skill_ttrl.rl.device import gpus
 
-    usable, version = gpus(), importlib.metadata.version("torch")
+    usable, torch = gpus(), f"torch {importlib.metadata.version('torch')}"
     if usable:
-        return Check("gpu", "ok", f"{'; '.join(usable)} (torch {version})")
-    present = _nvidia_smi()
-    if present:
+        return Check("gpu", "ok", f"{'; '.join(usable)} ({torch})")
+    if shutil.which("nvidia-smi"):
         advice = "Install a CUDA build of torch from the index that pytorch.org names, or update the driver."
-        return Check("gpu", "warn", f"{present} is there, but torch {version} cannot use it", advice)
-    return Check(
-        "gpu", "ok", f"none (torch {version}): the CPU is used", "Enough for quickstart; real models need one."
-    )
-
-
-def _nvidia_smi() -> str:
-    """Names of the GPUs that the driver reports; empty where there is no driver."""
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        return ""
-    query = [command, "--query-gpu=name,memory.total", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return "; ".join(done.stdout.split("\n")).strip("; ")
+        return Check("gpu", "warn", f"an NVIDIA driver is installed, but {torch} finds no GPU", advice)
+    return Check("gpu", "ok", f"none ({torch}): the CPU is used", "Enough for quickstart; real models need one.")
 
 
 def _cpu() -> Check:
@@ -166,16 +141,14 @@ def _cpu() -> Check:
 def _disk() -> Check:
     place = (Path("runs") if Path("runs").is_dir() else Path.cwd()).resolve()
     free = shutil.disk_usage(place).free
-    found = f"{free / 1e9:.1f} GB free at {place}"
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
         advice = "Run from another folder, or name one: --output FOLDER."
         return Check("disk", "fail", f"{place} is not writable ({error.strerror})", advice)
-    if free < LITTLE_DISK:
-        return Check("disk", "warn", found, "Checkpoints of real models take several GB: free some, or use --output.")
-    return Check("disk", "ok", found)
+    advice = "Checkpoints of real models take several GB: free some, or use --output." if free < LITTLE_DISK else ""
+    return Check("disk", "warn" if advice else "ok", f"{free / 1e9:.1f} GB free at {place}", advice)
 
 
 def check_machine() -> list[Check]:

@@ -11,14 +11,14 @@ from skill_ttrl.config import SkillTTRLConfig, SourceConfig
 from skill_ttrl.data.episodes import names_of, read_episodes
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import ModelError, SkillTTRLError
-from skill_ttrl.llm.backends import backend_facts
-from skill_ttrl.llm.models.model_config import load_model_config, published_config
+from skill_ttrl.errors import EndpointError, ModelError, SkillBankError, SkillTTRLError
+from skill_ttrl.llm.backends import backend_facts, check_trainable
+from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rl.device import resolve_device
 from skill_ttrl.stages.data_phases import episode_leaks
-from skill_ttrl.stages.doctor.hosts import failing_hosts
-from skill_ttrl.stages.doctor.memory import estimate_here, memory_advice
+from skill_ttrl.stages.doctor.hosts import CHROMA, host_checks
+from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_here, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (
     demonstration_leaks,
@@ -28,18 +28,18 @@ from skill_ttrl.stages.inputs.leak import (
     settle,
     training_splits,
 )
-from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks, training_tasks
+from skill_ttrl.stages.inputs.tasks import evaluation_split, leaks, other_family, source_tasks
 from skill_ttrl.stages.setup.checks import (
     check_cut_series,
     check_enough,
     check_length,
+    check_models,
     check_names,
     check_states,
     refusals,
 )
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import imitated_files
-from skill_ttrl.stages.setup.ranks import TooManyRanksError
 from skill_ttrl.types import Task, derive_seed
 
 T = TypeVar("T")
@@ -57,86 +57,89 @@ class PhaseSize:
     """Episodes, answers or examples in all."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass
 class DryRun:
     """Sizes of a run, and what keeps it from starting."""
 
     name: str
     model: str
-    parameters: int
-    trainable: int
-    train_tasks: int | None
-    evaluated_tasks: int | None
-    phases: list[PhaseSize]
-    memory: dict[str, int]
-    """Bytes by part, of one rank."""
-    peak: int
-    """Bytes on one device: ranks on a CPU share it, each GPU has one rank."""
-    available: int
-    """Bytes of that device."""
-    ranks: int
+    train_tasks: int | None = None
+    """Tasks to train on; None: not known, see `notes`."""
+    evaluated_tasks: int | None = None
+    phases: list[PhaseSize] = field(default_factory=list)
+    memory: MemoryEstimate | None = None
+    """None: no model is loaded, or its config cannot be read."""
+    available: int = 0
+    """Bytes of the device that the estimate is for."""
     notes: list[str] = field(default_factory=list)
+    """Unknowns, each with its reason, and leaks that the run would report."""
     obstacles: list[str] = field(default_factory=list)
     """Why a run of it would not start; empty: it would."""
     exit_code: int = 0
     """With which `skillttrl train` would refuse it, or 5 where memory is too small; 0: it would not, as far as can be seen here."""
 
+    def refuse(self, error: SkillTTRLError) -> None:
+        """Add an obstacle, once."""
+        if (text := str(error).rstrip(".")) not in self.obstacles:
+            self.obstacles.append(text)
+            self.exit_code = self.exit_code or error.exit_code
 
-def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> DryRun:
+    def attempt(self, check: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
+        """Call a check; an error that it raises is an obstacle, and the result is None."""
+        try:
+            return check(*args, **kwargs)
+        except SkillTTRLError as error:
+            self.refuse(error)
+            return None
+
+
+def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool = False, hosts: bool = True) -> DryRun:
     """Check what a run of `config` checks before it starts, and state its sizes.
 
     Args:
         config: The config as given.
         asks_ranks: The command line says how many ranks (`setup.ranks.check_gpus`).
+        measures: The config may be one that only measures, with a policy that is not loaded here.
+        hosts: Also ask the hosts that the config names whether they are there.
 
     Raises:
-        ModelError: the model's config can be had nowhere.
         SkillTTRLError: nothing has a name that the config calls (`check_names`).
     """
-    return examine(config, asks_ranks=asks_ranks, hosts=True)
-
-
-def examine(config: SkillTTRLConfig, *, asks_ranks: bool = False, hosts: bool = False) -> DryRun:
-    """See `dry_run`; without `hosts` those that the config names are not asked."""
     check_names(config)
-    found = look_before(config, asks_ranks=asks_ranks)
-    with suppress(SkillTTRLError):  # such an environment is among the refusals
-        config = with_defaults(config)
-    model_config = _model(config, found)
-    memory, available, note = estimate_here(config, model_config)
+    found, remote = DryRun(config.name, config.model.path), backend_facts(config).remote
+    for error in refusals(config, asks_ranks=asks_ranks, without=check_trainable if measures and remote else None):
+        found.refuse(error)
+    if (complete := found.attempt(with_defaults, config)) is not None:
+        config = complete
+        _check_tasks(config, found)
+    if not remote and (model_config := found.attempt(load_model_config, config.model)) is not None:
+        found.attempt(_check_memory, config, model_config, found)
+        found.attempt(check_length, config, model_config)
+        found.attempt(_check_engine, config)
+    with suppress(SkillTTRLError):  # what is not set, such as a key, is among the obstacles
+        check_models(config)
+        for check in host_checks(config) if hosts else ():
+            if check.status == "fail":
+                kind = SkillBankError if check.name == CHROMA else EndpointError
+                found.refuse(kind(f"{check.name}: {check.found}. {check.advice}".rstrip()))
+    found.phases = [_phase(name, config, found) for name in (*config.phases, "evaluate")]
+    found.notes += overruled(config) if "rl" in config.phases else ()
+    return found
+
+
+def _check_memory(config: SkillTTRLConfig, model_config: Any, found: DryRun) -> None:
+    memory, found.available, note = estimate_here(config, model_config)
+    found.memory = memory
     found.notes[:0] = [note] if note else []
-    found.refusals += failing_hosts(config) if hosts else ()
-    found.attempt(check_length, config, model_config)
-    found.attempt(_check_engine, config, model_config)
-    # Ranks that were refused whatever their model is are not refused for their memory too.
-    several = memory.device == "cpu" and any(isinstance(each, TooManyRanksError) for each in found.refusals)
-    if memory.on_device > available and not several:
+    if memory.on_device > found.available:
         largest = max(memory.phases, key=lambda name: memory.phases[name])
-        found.refusals.append(
-            ModelError(
-                f"The run needs {memory.on_device / 1e9:.1f} GB at its peak ({largest}), and the device has {available / 1e9:.1f} GB. "
-                f"{memory_advice(config, memory, largest, available)}"
-            )
+        raise ModelError(
+            f"The run needs {memory.on_device / 1e9:.1f} GB at its peak ({largest}), and the device has "
+            f"{found.available / 1e9:.1f} GB. {memory_advice(config, memory, largest, found.available)}"
         )
-    return DryRun(
-        config.name,
-        config.model.path,
-        memory.parameters,
-        memory.trainable,
-        found.train,
-        found.evaluated,
-        [_phase(name, config, found) for name in (*config.phases, "evaluate")],
-        dict(memory.parts),
-        memory.on_device,
-        available,
-        memory.ranks,
-        [*found.notes, *(overruled(config) if "rl" in config.phases else ())],
-        [str(each).rstrip(".") for each in found.refusals],
-        found.refusals[0].exit_code if found.refusals else 0,
-    )
 
 
-def _check_engine(config: SkillTTRLConfig, model_config: Any) -> None:
+def _check_engine(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where an engine in this process cannot run the model as the config asks."""
     if not backend_facts(config).engine:
         return
@@ -150,89 +153,35 @@ def _check_engine(config: SkillTTRLConfig, model_config: Any) -> None:
     check_fits(config, policy, str(resolve_device(config.runtime.device)))
 
 
-def _phase(name: str, config: SkillTTRLConfig, found: Preflight) -> PhaseSize:
-    rl, rollout = config.rl, config.rollout
+def _phase(name: str, config: SkillTTRLConfig, found: DryRun) -> PhaseSize:
+    rl, sft, own, tasks = config.rl, config.sft, config.dagger, found.train_tasks
     if name == "collect":
-        count = config.collect.episodes or (found.train or 0) * config.collect.rollouts_per_task
-        return PhaseSize(name, prompts=found.train, samples=count * len(config.collect.data or [None]) or None)
+        count = config.collect.episodes or (tasks or 0) * config.collect.rollouts_per_task
+        return PhaseSize(name, prompts=tasks, samples=count * len(config.collect.data or [None]) or None)
     if name == "sft":
-        batch = config.sft.batch_size if config.sft.batch_tokens is None else None
-        return PhaseSize(name, config.sft.steps, batch, None if batch is None else config.sft.steps * batch)
+        batch = sft.batch_size if sft.batch_tokens is None else None
+        return PhaseSize(name, sft.steps, batch, batch and sft.steps * batch)
     if name == "dagger":
-        own = config.dagger
         return PhaseSize(name, sum(own.round_steps), own.episodes, own.rounds * own.episodes)
     if name in ("rl", "vote_sft"):
-        return PhaseSize(
-            name, rl.steps, rl.prompts_per_step, rl.steps * rl.prompts_per_step * rollout.n_votes_per_prompt
-        )
-    if name == "evaluate" and found.evaluated:
+        samples = rl.steps * rl.prompts_per_step * config.rollout.n_votes_per_prompt
+        return PhaseSize(name, rl.steps, rl.prompts_per_step, samples)
+    if name == "evaluate" and found.evaluated_tasks:
         each = config.eval.samples * (1 + len(config.eval.extra_temperatures)) + config.eval.greedy
-        return PhaseSize(name, prompts=found.evaluated, samples=found.evaluated * each)
+        return PhaseSize(name, prompts=found.evaluated_tasks, samples=found.evaluated_tasks * each)
     return PhaseSize(name)
 
 
-def _model(config: SkillTTRLConfig, found: Preflight) -> Any:
-    """The transformers config of the model; the published one, which is noted and refused, where no file of it is reached.
-
-    Raises:
-        ModelError: it can be had nowhere.
-    """
-    try:
-        return load_model_config(config.model)
-    except ModelError:
-        known = published_config(config.model.path)
-        if known is None:
-            raise
-        found.refusals.append(
-            ModelError(
-                f"The model {config.model.path} is no folder here and not in the Hugging Face cache, and the hub was not reached. Allow the "
-                "network, or download the model and set model.path to its folder"
-            )
-        )
-        found.notes.append(f"the shape of {config.model.path} is the published one: its config.json was not reached")
-        return known
-
-
-@dataclass
-class Preflight:
-    """Findings about a config."""
-
-    refusals: list[SkillTTRLError] = field(default_factory=list)
-    """Why a run of it would not start; the first is what `train` says, as a rule."""
-    train: int | None = None
-    """Tasks to train on; None: not known, see `notes`."""
-    evaluated: int | None = None
-    """Tasks that are measured on."""
-    notes: list[str] = field(default_factory=list)
-    """Unknowns, each with its reason, and leaks that the run would report."""
-
-    def attempt(self, check: Callable[..., T], *args: Any, **kwargs: Any) -> T | None:
-        """Call a check; keep the error that it raises, once, and give None then."""
-        try:
-            return check(*args, **kwargs)
-        except SkillTTRLError as error:
-            if str(error) not in map(str, self.refusals):
-                self.refusals.append(error)
-            return None
-
-
-def look_before(config: SkillTTRLConfig, *, asks_ranks: bool = False) -> Preflight:
-    """Make the checks of a run that need neither its model nor anything that takes long or costs money.
-
-    `asks_ranks`: the command line says how many ranks (`check_gpus`).
-    """
-    found = Preflight(list(refusals(config, asks_ranks=asks_ranks)))
-    with suppress(SkillTTRLError):  # among the refusals: there are no tasks to look at
-        _look_at_tasks(with_defaults(config), found)
-    return found
-
-
-def _look_at_tasks(config: SkillTTRLConfig, found: Preflight) -> None:
-    held_out = config.data.eval is not None or config.data.train is None
-    train = evaluated = found.attempt(_tasks, config, config.data.train, found, training=True)
+def _check_tasks(config: SkillTTRLConfig, found: DryRun) -> None:
+    """Check the tasks that are trained and evaluated on, and the environment with the first of them."""
+    data, env = config.data, config.env
+    held_out = data.eval is not None or data.train is None
+    split = env.train_split if data.train is None else "train"
+    train = evaluated = found.attempt(_tasks, config, data.train, split, env.train_tasks, found)
     if held_out:
-        evaluated = found.attempt(_tasks, config, config.data.eval, found, training=False)
-    found.train, found.evaluated = (None if tasks is None else len(tasks) for tasks in (train, evaluated))
+        split = evaluation_split(config)
+        evaluated = found.attempt(_tasks, config, data.eval, split, env.eval_tasks, found)
+    found.train_tasks, found.evaluated_tasks = (None if each is None else len(each) for each in (train, evaluated))
     found.attempt(check_cut_series, config, [*(train or ()), *(evaluated or ())])
     if train is not None:
         found.attempt(_check_contract, config, train[0])
@@ -252,22 +201,18 @@ def _check_contract(config: SkillTTRLConfig, task: Task) -> None:
 
 
 def _tasks(
-    config: SkillTTRLConfig, source: SourceConfig | None, found: Preflight, *, training: bool
+    config: SkillTTRLConfig, source: SourceConfig | None, split: str, limit: int | None, found: DryRun
 ) -> list[Task] | None:
     """The tasks as the run would take them; None where that takes long, which is noted."""
-    env_id = resolve_env(config.env.id)
-    split = config.env.train_split if training else evaluation_split(config)
     if source is not None and source.path.startswith("hf:"):
-        found.notes.append(f"how many tasks {source.path} has is not known: a plan fetches nothing")
+        found.notes.append(f"the number of tasks in {source.path} is not known before it is fetched")
         return None
     try:
-        if training:
-            return training_tasks(config, env_id, source, AtOnce())
-        return source_tasks(config, env_id, source, split, config.env.eval_tasks, AtOnce())
+        return source_tasks(config, resolve_env(config.env.id), source, split, limit, AtOnce())
     except TakesLongError as slow:
-        if (config.env.train_tasks if training else config.env.eval_tasks) is None:
+        if limit is None:
             found.notes.append(
-                f"how many tasks {config.env.id} has in the split {split} is not known: {slow} first, as the run does once"
+                f"the number of tasks of {config.env.id} in the split {split} is not known: {slow} first"
             )
         return None
 
@@ -289,11 +234,9 @@ def _imitated(config: SkillTTRLConfig, evaluated: list[Task], *, transductive: b
     data, notes = config.sft.data, list[str]()
     if "distill" in config.phases and "collect" not in config.phases and config.demonstrations.trajectories:
         notes += episode_leaks(config, config.demonstrations.trajectories)
-    if not config.imitates:
+    if not config.imitates or (data is not None and data.path.startswith("hf:")):
         return notes
     if data is not None:
-        if data.path.startswith("hf:"):
-            return notes
         shown = load_demonstrations(data, seed=derive_seed(config.seed, "demonstrations"))
         notes += [note] if (note := answer_note(config, shown)) else []
         seen, what = seen_prompts(each.prompt for each in shown), f"sft.data ({data.path})"

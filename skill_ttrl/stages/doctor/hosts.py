@@ -6,10 +6,9 @@ is for and is never shown; what a host answers is shown without control characte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -17,10 +16,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from skill_ttrl.config import EndpointConfig, Role, SkillTTRLConfig
-from skill_ttrl.errors import EndpointError, SkillBankError, SkillTTRLError
-from skill_ttrl.llm.backends import REMOTE, is_remote
+from skill_ttrl.errors import SkillTTRLError
 from skill_ttrl.sanitize import escape_terminal
-from skill_ttrl.skills.querying import OPENAI
 from skill_ttrl.storage.jsonl import parse_json
 
 Status = Literal["ok", "warn", "fail"]
@@ -105,6 +102,8 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
 
 def host_checks(config: SkillTTRLConfig) -> list[Check]:
     """A check of each host that a run of `config` would send requests to."""
+    from skill_ttrl.stages.setup.checks import roles_used
+
     checks: list[Check] = []
     if config.rollout.backend == "vllm" and config.vllm.mode == "server" and config.vllm.servers:
         with ThreadPoolExecutor(len(config.vllm.servers)) as asking:
@@ -116,43 +115,20 @@ def host_checks(config: SkillTTRLConfig) -> list[Check]:
     return checks + tried(CHROMA, partial(_chroma, config))
 
 
-def failing_hosts(config: SkillTTRLConfig) -> Iterator[SkillTTRLError]:
-    """An error for each host that a run of `config` could not use."""
-    from skill_ttrl.stages.setup.checks import check_models
-
-    with suppress(SkillTTRLError):  # what is not set, such as a key, is an error of its own
-        check_models(config)
-        for check in host_checks(config):
-            if check.status == "fail":
-                kind = SkillBankError if check.name == CHROMA else EndpointError
-                yield kind(f"{check.name}: {check.found}. {check.advice}".rstrip())
-
-
-def _server(config: SkillTTRLConfig, address: str) -> Check:
-    from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
-
-    name, headers = f"vllm server {address}", key_headers(address)
-    health = ask(f"{address}/health", headers)
-    if health.status != 200:
-        advice = "Start it: skillttrl serve MODEL. A server answers once its model is loaded, after a minute or more."
-        return Check(name, "fail", f"not ready: {health.problem or f'HTTP {health.status} at /health'}", advice)
-    listed = ask(f"{address}/v1/models", headers)
-    if listed.status in (401, 403):
-        problem = f"it requires a key; {KEY_VARIABLE} {'was refused' if headers else 'is not set'}"
-        return Check(name, "fail", problem, f"Set {KEY_VARIABLE} to the server's key.")
-    models = _models(listed)
-    lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
-    if not lengths:
-        return Check(name, "fail", f"HTTP {listed.status} at /v1/models: this is no vLLM server", "Fix vllm.servers.")
-    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
-    text = f"ready: {_names(models)}, at most {max(lengths)} tokens"
-    if max(lengths) < needed:
-        advice = f"skillttrl serve … --set vllm.max_model_len={needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
-        return Check(name, "fail", f"{text}; the config needs {needed}", advice)
-    return Check(name, "ok", text)
-
-
-def _models(answer: Answer) -> list[dict[str, Any]]:
+def _listed(
+    name: str, where: str, address: str, headers: Mapping[str, str], key: str, start: str
+) -> list[dict[str, Any]] | Check:
+    """The models that a host lists, or why it lists none. `key` names where its key is from, `start` says how to start it."""
+    answer = ask(address, headers)
+    if answer.status == 0:
+        return Check(name, "fail", f"{where} does not answer: {answer.problem}", start)
+    if answer.status in (401, 403):
+        return Check(name, "fail", f"{where} refuses the key (HTTP {answer.status}; {key})", f"Check the key: {key}.")
+    if answer.status == 404:
+        advice = "base_url usually ends in /v1. A server without a list of models may still answer requests."
+        return Check(name, "warn", f"{where} answers, but has no list of models there (HTTP 404; {key})", advice)
+    if answer.status != 200:
+        return Check(name, "fail", f"{where} answers HTTP {answer.status} ({key})", "Check its address and its log.")
     data = answer.body.get("data") if isinstance(answer.body, dict) else None
     return [each for each in data if isinstance(each, dict)] if isinstance(data, list) else []
 
@@ -162,52 +138,43 @@ def _names(models: list[dict[str, Any]]) -> str:
     return ", ".join(names[:MOST_NAMES]) + (f", … ({len(names)} in all)" if len(names) > MOST_NAMES else "")
 
 
-def roles_used(config: SkillTTRLConfig) -> set[Role]:
-    """The endpoints that a run of the config sends requests to."""
-    phases, skills, evolve, optimize = config.phases, config.skills, config.evolve, config.optimize
-    if skills is not None and not skills.enabled:
-        skills = evolve = None
-    teaches = "distill" in phases and config.distill.teacher == OPENAI
-    rationales = config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI
-    uses: dict[Role, bool] = {
-        "policy": config.rollout.backend == REMOTE or ("collect" in phases and is_remote(config.collect.agent)),
-        "merger": skills is not None and skills.update == "merge" and skills.merger == OPENAI,
-        "teacher": teaches or rationales or (evolve is not None and evolve.teacher == OPENAI),
-        "embeddings": skills is not None and skills.embeds and skills.embedder == OPENAI,
-        "optimizer": optimize is not None and optimize.optimizer == OPENAI,
-    }
-    return {role for role, used in uses.items() if used}
+def _server(config: SkillTTRLConfig, address: str) -> Check:
+    from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
+
+    name, headers = f"vllm server {address}", key_headers(address)
+    key = f"{KEY_VARIABLE} {'is set' if headers else 'is not set'}"
+    start = "Start it: skillttrl serve MODEL. A server answers once its model is loaded, after a minute or more."
+    models = _listed(name, "the server", f"{address}/v1/models", headers, key, start)
+    if isinstance(models, Check):
+        return replace(models, status="fail")
+    lengths = [each["max_model_len"] for each in models if isinstance(each.get("max_model_len"), int)]
+    if not lengths:
+        return Check(name, "fail", "it lists no model with a length, so it is no vLLM server", "Fix vllm.servers.")
+    needed = config.data.max_prompt_tokens + config.rollout.max_new_tokens
+    text = f"ready: {_names(models)}, at most {max(lengths)} tokens"
+    if max(lengths) < needed:
+        advice = f"skillttrl serve … --set vllm.max_model_len={needed}, or lower data.max_prompt_tokens or rollout.max_new_tokens."
+        return Check(name, "fail", f"{text}; the config needs {needed}", advice)
+    return Check(name, "ok", text)
 
 
 def _endpoint(endpoint: EndpointConfig, role: Role) -> Check:
     from skill_ttrl.llm.openai.replies import find_address
 
     name = f"endpoint {role}"
-    address = find_address(endpoint, role)  # raises where a key or an address is missing
-    where = f"{escape_terminal(endpoint.model)} at {address.host}"
-    key = "no key" if address.is_open else f"key from {address.key_variable}"
-    base = address.base_url.rstrip("/")
+    found = find_address(endpoint, role)  # raises where a key or an address is missing
+    where = f"{escape_terminal(endpoint.model)} at {found.host}"
+    key = "no key" if found.is_open else f"key from {found.key_variable}"
+    address, headers = f"{found.base_url.rstrip('/')}/models", {"Authorization": f"Bearer {found.key}"}
     if endpoint.provider == "azure":
-        answer = ask(f"{base}/openai/models?api-version={address.api_version}", {"api-key": address.key})
-    else:
-        answer = ask(f"{base}/models", {} if address.is_open else {"Authorization": f"Bearer {address.key}"})
-    if answer.status == 0:
-        problem = f"{where} does not answer: {address.scrubbed(answer.problem)}"
-        return Check(name, "fail", problem, "Start the server, or correct base_url.")
-    if answer.status in (401, 403):
-        found = f"{where} refuses the key (HTTP {answer.status}; {key})"
-        return Check(name, "fail", found, f"Check the value of {address.key_variable}.")
-    if answer.status == 404:
-        advice = "base_url usually ends in /v1. A server without a list of models may still answer requests."
-        return Check(name, "warn", f"{where} answers, but has no list of models there (HTTP 404; {key})", advice)
-    if answer.status != 200:
-        return Check(
-            name, "fail", f"{where} answers HTTP {answer.status} ({key})", "Check base_url and the server's log."
-        )
-    models = _models(answer)
+        address = f"{found.base_url.rstrip('/')}/openai/models?api-version={found.api_version}"
+        headers = {"api-key": found.key}
+    models = _listed(name, where, address, {} if found.is_open else headers, key, "Start it, or correct base_url.")
+    if isinstance(models, Check):
+        return replace(models, found=found.scrubbed(models.found))
     if endpoint.provider == "openai" and models and endpoint.model not in [each.get("id") for each in models]:
         advice = f"Set endpoints.{role}.model to a name that the server knows."
-        return Check(name, "warn", f"{where} answers ({key}), but lists {address.scrubbed(_names(models))}", advice)
+        return Check(name, "warn", f"{where} answers ({key}), but lists {found.scrubbed(_names(models))}", advice)
     return Check(name, "ok", f"{where} answers; {key}")
 
 

@@ -81,10 +81,8 @@ class _Shape:
 
     text: Any
     """The transformers config of the text model."""
-    parameters: int
     adapters: int
-    matrices: int
-    """Numbers in linear layers other than the head."""
+    """Numbers in adapters."""
     compute: int
     """Bytes of a number in the forward pass."""
     stored: int
@@ -92,15 +90,11 @@ class _Shape:
     on_cpu: bool
 
     @property
-    def key_value(self) -> int:
-        """Width of all key heads together."""
-        text = self.text
-        return int((getattr(text, "num_key_value_heads", None) or text.num_attention_heads) * self.head_width)
-
-    @property
-    def head_width(self) -> int:
-        """Width of one attention head."""
-        return int(getattr(self.text, "head_dim", None) or self.text.hidden_size // self.text.num_attention_heads)
+    def widths(self) -> tuple[int, int]:
+        """Width of all query heads together, and of all key heads."""
+        text, heads = self.text, self.text.num_attention_heads
+        width = int(getattr(text, "head_dim", None) or text.hidden_size // heads)
+        return heads * width, int(getattr(text, "num_key_value_heads", None) or heads) * width
 
     def layer(self, tokens: int, *, eager: bool) -> int:
         """Bytes that autograd keeps of one layer for one token of a row of so many.
@@ -108,9 +102,8 @@ class _Shape:
         Two RMSNorms keep 2 D (8 + c); attention its queries, keys, values and outputs, c (3 Q + 2 KV), and eager attention its
         probabilities; the gated MLP c 4 F; adapters inputs of their own, c 3 D.
         """
-        text, c = self.text, self.compute
-        heads = text.num_attention_heads
-        attention = c * (3 * heads * self.head_width + 2 * self.key_value) + eager * heads * tokens * (FP32 + c)
+        text, c, (queries, keys) = self.text, self.compute, self.widths
+        attention = c * (3 * queries + 2 * keys) + eager * text.num_attention_heads * tokens * (FP32 + c)
         adapters = c * 3 * text.hidden_size if self.adapters else 0
         return int(2 * text.hidden_size * (2 * FP32 + c) + attention + c * 4 * text.intermediate_size + adapters)
 
@@ -136,12 +129,17 @@ def estimate_memory(
         ModelError: the device or precision is not to be had here, or the model is of no kind transformers can build.
     """
     on_cpu = (device or resolve_device(config.runtime.device).type) == "cpu"
-    shape = _read_shape(config, model_config, on_cpu=on_cpu)
+    parameters, adapters, matrices = count_parameters(model_config, config.model.lora)
+    precision: str = config.runtime.precision
+    if on_cpu or gpus():
+        precision = resolve_precision(precision, resolve_device("cpu" if on_cpu else "cuda"))
+    compute = FP32 if precision == "fp32" else 2
+    shape = _Shape(model_config.get_text_config(), adapters, compute, compute if adapters else FP32, on_cpu)
     facts, runtime, ranks = backend_facts(config), config.runtime, planned_ranks(config)
     imitates = bool({"sft", "dagger"} & {*config.phases})
-    weights = (shape.parameters - shape.adapters) * shape.stored + shape.adapters * FP32
-    trainable = shape.adapters or shape.parameters
-    bare_base = bool(shape.adapters) and not imitates and config.rl.ref_model_sync_steps is None
+    weights = (parameters - adapters) * shape.stored + adapters * FP32
+    trainable = adapters or parameters
+    bare_base = bool(adapters) and not imitates and config.rl.ref_model_sync_steps is None
     critic = "rl" in config.phases and config.rl.critic is not None and config.rl.critic.model is not None
     parts = {
         "weights": weights,
@@ -150,21 +148,27 @@ def estimate_memory(
         "sampler": weights if facts.is_copy else 0,
         "reference": trainable * FP32 if config.rl.kl_coef > 0 and not bare_base else 0,
         "critic": weights + 3 * trainable * FP32 if critic else 0,
-        "casts": shape.matrices * shape.compute if shape.compute < shape.stored else 0,
+        "casts": matrices * compute if compute < shape.stored else 0,
         **_backward(config, shape, config.rl, model_config),
         **_sampling(config, shape, ranks),
         "runtime": PROCESS_BYTES if on_cpu else CUDA_CONTEXT_BYTES,
-        "engine": _engine(config, shape, total) if facts.engine else 0,
+        "engine": 0,
     }
+    if facts.engine and on_cpu:
+        number = {"auto": compute, "float32": FP32}.get(config.vllm.dtype, 2)
+        parts["engine"] = (parameters - adapters) * number + config.vllm.cpu_kv_cache_gb * 1024**3 + ENGINE_BYTES
+    elif facts.engine:
+        total = total or (device_memory("cuda") if gpus() else H100_BYTES)
+        parts["engine"] = int(config.vllm.gpu_memory_utilization * total)
     if imitates:
         parts["sft_activations"] = sum(_backward(config, shape, config.sft, model_config).values())
     if runtime.parallel == "fsdp" and ranks > 1:
         parts |= {name: -(-parts[name] // ranks) for name in SHARDED}
-        parts |= {"casts": 0, "gathered": shape.parameters * shape.compute}
+        parts |= {"casts": 0, "gathered": parameters * compute}
         if runtime.param_offload and not on_cpu:
             parts |= dict.fromkeys(SHARDED, 0)
     phases = _phases(config, parts, on_cpu=on_cpu)
-    return MemoryEstimate("cpu" if on_cpu else "cuda", shape.parameters, trainable, parts, phases, ranks)
+    return MemoryEstimate("cpu" if on_cpu else "cuda", parameters, trainable, parts, phases, ranks)
 
 
 def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) -> dict[str, int]:
@@ -191,24 +195,6 @@ def _phases(config: SkillTTRLConfig, parts: Mapping[str, int], *, on_cpu: bool) 
     if "sft_activations" in parts:
         phases["sft"] = learning(parts["sft_activations"]) - together("reference", "critic", "episodes")
     return phases
-
-
-def _read_shape(config: SkillTTRLConfig, model_config: Any, *, on_cpu: bool) -> _Shape:
-    """Read the sizes of a model from its transformers config; nothing is allocated."""
-    parameters, adapters, matrices = count_parameters(model_config, config.model.lora)
-    here = on_cpu or gpus()
-    asked = config.runtime.precision
-    precision = resolve_precision(asked, resolve_device("cpu" if on_cpu else "cuda")) if here else asked
-    compute = FP32 if precision == "fp32" else 2
-    return _Shape(
-        model_config.get_text_config(),
-        parameters=parameters,
-        adapters=adapters,
-        matrices=matrices,
-        compute=compute,
-        stored=compute if adapters else FP32,
-        on_cpu=on_cpu,
-    )
 
 
 def _backward(
@@ -254,7 +240,7 @@ def _sampling(config: SkillTTRLConfig, shape: _Shape, ranks: int) -> dict[str, i
     prompts, facts = config.rl.prompts_per_step, backend_facts(config)
     rollouts = prompts * config.rollout.n_votes_per_prompt
     rows = min(config.rollout.max_batch_size, -(-rollouts // ranks)) if facts.is_learner or facts.is_copy else 0
-    layers, width = shape.text.num_hidden_layers + 1, shape.key_value * (shape.stored + shape.compute)
+    layers, width = shape.text.num_hidden_layers + 1, shape.widths[1] * (shape.stored + shape.compute)
     cache, logits = layers * rows * (prompt + answer) * width, LOGIT_COPIES * FP32 * rows * shape.text.vocab_size
     first = min(rows, prompts) * prompt * shape.layer(prompt, eager=config.model.attn_implementation == "eager")
     tokens = rollouts * (prompt + answer) * config.agent.max_turns
@@ -268,15 +254,6 @@ def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
         prompt += config.skills.prompt_max_tokens if config.skills.prompt_top_k else 0
         answer += config.skills.max_retrievals * config.skills.retrieval_max_tokens
     return prompt, answer
-
-
-def _engine(config: SkillTTRLConfig, shape: _Shape, total: int | None) -> int:
-    """Bytes of a vLLM engine in this process."""
-    if shape.on_cpu:
-        number = {"auto": shape.compute, "float32": FP32}.get(config.vllm.dtype, 2)
-        return (shape.parameters - shape.adapters) * number + config.vllm.cpu_kv_cache_gb * 1024**3 + ENGINE_BYTES
-    total = total or (device_memory("cuda") if gpus() else H100_BYTES)
-    return int(config.vllm.gpu_memory_utilization * total)
 
 
 def estimate_here(config: SkillTTRLConfig, model_config: Any) -> tuple[MemoryEstimate, int, str]:

@@ -20,14 +20,14 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
-from skill_ttrl.config import BUILTIN, Phase, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, Phase, Role, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
 from skill_ttrl.errors import ConfigError, SkillTTRLError
 from skill_ttrl.llm.backend import Backend
-from skill_ttrl.llm.backends import BACKENDS, backend_facts, check_trainable, is_remote
+from skill_ttrl.llm.backends import BACKENDS, REMOTE, backend_facts, check_trainable, is_remote
 from skill_ttrl.llm.context import runs_ahead
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.prompts.templates import Templates
@@ -35,7 +35,6 @@ from skill_ttrl.runs.stop_rules import find_rule
 from skill_ttrl.runs.tracker import check_tracker
 from skill_ttrl.skills.merge.make import MERGERS, make_merger
 from skill_ttrl.skills.querying import OPENAI
-from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
@@ -117,27 +116,37 @@ def learning_phases(config: SkillTTRLConfig) -> list[Phase]:
     return found
 
 
+def roles_used(config: SkillTTRLConfig) -> set[Role]:
+    """The endpoints that a run of the config sends requests to."""
+    phases, skills, rl = config.phases, config.skills, "rl" in config.phases
+    rationales = config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI
+    evolves = rl and config.evolve is not None and config.evolve.teacher == OPENAI
+    uses: dict[Role, bool] = {
+        "policy": config.rollout.backend == REMOTE or ("collect" in phases and is_remote(config.collect.agent)),
+        "merger": rl and skills is not None and skills.update == "merge" and skills.merger == OPENAI,
+        "teacher": rationales or evolves or ("distill" in phases and config.distill.teacher == OPENAI),
+        "embeddings": skills is not None and skills.embeds and skills.embedder == OPENAI,
+        "optimizer": config.optimize is not None and config.optimize.optimizer == OPENAI,
+    }
+    return {role for role, used in uses.items() if used}
+
+
 def check_models(config: SkillTTRLConfig) -> None:
-    """Check endpoints, keys and packages of the language models that a run queries. Nothing is sent.
+    """Check endpoints, keys and packages of the language models that a run queries, and make its teachers and merger. Nothing is sent.
 
     Raises:
         ConfigError, MissingDependencyError: what is missing.
     """
-    models, skills = models_of(config), config.skills
-    if "collect" in config.phases and is_remote(config.collect.agent):
-        make_client(config.endpoints, "policy").shut()
+    models, skills, used = models_of(config), config.skills, roles_used(config)
+    if config.optimize is not None and config.optimize.every is None:
+        used.discard("optimizer")  # only the command optimize queries it
+    for role in sorted(used):
+        make_client(config.endpoints, role).shut()
     if "distill" in config.phases:
         make_teacher(config.distill.teacher, models=models)
-    if config.imitates and config.sft.data is None and config.demonstrations.rationale == OPENAI:
-        models.asking("teacher")
-    if skills is not None and skills.embeds and skills.embedder == OPENAI:
-        with_endpoint(config)
-        make_client(config.endpoints, "embeddings").shut()
-    if "rl" not in config.phases:
-        return
-    if config.evolve is not None:
+    if "rl" in config.phases and config.evolve is not None:
         make_teacher(config.evolve.teacher, models=models)
-    if skills is not None and skills.update == "merge":
+    if "rl" in config.phases and skills is not None and skills.update == "merge":
         make_merger(skills.merger, models=models)
 
 
@@ -420,13 +429,16 @@ RULES: tuple[Callable[[SkillTTRLConfig], object], ...] = (
 """Rules on combinations of settings, once every name is known. Those on the tasks follow when these have been read."""
 
 
-def refusals(config: SkillTTRLConfig, *, asks_ranks: bool = False, resumed: bool = False) -> Iterator[SkillTTRLError]:
-    """Every reason why a run of `config` would not start, as far as the config and this machine tell: for `train` and for `--dry-run`.
+def refusals(
+    config: SkillTTRLConfig, *, asks_ranks: bool = False, without: Callable[[SkillTTRLConfig], object] | None = None
+) -> Iterator[SkillTTRLError]:
+    """Every reason why a run of `config` would not start, as far as the config and this machine tell: for `train`, `--dry-run` and `doctor`.
 
     Args:
         config: The config as given.
         asks_ranks: The command line says how many ranks (`check_gpus`).
-        resumed: The run has its bank already, so the one to begin with is not looked at.
+        without: A rule that does not apply: `check_bank` for a run that has its bank already, `check_trainable` for a config that
+            only measures.
     """
 
     def failed(check: Callable[..., object], *args: Any, **kwargs: Any) -> Iterator[SkillTTRLError]:
@@ -446,7 +458,7 @@ def refusals(config: SkillTTRLConfig, *, asks_ranks: bool = False, resumed: bool
             yield error
         return
     for rule in RULES:
-        if not (resumed and rule is check_bank):
+        if rule is not without:
             yield from failed(rule, config)
 
 

@@ -11,10 +11,6 @@ PROCESS_BYTES = 450_000_000
 """Resident memory of a CPU process that has imported torch, transformers, accelerate and peft and computed a little."""
 
 
-class TooManyRanksError(ModelError):
-    """The machine has no place for so many ranks, whatever their model is."""
-
-
 def planned_ranks(config: SkillTTRLConfig) -> int:
     """Number of ranks of a run: those that were started, else those that `skillttrl train` would start."""
     return world_size() if launched() else config.runtime.nproc or 1
@@ -79,7 +75,7 @@ def check_gpus(config: SkillTTRLConfig, *, asked: bool = False) -> None:
         return
     here = {0: "no CUDA device", 1: "one GPU"}.get(found, f"{found} GPUs")
     fewer = f"--nproc {found}" if found > 1 else "--nproc 1 --set runtime.parallel=auto"
-    raise TooManyRanksError(
+    raise ModelError(
         f"{ranks} ranks (runtime.nproc) need one GPU each, and torch finds {here} on this machine. Start fewer: {fewer}; or "
         "choose a smaller config (skillttrl configs). Ranks of a small model can share the CPU: --set runtime.device=cpu."
     )
@@ -91,7 +87,7 @@ def check_processes(ranks: int) -> None:
         return
     needed, available = ranks * PROCESS_BYTES, free_memory()
     if needed > available:
-        raise TooManyRanksError(
+        raise ModelError(
             f"{ranks} ranks on the CPU (runtime.nproc) need {needed / 1000000000.0:.1f} GB of memory even without a model; "
             f"{available / 1000000000.0:.1f} GB are free. Start fewer: --nproc {_fitting(available)}."
         )

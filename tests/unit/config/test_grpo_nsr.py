@@ -91,7 +91,7 @@ def test_the_config_passes_the_checks_and_a_dry_run_names_what_is_not_here(
     monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
     config = load_checked(NAME, changes)
     found = dry_run(config)
-    gpus, *others = [each for each in found.obstacles if not each.startswith("The model Qwen/Qwen2.5-Math-1.5B is no")]
+    gpus, *others = [each for each in found.obstacles if "'Qwen/Qwen2.5-Math-1.5B'" not in each]
     assert found.exit_code == 5 and "8 ranks (runtime.nproc) need one GPU each" in gpus
     if changes:
         assert others == []

@@ -38,7 +38,7 @@ def scripted_host(replies: Replies, key: str | None = None) -> Iterator[tuple[st
             asked.append(self.path)
             status, body = replies.get(self.path.split("?")[0], (404, {}))
             given = self.headers.get("Authorization", "").removeprefix("Bearer ") or self.headers.get("api-key", "")
-            if key is not None and given != key and self.path != "/health":
+            if key is not None and given != key:
                 status, body = 401, {"error": f"Incorrect key {given}"}
             self.send_response(status)
             if status in (301, 302):
@@ -112,6 +112,7 @@ def test_this_installation_is_whole_and_a_config_that_runs_here_has_no_failure()
         (["rollout.max_new_tokens=300"], "364 tokens"),
         (["runtime.device=cuda:7"], "CUDA"),
         (["rollout.backend=openai", "endpoints.policy.model=gpt"], "OPENAI_API_KEY"),
+        (["rollout.backend=command", "command.argv=[cat]", "data.eval.path=nothing.json"], "nothing.json"),
         (["skills={merger: openai, embedder: hash, index: memory}"], "endpoints.merger"),
     ],
 )
@@ -164,7 +165,7 @@ def test_an_installed_vllm_is_checked_against_the_config() -> None:
 
 
 def models(length: int) -> Replies:
-    return {"/health": (200, ""), "/v1/models": (200, {"data": [{"id": "policy", "max_model_len": length}]})}
+    return {"/v1/models": (200, {"data": [{"id": "policy", "max_model_len": length}]})}
 
 
 def test_vllm_servers_are_asked_whether_they_are_ready_for_how_many_tokens_and_with_which_key(
@@ -190,7 +191,7 @@ def test_endpoint_that_answers_is_ok_and_loads_no_model(monkeypatch: pytest.Monk
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     with scripted_host({"/v1/models": (200, {"data": [{"id": "small"}]})}, key=KEY) as (address, _):
-        found = diagnose(policy_at(address, "phases=[sft]", "model.path=./nothing"))
+        found = diagnose(policy_at(address, "model.path=./nothing"))
     assert named(found, "endpoint policy").found.endswith("answers; key from OPENAI_API_KEY")
     assert not found.failed and found.memory_parts == {}, failures(found)
 

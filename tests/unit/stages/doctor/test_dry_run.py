@@ -101,4 +101,5 @@ def test_the_sizes_of_each_phase_are_stated() -> None:
     found = dry_run(load_config("quickstart"))
     assert (found.train_tasks, found.evaluated_tasks, found.exit_code) == (256, 128, 0)
     assert found.phases[:2] == [PhaseSize("sft", 500, 64, 32_000), PhaseSize("rl", 20, 32, 20_480)]
-    assert 0.2e6 < found.parameters < 0.3e6 and 0 < found.peak < found.available
+    assert found.memory is not None and 0.2e6 < found.memory.parameters < 0.3e6
+    assert 0 < found.memory.on_device < found.available
