@@ -6,6 +6,8 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from benchmarks.alfworld_walks import DIGEST_BYTES, WALKS, digest, walk
 from skill_ttrl.envs.alfworld.engine import MAX_STEPS, FastEngine
 from skill_ttrl.envs.alfworld.game import GAME_FILE, load_game
@@ -35,6 +37,7 @@ def test_every_validation_game_is_recorded_with_all_its_walks() -> None:
     assert sum(len(hashes) for walks in games.values() for hashes in walks.values()) == 57_770
 
 
+@pytest.mark.slow
 def test_the_fast_engine_gives_the_official_transcripts_byte_for_byte(official_games: Path) -> None:
     differences = []
     for name, walks in recorded().items():

@@ -43,6 +43,7 @@ def share_won(played: list[Trajectory]) -> float:
     return fmean(episode.stop_reason == "terminated" for episode in played)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("split", "games"), [("valid_unseen", 134), ("valid_seen", 140)])
 def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
     official_games: Path, split: str, games: int

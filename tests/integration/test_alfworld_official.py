@@ -79,6 +79,7 @@ def test_both_engines_show_the_same_on_all_walks_to_their_ends(games: Path, task
     assert differences(game_of(games, task_type), [(name, 99) for name in WALKS]) == []
 
 
+@pytest.mark.slow
 def test_engines_side_by_side_do_not_meet(games: Path) -> None:
     paths = [game_of(games, task_type) for task_type in ("look_at_obj_in_light", "pick_and_place_simple")]
     official = [OfficialEngine(path) for path in paths]
@@ -90,6 +91,7 @@ def test_engines_side_by_side_do_not_meet(games: Path) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_the_official_engine_leaves_arguments_output_and_the_data_folder_as_they_are(
     games: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +146,7 @@ print(json.dumps({"found": found, "expert": expert, "won": infos["won"][0], "ste
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "wanted"),
     [

@@ -30,6 +30,7 @@ def measured(games: Path, *settings: str) -> Evaluation:
     return found
 
 
+@pytest.mark.slow
 def test_it_wins_where_random_and_first_hardly_do(games: Path) -> None:
     """It won .61 of 200 such games when it was made; of 24, fewer than 8 would be a change."""
     found = measured(games)

@@ -35,6 +35,7 @@ def assert_equal(one: Path, other: Path, *names: str) -> None:
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_without_staleness_the_weights_are_those_of_the_loop_that_takes_turns(tiny_yaml: Path, tmp_path: Path) -> None:
     # A checkpoint after each step: the copy samples in its thread, and nothing can run ahead.
     given = [*SETTINGS, "rl.save_steps=1"]
@@ -51,6 +52,7 @@ def test_without_staleness_the_weights_are_those_of_the_loop_that_takes_turns(ti
     assert [any("rollout_correction" in text for text in each.warnings) for each in summaries] == [False, True]
 
 
+@pytest.mark.slow
 def test_one_step_ahead_is_repeatable_also_over_a_stop_at_a_checkpoint(tiny_yaml: Path, tmp_path: Path) -> None:
     given = [*SETTINGS, *REPEATABLE]
     train.run(load_config(tiny_yaml, given), tmp_path / "once")

@@ -102,6 +102,7 @@ def test_a_server_gives_the_lists_of_the_embedded_one_and_serves_several(server:
     embedded.close()
 
 
+@pytest.mark.slow
 def test_no_server_and_a_server_that_dies(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(SkillBankError, match=rf"The Chroma server 127\.0\.0\.1:{port} .*skills\.chroma_server"):

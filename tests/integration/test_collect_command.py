@@ -60,6 +60,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return file.read_bytes()
 
 
+@pytest.mark.slow
 def test_stopped_anywhere_and_called_again_it_ends_with_the_same_bytes(tmp_path: Path, whole: bytes) -> None:
     file = tmp_path / "out.jsonl"
     process = collecting(file, "--num-workers", "2")

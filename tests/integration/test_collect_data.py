@@ -23,6 +23,7 @@ TINY = [
 TINY += ["env.eval_tasks=2", "eval.controls=[]", "runtime.threads=1"]
 
 
+@pytest.mark.slow
 def test_a_run_imitates_episodes_of_each_of_its_data(tmp_path: Path) -> None:
     run(load_config("webshop_official", [*TINY, "collect.data=[generated,'generated:1500']"]), tmp_path / "run")
     own, further = ([*read_episodes(tmp_path / "run" / f"collected{end}.jsonl")] for end in ("", "-2"))

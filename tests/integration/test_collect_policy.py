@@ -109,6 +109,7 @@ def test_cut_anywhere_it_ends_with_the_same_bytes(tmp_path: Path, recipe: Path) 
             collect(whole, **change)
 
 
+@pytest.mark.slow
 def test_a_spent_budget_keeps_what_was_paid_for_and_the_ledger_goes_on(tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
 

@@ -33,6 +33,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critic", ["{}", "{model: policy, learning_rate: 1.0e-3}"])
 def test_a_resumed_run_has_the_same_critic_bit_for_bit(critic: str, tiny_yaml: Path, tmp_path: Path) -> None:
     settings = [*PPO, f"rl.critic={critic}"]

@@ -76,6 +76,7 @@ def test_a_round_is_played_labelled_and_learnt_from(reference: Path) -> None:
     assert sum(len(row["learnt"]) for row in chats) == json.loads((reference / "coverage.json").read_text())["examples"]
 
 
+@pytest.mark.slow
 def test_stopped_within_a_round_it_goes_on_as_if_it_had_not_been(
     reference: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

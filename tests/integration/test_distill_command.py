@@ -200,6 +200,7 @@ run(sys.argv[1], sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_killed_before_the_end_there_is_no_bank_and_the_next_call_makes_it(played: Path, tmp_path: Path) -> None:
     assert run_code(KILL, played, tmp_path / "bank").returncode == -signal.SIGKILL
     assert not (tmp_path / "bank").exists() and any(tmp_path.iterdir())

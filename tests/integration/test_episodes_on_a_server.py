@@ -55,6 +55,7 @@ def play(data: str, made: Backend, tries: int = 2, on_episode: Any = print, **mo
         made.close()
 
 
+@pytest.mark.slow
 def test_many_episodes_are_on_their_way_at_once_and_all_of_it_is_accounted_for(data: str) -> None:
     def answer(body: Mapping[str, Any], draw: random.Random) -> str:
         time.sleep(0.05)

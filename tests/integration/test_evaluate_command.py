@@ -63,6 +63,7 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     assert "plain: 4 problems of synthetic:add (test), contamination unknown" in shown and "pass@2" in shown
 
 
+@pytest.mark.slow
 def test_trained_on_and_held_out_are_counted_apart(run: Path, tmp_path: Path) -> None:
     seen, new = trained_on(run)[:2], ["11+11", "90+9", "13+80"]
     mixed = problems(tmp_path / "mixed.jsonl", seen[0], new[0], seen[1], *new[1:])
@@ -94,6 +95,7 @@ def test_what_the_run_before_was_trained_on_counts(tiny_yaml: Path, tmp_path: Pa
     assert [(each["transductive"], each["problems"]) for each in found] == [(True, 1), (False, 1)]
 
 
+@pytest.mark.slow
 def test_one_table_a_file(run: Path, tmp_path: Path) -> None:
     one, two = problems(tmp_path / "one.jsonl", "11+11", "12+13"), problems(tmp_path / "two.jsonl", "20+30")
     found = skillttrl("evaluate", run, "--data", one, "--data", two, "--json")
@@ -251,6 +253,7 @@ print(json.dumps(found))
 '''
 
 
+@pytest.mark.slow
 def test_killed_and_stopped_it_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
     data = problems(tmp_path / "data.jsonl", *(f"{n}+{n + 3}" for n in range(10, 50)))
     done = run_code(HARNESS, run, data, tmp_path / "kept", 2, timeout=240)

@@ -90,6 +90,7 @@ def assert_same(stopped: Path, whole: Path) -> None:
     assert sum(played for played, _ in states[0]["counts"].values()) == 16, "two steps after the last look"
 
 
+@pytest.mark.slow
 def test_stopped_after_a_look_and_resumed_the_bank_is_that_of_a_run_that_was_never_stopped(
     whole: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -72,6 +72,7 @@ def test_the_tasks_of_the_gate_are_not_trained_on(strict: Path, doors: Path, tmp
     assert len(trained) == 24, "30 doors, 6 of them held out, 8 steps of 4"
 
 
+@pytest.mark.slow
 def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors: Path, tmp_path: Path) -> None:
     train.run(load_config(doors, [*LAX, "rl.steps=4"]), tmp_path / "run")
     evolved = [update for update in updates(tmp_path / "run") if update.reason == "evolve"]
@@ -82,6 +83,7 @@ def test_an_accepted_change_is_applied_as_it_was_proposed_and_tested_again(doors
         assert len(bank) == 1 and sum(skill.stats.uses for skill in bank) > 0
 
 
+@pytest.mark.slow
 def test_a_bank_that_does_worse_than_its_predecessor_goes_back(
     doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from tests.hostile_server import RAW, attacks
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_episode_run import CONFIG
 
-CUT_SHORT = {"timeout": 0.5, "answer_timeout": 0.5, "retry_seconds": 0.2}
+CUT_SHORT = {"timeout": 0.25, "answer_timeout": 0.25, "retry_seconds": 0.2}
 SECONDS = 60
 """Far more than any command here takes; a server that holds its client holds it for ever."""
 MEMORY_MIB = 300
@@ -115,7 +115,14 @@ def test_no_answer_holds_or_breaks_a_client(attack: str, hostile: Hostile, confi
 
 
 @pytest.mark.parametrize(
-    "what", ["drip in headers", "running for ever", "huge", "brackets", "terminal codes", "infinite", "odd info"]
+    "what",
+    [
+        "drip in headers",
+        "huge",
+        "brackets",
+        "infinite",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("running for ever", "terminal codes", "odd info")),
+    ],
 )
 def test_training_and_evaluation_end_too(what: str, hostile: Hostile, config: Path) -> None:
     when = next(when for when in ("step", "sessions", "environment") if f"{when}:{what}" in hostile.addresses)
@@ -130,11 +137,11 @@ def test_training_and_evaluation_end_too(what: str, hostile: Hostile, config: Pa
 def test_scripted_agents_have_a_time_limit_too(pause: str, tmp_path: Path) -> None:
     began, out = time.monotonic(), tmp_path / "episodes.jsonl"
     words = ("--env", DOORS, "--policy", "random", "--limit", 2, "--set", pause)
-    done = skillttrl("collect", *words, "--set", "rollout.rollout_timeout_s=2", "-o", out)
+    done = skillttrl("collect", *words, "--set", "rollout.rollout_timeout_s=1", "-o", out)
     if pause.endswith("=0"):
         assert done.code == 0, done
     else:
-        refused(done, 3, "All 2 episodes failed", "After 2 s (rollout.rollout_timeout_s) it had not ended; 0 steps")
+        refused(done, 3, "All 2 episodes failed", "After 1 s (rollout.rollout_timeout_s) it had not ended; 0 steps")
     assert time.monotonic() - began < 30
 
 

@@ -14,6 +14,7 @@ from skill_ttrl.stages import train
 SETTINGS = ["phases=[rl]", "rl.reward=random", "rl.lr_scheduler=constant", "rl.warmup_steps=1", "rl.eval_steps=2"]
 
 
+@pytest.mark.slow
 def test_more_steps_on_resume_are_the_same_as_from_the_start(tiny_yaml: Path, tmp_path: Path) -> None:
     train.run(load_config(tiny_yaml, SETTINGS), tmp_path / "short")
     longer = load_config(tiny_yaml, [*SETTINGS, "rl.steps=4"])

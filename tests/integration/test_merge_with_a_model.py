@@ -100,6 +100,7 @@ def test_a_run_s_bank_holds_what_the_model_made_of_the_winners_skills(whole: Pat
     assert {line["phase"] for line in usage} == {"rl"}
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_path: Path) -> None:
     """Three steps are merged, the fourth is not; the two up to the checkpoint are kept and asked about no more."""
     with serving() as server:
@@ -116,6 +117,7 @@ def test_a_model_that_fails_ends_the_run_which_goes_on_later(whole: Path, tmp_pa
     assert (tmp_path / "run/bank/log.jsonl").read_bytes() == (whole / "bank/log.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_run_gets_over_a_model_that_fails_says_it_once_and_counts(tmp_path: Path) -> None:
     with serving(faults=("503",), rate=1.0) as server:
         rows = merged_run(server, tmp_path / "run", "skills.on_failure=heuristic", "rl.steps=2")

@@ -131,6 +131,7 @@ def test_a_spent_budget_keeps_what_was_drawn_and_a_larger_one_goes_on(sums: Path
     assert (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()[: len(drawn)] == drawn
 
 
+@pytest.mark.slow
 def test_no_paid_answer_of_an_unfinished_chunk_is_paid_twice(sums: Path, tmp_path: Path) -> None:
     faults = ["one of n"]
 
@@ -203,6 +204,7 @@ def test_a_model_behind_an_address_is_asked(tmp_path: Path) -> None:
     assert skillttrl("ask", "openai", "Compute 2+3.").code == 2  # no endpoint is named
 
 
+@pytest.mark.slow
 def test_a_run_is_measured_with_another_policy_in_its_place(tiny_yaml: Path, tmp_path: Path) -> None:
     assert skillttrl("train", tiny_yaml, "-o", tmp_path / "run", "--set", "rl.steps=0").code == 0
     with FaultyServer([], answer=adds) as server:

@@ -63,6 +63,7 @@ def outcomes(ledger: Ledger) -> list[str]:
     return [json.loads(line)["outcome"] for line in ledger.path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_hundreds_of_requests_through_every_fault_are_each_counted_once(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "usage.jsonl")
     with FaultyServer(slow=2.5, seed=3) as server:
@@ -362,6 +363,7 @@ def test_a_server_that_bills_more_than_it_was_asked_for_is_counted() -> None:
     assert ledger.totals().tokens == 909
 
 
+@pytest.mark.slow
 def test_no_retry_of_any_request_exceeds_the_budget() -> None:
     """Faults, retries and requests at once: what reaches the server is what is counted, and never more than the budget."""
     ledger = Ledger(max_requests=30)

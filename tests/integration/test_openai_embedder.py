@@ -70,6 +70,7 @@ def test_a_run_finds_its_skills_with_them_and_writes_no_key(
     assert files and not any(KEY.encode() in path.read_bytes() for path in files)
 
 
+@pytest.mark.slow
 def test_a_spent_budget_ends_a_run_like_a_signal_and_a_larger_one_goes_on_to_the_same_end(
     tiny_skills_yaml: Path, tmp_path: Path
 ) -> None:

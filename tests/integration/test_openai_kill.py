@@ -44,7 +44,7 @@ with track_usage(folder / "usage.jsonl", EndpointsConfig(max_requests=100)) as l
 """
 
 
-@pytest.mark.parametrize("kill_at", [2, 5])
+@pytest.mark.parametrize("kill_at", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_an_answer_that_was_counted_is_never_paid_again(kill_at: int, tmp_path: Path) -> None:
     usage = tmp_path / "usage.jsonl"
     with FaultyServer([]) as server:

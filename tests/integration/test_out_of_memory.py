@@ -81,6 +81,7 @@ def test_the_error_names_what_to_change_and_the_run_continues(
     assert code == 0, err
 
 
+@pytest.mark.slow
 def test_another_rank_s_end_is_explained_as_well(tiny_yaml: Path, tmp_path: Path) -> None:
     arguments = ["train", str(tiny_yaml), "-o", str(tmp_path / "run"), "--set", "rl.reward=random"]
     code, err = run_ranks(train, 2, arguments, "update", 13, 1, may_fail=1)[0]

@@ -170,6 +170,7 @@ def test_a_problem_is_answered_and_graded() -> None:
     assert code == 0 and "[1] > <answer>176" in out and out.endswith("Episode ended after 1 step, reward 1.\n")
 
 
+@pytest.mark.slow
 def test_what_is_typed_need_not_be_text(house: Path) -> None:
     """Bytes that are no UTF-8."""
     options: Any = {"cwd": house, "capture_output": True, "timeout": 60}
@@ -177,6 +178,7 @@ def test_what_is_typed_need_not_be_text(house: Path) -> None:
     assert [step.action for step in from_json(Trajectory, done.stdout).steps] == ["\ufffd\ufffd", "look"]
 
 
+@pytest.mark.slow
 def test_an_official_game_is_watched_and_its_expert_plays_the_example(
     official_games: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_after_a_cold_start_of_the_same_run(tiny_yaml: Path, tmp_path: Path) -> 
     assert first == pytest.approx(0, abs=EXACTLY) and second > 1e-3
 
 
+@pytest.mark.slow
 def test_reinforcement_alone_starts_from_a_cold_start_that_was_run_before(
     tiny_yaml: Path, cold: Path, tmp_path: Path
 ) -> None:

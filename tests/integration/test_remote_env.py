@@ -60,6 +60,7 @@ def assert_same_episodes(name: str, address: str, kwargs: dict[str, Any], split:
     here.close()
 
 
+@pytest.mark.slow
 def test_webshop_is_played_as_here() -> None:
     sets = [f"env.kwargs.{each}" for each in ("goals=synthetic", "nouns=rule", "split=test")]
     options = ("--env-data", str(GOLDEN), *(word for each in sets for word in ("--set", each)))
@@ -118,6 +119,7 @@ def test_a_pickle_goes_on_in_its_session_and_the_original_is_refused(doors: str)
     copy.close()
 
 
+@pytest.mark.slow
 def test_a_client_that_is_killed_leaves_a_session_that_ends_by_itself() -> None:
     code = (
         "import sys, os; from skill_ttrl.envs import make_env; env = make_env(sys.argv[1], url=sys.argv[2])\n"

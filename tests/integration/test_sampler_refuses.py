@@ -31,6 +31,7 @@ class Refusing(HFBackend):
 '''
 
 
+@pytest.mark.slow
 def test_the_step_before_a_refusal_is_saved_and_gone_on_from(
     tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,6 +161,7 @@ def run_of(episodes: Path, *settings: str) -> Done:
     return skillttrl("sft", "recipe.yaml", "--trajectories", episodes, "-o", episodes.parent / "sft", *SMALL, *words)
 
 
+@pytest.mark.slow
 def test_defeats_are_imitated_by_advice_and_victories_without_it(episodes: Path) -> None:
     lost, silent = variant("lost", episodes, won=False), variant("silent", episodes, advice=False)
     assert skillttrl("distill", "--trajectories", lost, "-o", "runs/lost/bank").code == 0
@@ -184,6 +185,7 @@ def test_an_empty_bank(episodes: Path) -> None:
     assert shown and not any(chat["skills"] for chat in shown)
 
 
+@pytest.mark.slow
 def test_a_bank_in_the_working_directory_and_names_that_look_like_settings(episodes: Path) -> None:
     place = Path("runs/odd: [1] #x")
     shutil.copytree("runs/a/bank", place / "1")

@@ -44,6 +44,7 @@ def updates(bank: Path) -> list[tuple[str, int | None, str]]:
         return [(update.writer.partition(":")[0], update.step, update.reason) for update in opened.history()]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_the_newest_version_and_repeats_no_update(
     tiny_skills_yaml: Path, bank: Path, tmp_path: Path
 ) -> None:

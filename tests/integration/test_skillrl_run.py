@@ -183,6 +183,7 @@ def test_a_demonstration_s_prompt_is_what_the_policy_is_asked_in_the_same_scene(
     assert compared > 20 and with_skills > 10
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_after_collecting_goes_on_with_the_mended_config(tmp_path: Path) -> None:
     """What was played is not played again; other episodes than those asked for are not taken."""
     heard = Heard()

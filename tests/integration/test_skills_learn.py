@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import drawn
@@ -103,6 +105,7 @@ def test_a_note_of_the_first_problem_is_found_in_the_second() -> None:
     assert share([is_correct(trajectory) for trajectory in lost]) < 0.3  # nothing to be told: names are in no bank
 
 
+@pytest.mark.slow
 def test_a_few_steps_without_labels_teach_it_to_ask(tmp_path: Path) -> None:
     """Asking pays because those who ask agree; ten steps are enough to see it on names never seen."""
     settings = [*SMALL, "data.eval.limit=40", "rl.steps=8", "rl.learning_rate=4e-4", "rl.prompts_per_step=24"]

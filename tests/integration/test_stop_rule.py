@@ -37,6 +37,7 @@ def rows(run: Path, name: str) -> list[dict[str, Any]]:
     return read_jsonl(run / name)
 
 
+@pytest.mark.slow
 def test_a_rule_ends_the_run_at_a_checkpoint_and_says_so(settings: list[str], tiny_yaml: Path, tmp_path: Path) -> None:
     heard = Listener()
     summary = train.run(load_config(tiny_yaml, [*settings, *RULE]), tmp_path / "ended", progress=heard)

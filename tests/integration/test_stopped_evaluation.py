@@ -27,6 +27,7 @@ class StopIn(SilentProgress):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_steps_before_a_stopped_evaluation_are_saved(tiny_yaml: Path, tmp_path: Path) -> None:
     config = load_config(tiny_yaml, SETTINGS)
     train.run(config, tmp_path / "whole")

@@ -28,13 +28,14 @@ GOALS: dict[str, tuple[float, str]] = {
 """Probability of success that an algorithm is to reach where that is not 0.9, and why."""
 
 
-def cases() -> list[tuple[str, str]]:
-    """(algorithm, toy); those that need episodes learn the one of two turns alone."""
+def cases() -> list[Any]:
+    """(algorithm, toy); those that need episodes learn the one of two turns alone, the others learn it in the slow tests."""
+    needs = {name: requirements(build_algorithm({"type": name})) for name in ALGORITHMS}
     return [
-        (name, toy)
+        pytest.param(name, toy, marks=() if (toy == "bandit") != ("episodes" in needs[name]) else pytest.mark.slow)
         for name in ALGORITHMS
         for toy in TOYS
-        if toy != "bandit" or "episodes" not in requirements(build_algorithm({"type": name}))
+        if toy != "bandit" or "episodes" not in needs[name]
     ]
 
 

@@ -72,7 +72,7 @@ STRATEGIES = {
 """Those that need another wording, and a history."""
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("name", [pytest.param("harmonic", marks=pytest.mark.slow), "guard"])
 def test_a_strategy_trains_and_resumes_to_the_same_bytes(
     name: str, cold: str, own: str, tiny_yaml: Path, tmp_path: Path
 ) -> None:

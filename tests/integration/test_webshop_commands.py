@@ -46,6 +46,7 @@ def kept(file: Path) -> list[Trajectory]:
     return [from_json(Trajectory, line) for line in file.read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 def test_the_500_test_goals_are_played_once_each_with_score_and_success_by_category(tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     words = ("evaluate", "random", "--env", "webshop", "--num-workers", 1, "-o", file)

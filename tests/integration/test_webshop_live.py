@@ -80,7 +80,7 @@ def episodes(local: Any, live: Any, goals: int, count: int = 22) -> tuple[int, l
     return steps, scores
 
 
-@pytest.mark.parametrize(("mode", "count"), [("text", 8), ("text_rich", 6)])
+@pytest.mark.parametrize(("mode", "count"), [("text", 8), pytest.param("text_rich", 6, marks=pytest.mark.slow)])
 def test_episodes_on_a_started_server_are_those_of_its_catalogue(mode: str, count: int, shop: str) -> None:
     settings: dict[str, Any] = {"split": "test", "observation_mode": mode, "max_steps": 9}
     local = make_env("webshop", data=str(GOLDEN), goals="synthetic", nouns="rule", **settings)

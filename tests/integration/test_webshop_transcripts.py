@@ -20,6 +20,7 @@ TRANSCRIPTS = Path(__file__).parents[1] / "data" / "webshop_transcripts.jsonl"
 MODES = ("text", "text_rich", "url")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("show_attributes", [False, True])
 def test_every_frame_is_the_one_that_upstreams_rules_gave(official_products: Path, show_attributes: bool) -> None:
     envs = [

@@ -85,6 +85,7 @@ def test_sdist_builds_the_same_wheel(built: Path, tmp_path: Path) -> None:
     assert names_in(next((tmp_path / "again").glob("*.whl"))) == names_in(next((built / "wheel").glob("*.whl")))
 
 
+@pytest.mark.slow
 def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None:
     statement = (
         "import skill_ttrl, skill_ttrl.envs, skill_ttrl.agents.prompt, skill_ttrl.cli.main, skill_ttrl.configs\n"
@@ -96,6 +97,7 @@ def test_installed_wheel_is_what_is_imported(site: Path, tmp_path: Path) -> None
     assert all(Path(file).is_relative_to(site) for file in files)
 
 
+@pytest.mark.slow
 def test_installed_command_lists_its_recipes_and_prompts(site: Path, tmp_path: Path) -> None:
     statement = "from skill_ttrl.cli.main import main; sys.argv = ['skillttrl', 'configs']; main()"
     assert "quickstart" in installed(site, statement, tmp_path)
@@ -104,6 +106,7 @@ def test_installed_command_lists_its_recipes_and_prompts(site: Path, tmp_path: P
     assert (tmp_path / "my_env.py").is_file()
 
 
+@pytest.mark.slow
 def test_the_installed_expert_shops_in_the_shop_that_the_wheel_makes(site: Path, tmp_path: Path) -> None:
     words = ["skillttrl", "envs", "play", "webshop", "--policy", "expert", "--delay", "0", "--seed", "1"]
     statement = f"""

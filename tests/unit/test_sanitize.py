@@ -6,7 +6,7 @@ import re
 import sys
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.sanitize import CONTROL_TAGS, LONG_TEXT, OUR_TAGS, _folded, escape, flags
@@ -132,13 +132,11 @@ def test_every_letter_that_ignoring_case_takes_for_one_of_a_tag_is_known() -> No
     assert len(strange) > 2 * len(letters) - 2  # there are such: the Kelvin sign, the long s, dotless i
 
 
-@settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_escaping_twice_is_escaping_once(text: str) -> None:
     assert escape(escape(text)) == escape(text)
 
 
-@settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_an_escaped_text_says_nothing_to_the_parser(text: str) -> None:
     seen = escape(text)
@@ -154,7 +152,6 @@ def test_an_escaped_text_says_nothing_to_the_parser(text: str) -> None:
     assert around.answer == "7" and around.skill_ops == SkillOps(retrieve=("q",))
 
 
-@settings(max_examples=150, deadline=None)
 @given(TEXTS)
 def test_what_is_left_after_escaping_has_nothing_more_to_flag(text: str) -> None:
     assert not {"our-tags", "control-tokens", "control-characters", "invisible"} & set(flags(escape(text)))

@@ -42,12 +42,12 @@ def test_an_exponent_is_exact_up_to_its_bound() -> None:
 
 
 @pytest.mark.parametrize("parts", CASES["megabytes"], ids=lambda parts: f"{parts[0][:12]!r}")
-def test_a_megabyte_takes_no_longer_than_reading_it(parts: list[Any]) -> None:
+def test_a_long_text_takes_no_longer_than_reading_it(parts: list[Any]) -> None:
     """Parts are texts, and texts with how often they are repeated."""
-    text = "".join(part if isinstance(part, str) else part[0] * part[1] for part in parts)
+    text = "".join(part if isinstance(part, str) else part[0] * (part[1] // 4) for part in parts)
     began = time.process_time()  # other processes take none of it
     extract(text, last_number=True)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 0.5
 
 
 @pytest.mark.parametrize(("text", "answer"), CASES["extracted"])

@@ -46,6 +46,7 @@ def test_no_two_halves_of_answers_are_an_error(first: str, second: str, begin: i
     check_decided(first[:begin] + second[end:])
 
 
+@pytest.mark.slow
 def test_no_beginning_of_an_answer_is_an_error() -> None:
     for number, whole in enumerate(ALL):  # of each a third of its beginnings
         for end in range(number % 3, len(whole) + 1, 3):

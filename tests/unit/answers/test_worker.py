@@ -70,6 +70,7 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_a_child_does_not_outlive_its_worker(hasty: Pool) -> None:
     hasty.judge([EASY])
     worker = next(each for each in psutil.Process().children() if each.cmdline()[-2:-1] == ["0.3"])
@@ -105,6 +106,7 @@ def test_a_worker_that_cannot_start_says_so_once(
         Pool().judge([EASY])
 
 
+@pytest.mark.slow
 def test_a_forked_process_has_a_worker_of_its_own() -> None:
     assert equivalent(r"\sqrt{12}", r"2\sqrt{3}")
     child = os.fork()
@@ -114,6 +116,7 @@ def test_a_forked_process_has_a_worker_of_its_own() -> None:
     assert equivalent(r"\sqrt{75}", r"5\sqrt{3}")
 
 
+@pytest.mark.slow
 def test_a_verdict_once_given_is_not_given_again(tmp_path: Path) -> None:
     path = tmp_path / "equivalence_cache.jsonl"
     first = EquivalenceCache(Pool(time_limit=0.3), path)
@@ -148,6 +151,7 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_what_one_process_has_judged_another_one_takes_over_and_does_not_ask_again(tmp_path: Path) -> None:
     answers = [r"\sqrt{8}", "7", None, "x + x", "", "seven", "4" * 2000]
     there = EquivalenceCache(Pool()).judged(answers)

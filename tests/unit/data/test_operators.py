@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from skill_ttrl.data.families import Demonstration
 from skill_ttrl.data.operators import Mixture, Operators, bank_family
 
@@ -45,6 +47,7 @@ def test_a_series_states_the_rule_once_and_asks_another_digit_then() -> None:
         assert task.ground_truth == str(value(stated, int(x)))
 
 
+@pytest.mark.slow
 def test_held_out_names_are_in_no_demonstration_and_no_training_problem() -> None:
     shown = FAMILY.demonstrations(seed=3)
     text = " ".join(str(demonstration) for demonstration in shown if not _is_echo(demonstration))

@@ -37,7 +37,7 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
     assert list(read_records(tmp_path / f"data{suffix}", limit=1).rows) == ROWS[:1]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text()), min_size=1, max_size=5))
 def test_any_jsonl_is_read_back(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     records = read_records(write(tmp_path / "any.jsonl", rows))

@@ -46,6 +46,7 @@ def ending(request: pytest.FixtureRequest, tiny_model: tuple[Any, Any]) -> tuple
     return tokenizer, tokenizer.convert_tokens_to_ids(end or "<|endoftext|>")
 
 
+@pytest.mark.slow
 def test_every_path_of_imitation_ends_an_answer_as_the_template_does(ending: tuple[Any, int]) -> None:
     tokenizer, end = ending
     agent = Agent(PromptFormatter("plain"))

@@ -47,7 +47,7 @@ def test_an_ordinary_conversation_is_what_the_template_gives(tiny_model: tuple[A
     assert encode_chat(tokenizer, [Message("user", text) for text in texts]) == plainly(tokenizer, texts)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=HOSTILE)
 def test_a_message_has_no_control_tokens_and_loses_no_text(text: str, tiny_model: tuple[Any, Any]) -> None:
     _, tokenizer = tiny_model
@@ -88,7 +88,7 @@ def test_a_tokenizer_that_is_read_back_is_the_one_that_was_made(saved: list[Any]
         assert again.chat_template == saved[0].chat_template
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=READABLE | HOSTILE)
 def test_the_same_text_has_the_same_tokens_always(text: str, saved: list[Any]) -> None:
     plain, chat = encode_plain(saved[0], text), encode_chat(saved[0], [Message("user", text)])
@@ -148,7 +148,7 @@ def stopped(ids: tuple[int, ...], reason: Any = "stop") -> Completion:
     return Completion("", ids, (0.0,) * len(ids), reason)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(texts=st.lists(TEXTS.map("".join), min_size=3, max_size=3))
 def test_it_grows_to_what_the_template_writes(texts: list[str], tiny_model: tuple[Any, Any]) -> None:
     tokenizer = tiny_model[1]

@@ -78,7 +78,7 @@ def test_other_words_are_unknown_and_counted(made: Any) -> None:
     assert count_unknown(build_tokenizer(), [[0, 1]]) == (0, 0)  # it knows every text
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=PIECES)
 def test_the_same_text_has_the_same_tokens_and_no_control_tokens(text: str, made: Any, saved: list[Any]) -> None:
     plain, chat = encode_plain(made, text), encode_chat(made, [Message("user", text)])

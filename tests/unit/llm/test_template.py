@@ -30,7 +30,7 @@ def tokenizer() -> Any:
     "text",
     [
         LOOP,
-        "{{ 2 ** (10 ** 9) }}",
+        pytest.param("{{ 2 ** (10 ** 9) }}", marks=pytest.mark.slow),
     ],
 )
 def test_one_that_does_not_end_or_takes_all_memory_is_refused(

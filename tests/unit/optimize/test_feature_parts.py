@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
@@ -53,7 +53,6 @@ def result(name: str, hard: int, reason: str = "") -> RolloutResult:
     return RolloutResult(name, hard, float(hard), fail_reason=reason, question=f"Question {name}?")
 
 
-@settings(max_examples=80, deadline=None)
 @given(answers, st.integers(0, 5))
 def test_whatever_a_model_answers_is_read(answer: str, available: int) -> None:
     decision = read_budget(answer, available)
@@ -79,7 +78,6 @@ note = st.lists(
 notes_lists = st.lists(note, max_size=4)
 
 
-@settings(max_examples=60, deadline=None)
 @given(notes_lists, notes_lists)
 def test_notes_stand_once_in_the_appendix(first: list[str], second: list[str]) -> None:
     document = set_notes("# Rules\n\n- one", distinct(first))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import OptimizeConfig
@@ -64,7 +64,6 @@ def test_without_true_answers_failures_and_successes_exclude_lines() -> None:
     assert again == optimizer, "a checkpoint keeps the evidence"
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.sampled_from(["bako", "kida", "vuba"]), st.integers(0, 9)), min_size=1, max_size=30),
     st.lists(st.sampled_from(RULES), min_size=3, max_size=3),

@@ -8,7 +8,7 @@ from math import comb
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.optimize.paired import PairedRule, certain, decide
@@ -90,7 +90,6 @@ def test_all_ties_are_not_better_and_none_at_all_is_rejected(pairs: Pairs) -> No
         assert not decide([], [], rule).accept and decide([], [], rule).n == 0
 
 
-@settings(max_examples=60)
 @given(
     st.one_of(GRADED, BINARY, st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=6)),
     st.integers(0, 24),

@@ -51,6 +51,7 @@ def small(
         return None, run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["skillopt", "gepa"])
 def test_killed_anywhere_and_resumed_it_makes_the_same_calls(engine: str, tmp_path: Path) -> None:
     """Killed before every request, and before every twelfth rollout."""

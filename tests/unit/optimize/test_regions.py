@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.optimize.documents import (
@@ -43,7 +43,6 @@ def blocks_of(document: str) -> dict[str, str]:
     return found
 
 
-@settings(max_examples=150, deadline=None)
 @given(texts, texts, texts, st.data())
 def test_no_patch_changes_a_block(body: str, guidance: str, notes: str, data: st.DataObject) -> None:
     document = with_block(with_block(body, SLOW_UPDATE, guidance), APPENDIX, notes)
@@ -57,7 +56,6 @@ def test_no_patch_changes_a_block(body: str, guidance: str, notes: str, data: st
     assert blocks_of(with_body(after, data.draw(texts))) == before
 
 
-@settings(max_examples=100, deadline=None)
 @given(texts)
 def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -> None:
     normal = split(document).text()
@@ -67,7 +65,6 @@ def test_a_document_has_at_most_one_block_of_a_kind_once_normal(document: str) -
     assert strip_markers("".join(document.split())) == strip_markers(strip_markers("".join(document.split())))
 
 
-@settings(max_examples=60, deadline=None)
 @given(plain, st.data())
 def test_without_markers_the_edits_are_those_of_the_editor(document: str, data: st.DataObject) -> None:
     cleaned = [  # each with something new: what the document says already is skipped here alone

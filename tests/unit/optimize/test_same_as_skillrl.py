@@ -31,7 +31,6 @@ EDITS = st.fixed_dictionaries(
 # --- the editor ---
 
 
-@settings(deadline=None, max_examples=40)
 @given(TEXTS, st.lists(EDITS, max_size=4), st.booleans())
 def test_patches_give_the_same_document_and_reports(skill: str, edits: list[dict[str, Any]], typed: bool) -> None:
     patch: dict[str, Any] = {"edits": edits, "reasoning": "because"}
@@ -81,7 +80,6 @@ def test_half_characters_of_a_model_s_json_do_not_reach_the_document() -> None:
 # --- budgets ---
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     st.sampled_from(["constant", "linear", "cosine"]),
     st.integers(1, 20),
@@ -105,7 +103,6 @@ def test_budgets_are_the_same(mode: str, top: int, low: int, total: int, start: 
 SCORES = st.sampled_from([-1.0, 0.0, 0.25, 0.3, 0.5, 0.75, 1.0])
 
 
-@settings(deadline=None, max_examples=40)
 @given(SCORES, SCORES, SCORES, SCORES, st.sampled_from(["hard", "soft", "mixed"]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_the_gate_decides_the_same(
     hard: float, soft: float, current: float, best: float, metric: str, weight: float
@@ -147,13 +144,11 @@ BITS = st.sampled_from(
 )
 
 
-@settings(deadline=None, max_examples=80)
 @given(st.lists(BITS, max_size=6).map("".join))
 def test_the_same_json_is_found(text: str) -> None:
     assert repr(ours.extract_json(text)) == repr(utils.extract_json(text))
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 1), st.floats(0, 1)), max_size=9))
 def test_scores_are_the_same_to_the_last_digit(pairs: list[tuple[int, float]]) -> None:
     rows = [{"hard": hard, "soft": soft} for hard, soft in pairs]
@@ -163,7 +158,7 @@ def test_scores_are_the_same_to_the_last_digit(pairs: list[tuple[int, float]]) -
 
 
 @given(st.text(max_size=20))
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_documents_have_the_same_hash(text: str) -> None:
     assert ours.skill_hash(text) == utils.skill_hash(text)
 
@@ -171,7 +166,6 @@ def test_documents_have_the_same_hash(text: str) -> None:
 # --- JSON ---
 
 
-@settings(deadline=None, max_examples=40)
 @given(st.lists(EDITS, max_size=3), st.none() | st.just({"selected_indices": [0]}))
 def test_patches_round_trip_as_there(edits: list[dict[str, Any]], details: dict[str, Any] | None) -> None:
     raw = {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import skillrl
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from skillrl.envs.qa import SimpleQAEnv as TheirEnv
 
@@ -39,7 +39,6 @@ ITEMS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=40)
 @given(ITEMS, WORDS, WORDS)
 def test_questions_are_asked_and_scored_the_same(item: dict[str, Any], skill: str, answer: str) -> None:
     splits: dict[str, Any] = {"train_items": [item], "val_items": [], "test_items": []}

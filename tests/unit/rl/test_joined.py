@@ -65,7 +65,7 @@ def at_completions(batch: RolloutBatch, values_F: torch.Tensor) -> list[float]:
     return found
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.integers(0, 10_000))
 def test_joining_loses_and_invents_nothing(seed: int) -> None:
     groups = episodes(seed)

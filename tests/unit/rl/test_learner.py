@@ -67,7 +67,7 @@ def gradient_of_update(
     return taken, metrics
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(size=st.integers(1, 13), mode=st.sampled_from(MODES), extra=st.booleans())
 def test_micro_batch_size_changes_neither_gradient_nor_figures(
     size: int,

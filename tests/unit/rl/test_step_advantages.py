@@ -27,7 +27,7 @@ episode = st.tuples(rewards, st.lists(st.booleans(), min_size=1, max_size=9), st
 """Outcome, whether each step was invalid, group."""
 episodes = st.lists(episode, min_size=1, max_size=12)
 statistics = st.sampled_from(["episode", "step"])
-few = settings(max_examples=40)
+few = settings(max_examples=20)
 
 
 def per_item(batch: RolloutBatch) -> list[float]:

@@ -169,6 +169,7 @@ print("then", len(list_checkpoints(folder)))
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     done = run_code(_FULL_DISK, tmp_path / "a")
     assert done.returncode == 0, done.stderr + done.stdout

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.ops import (
@@ -186,7 +186,6 @@ def pauses(text: str) -> tuple[str, ...]:
     return asked
 
 
-@settings(max_examples=300, deadline=None)
 @given(TEXTS)
 def test_any_text_gives_a_result_and_each_query_was_open_once(text: str) -> None:
     checked(text)
@@ -199,7 +198,6 @@ PLAIN = st.text(st.characters(blacklist_characters="<>\"'", blacklist_categories
 )
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(PLAIN, max_size=4), st.lists(PLAIN, max_size=4), st.lists(st.tuples(PLAIN, PLAIN), max_size=4))
 def test_what_is_written_well_is_read_back(
     generate: list[str], retrieve: list[str], evolve: list[tuple[str, str]]

@@ -142,6 +142,7 @@ def answer(port: int) -> list[int] | None:
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL])
 def test_the_server_ends_with_the_command_however_it_ends(
     served: tuple[subprocess.Popen[str], int, int], signum: signal.Signals

@@ -77,6 +77,7 @@ def test_an_instruction_says_what_is_wanted_how_it_is_and_what_it_may_cost(
     assert (wish.kind, [*wish.attributes], wish.below, wish.options) == (kind, attributes, below, ())
 
 
+@pytest.mark.slow
 def test_options_and_ceiling_of_every_official_instruction_are_read_right(official_products: Path) -> None:
     env = WebShopEnv(data=official_products, split="train")
     for number in range(500, len(env.goals), 3):

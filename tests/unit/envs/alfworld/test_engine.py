@@ -121,6 +121,7 @@ def test_every_listed_command_does_something_and_a_game_begins_the_same_again(da
     assert engine.reset() == start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random-2", "nonsense"])
 def test_this_kitchen_is_the_same_to_the_official_engine(tmp_path: Path, kind: str) -> None:
     if importlib.util.find_spec("textworld") is None:  # importing alfworld to find out would set $ALFWORLD_DATA

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent
@@ -176,7 +176,6 @@ def test_neither_prompts_nor_episodes_that_are_kept_name_the_games_file(data: st
     assert asked and not any(word in "".join(asked) for word in (data, APPLE, "pick_and_place", "trial_A"))
 
 
-@settings(max_examples=50)
 @given(text=st.text(st.characters(exclude_categories=())))
 def test_any_text_is_an_action(data: str, text: str) -> None:
     env = ALFWorldEnv(data)
@@ -275,6 +274,7 @@ def test_an_environment_pickles_at_any_moment(env: ALFWorldEnv, steps: int | Non
     assert other.reset() == env.reset()  # the generator goes on as well
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("textworld") is None, reason="needs the package textworld")
 def test_with_the_official_engine_an_episode_is_the_same(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.envs import (
@@ -185,7 +185,6 @@ def test_what_makes_no_sense_changes_nothing(env: WebShopEnv) -> None:
         assert env.step(action)[:2] == (start, 0.0)
 
 
-@settings(max_examples=30)
 @given(
     st.lists(
         st.one_of(

@@ -112,6 +112,7 @@ def test_it_gets_named_variables_alone_and_no_message_shows_their_values(monkeyp
         answer(python(code, env=["AGENT_KEY"]))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs Linux's /proc")
 def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children() -> None:
     began = time.monotonic()

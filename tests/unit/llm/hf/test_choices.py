@@ -38,7 +38,7 @@ def by_prefix(backend: HFBackend, choices: tuple[str, ...], written: tuple[int, 
     return {choice[len(written)] for choice in whole if choice[: len(written)] == written}
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.integers(0, 10_000),
     st.lists(st.lists(st.sampled_from(CHOICES), min_size=1, max_size=6).map(tuple), min_size=1, max_size=4),
@@ -99,7 +99,7 @@ def test_a_choice_that_the_tokenizer_cannot_give_back_is_written_as_it_was_given
 OPEN = ("search[<your query>]", "click[buy now]", "click[<item>]")
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(st.integers(0, 10_000), st.integers(16, 20))
 def test_a_choice_with_a_slot_is_filled_in(backend: HFBackend, seed: int, length: int) -> None:
     found = sample(backend, [Request(token_ids=(5, 6), n=4, choice=OPEN)], seed=seed, length=length)

@@ -64,7 +64,7 @@ texts = st.dictionaries(
 
 
 @pytest.mark.parametrize("name", list(MODELS))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(texts, st.integers(1, 3))
 def test_each_sample_sees_its_own_logits(name: str, texts: dict[int, list[list[int]]], growth: int) -> None:
     prompts: list[tuple[int, ...]] = [(1, 2, 3, 4, 5), (6,), (1, 2, 7)]

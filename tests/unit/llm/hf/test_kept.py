@@ -77,7 +77,8 @@ def same(one: Any, other: Any) -> None:
             assert done.logprobs == pytest.approx(other_done.logprobs, abs=1e-4)
 
 
-@settings(max_examples=12, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=12)
 @given(st.integers(0, 10_000), st.booleans(), st.sampled_from([{}, {"temperature": 0.0}, {"top_k": 5, "top_p": 0.9}]))
 def test_episodes_are_the_same_with_kept_rows_and_without(
     tokenizer: Any, seed: int, constrained: bool, how: dict[str, Any]
@@ -166,7 +167,6 @@ def test_a_sliding_window_keeps_nothing_and_constrains_all_the_same(tokenizer: A
     assert sum(seen) == 2 * before
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=5)), st.lists(st.integers(0, 2), max_size=6))
 def test_the_longest_beginning_is_found(rows: list[list[int]], tokens: list[int]) -> None:
     def shared(row: list[int]) -> int:
@@ -179,7 +179,6 @@ def test_the_longest_beginning_is_found(rows: list[list[int]], tokens: list[int]
     assert (place is None) == (length == 0) and (place is None or shared(sorted(rows)[place]) == length)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(1, 6), st.data())
 def test_rows_move_to_those_that_continue_them(count: int, data: st.DataObject) -> None:
     rows = KeptRows()

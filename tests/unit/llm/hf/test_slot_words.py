@@ -40,7 +40,7 @@ def texts(words: tuple[str, ...], most: int) -> list[str]:
     return [*every, *CHOICES[:-1]]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.sampled_from(SOME), min_size=1, max_size=3, unique=True).map(tuple), st.integers(7, 10), st.data())
 def test_what_may_follow_is_what_the_definition_says(
     backend: HFBackend, words: tuple[str, ...], room: int, data: st.DataObject

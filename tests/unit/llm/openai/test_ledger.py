@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.config import EndpointConfig, EndpointsConfig, load_config
@@ -141,7 +141,6 @@ async def spend(ledger: Ledger, tokens: int, requests: int = 1, attempts: int = 
         return request.allowed
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(REQUEST, max_size=12), st.integers(1, 90), st.integers(1, 14), st.sampled_from([0, 2]))
 def test_no_schedule_of_requests_within_their_bounds_exceeds_a_budget(
     requests: list[tuple[int, float, int, int, str]], most_tokens: int, most_requests: int, loops: int

@@ -83,6 +83,7 @@ def test_a_value_is_that_before_its_token(
     assert other is not None and bool((other != before)[ends_N].all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_the_critic_learns_to_predict_returns_and_leaves_the_policy_alone(
     apart: bool, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
@@ -162,6 +163,7 @@ def test_returns_that_are_not_finite_leave_the_critic_as_it_was(
     assert learner.skipped == []
 
 
+@pytest.mark.slow
 def test_adapters_and_an_empty_batch(
     make_lora_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator
 ) -> None:

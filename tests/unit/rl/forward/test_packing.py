@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
@@ -121,7 +121,6 @@ def test_packed_is_exact(family: str, tied: bool, checkpointing: bool, adapters:
 
 
 @pytest.mark.parametrize("small", [0, 2048], ids=["many blocks", "few blocks"])
-@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.booleans()), min_size=1, max_size=14),
     st.sampled_from([1, 2, 30]),

@@ -108,6 +108,7 @@ def test_a_signal_before_rank_0_listens_is_the_exit_code(signum: signal.Signals,
     assert (process.returncode, "Rank" in err) == (128 + signum, False)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
     process = start(ENDS.replace("sys.exit(130)", "None"), tmp_path)
     ready(tmp_path)
@@ -118,6 +119,7 @@ def test_a_second_ctrl_c_ends_what_does_not_listen(tmp_path: Path) -> None:
     assert process.returncode == 130
 
 
+@pytest.mark.slow
 def test_rank_0_follows_a_launcher_that_is_gone(tmp_path: Path) -> None:
     program = WAIT + (
         "from skill_ttrl.rl.parallel.launch import following_launcher\n"

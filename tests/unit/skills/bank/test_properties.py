@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
@@ -60,7 +60,6 @@ def do(bank: SkillBank, step: tuple) -> None:  # type: ignore[type-arg]
             bank.import_skills(skills, on_duplicate=way)
 
 
-@settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_every_version_is_a_replay_of_the_log(steps: list[tuple]) -> None:  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +84,6 @@ def test_every_version_is_a_replay_of_the_log(steps: list[tuple]) -> None:  # ty
                 assert len(state) <= 4
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(SKILLS, max_size=8), st.lists(SKILLS, max_size=8))
 def test_a_difference_leads_from_one_to_the_other(first: list[Skill], second: list[Skill]) -> None:
     a, b = Snapshot.of(1, first), Snapshot.of(2, second)
@@ -98,7 +96,6 @@ def test_a_difference_leads_from_one_to_the_other(first: list[Skill], second: li
     ]
 
 
-@settings(max_examples=100, deadline=None)
 @given(STEPS, st.integers(0, 15))
 def test_a_rollback_is_that_version_again_statistics_included(steps: list[tuple], back: int) -> None:  # type: ignore[type-arg]
     bank = SkillBank(max_skills=4, stale_after_steps=5)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import skill_ttrl.skills.bank.log as log
@@ -129,7 +129,6 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=50)
 @given(MOVES)
 def test_any_interleaving_of_two_writers_gives_one_history(moves: list[tuple[int, str, str, str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ExtensionError, SkillBankError
@@ -34,7 +34,6 @@ FULL = Skill(
 )
 
 
-@settings(max_examples=40, deadline=None)
 @given(skills=st.lists(SKILLS, max_size=4))
 def test_what_is_written_is_read_back(skills: list[Skill], tmp_path_factory: pytest.TempPathFactory) -> None:
     snapshot = Snapshot.of(3, map(normalize_skill, [*skills, FULL]))

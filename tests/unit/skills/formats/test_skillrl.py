@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import SkillBankError
@@ -62,7 +62,6 @@ FILES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40)
 @given(content=FILES)
 def test_any_file_says_the_same_after_a_way_through_a_bank(
     content: dict[str, Any], tmp_path_factory: pytest.TempPathFactory

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError
@@ -203,7 +203,6 @@ OPS = st.lists(
 TRY = st.tuples(OPS, st.booleans(), st.lists(st.sampled_from(["sk-old", "sk-other", "sk-gone"]), max_size=2))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(TRY, max_size=5), max_size=3), st.randoms(use_true_random=False))
 def test_the_order_of_winners_and_groups_does_not_matter_and_the_update_fits_the_bank(
     tries: list[list[tuple[list[str], bool, list[str]]]], rng: random.Random

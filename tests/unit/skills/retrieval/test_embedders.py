@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.errors import ConfigError, ModelError
@@ -45,7 +45,6 @@ def naive(text: str, dimension: int) -> list[float]:
 
 
 @given(st.lists(st.text(max_size=60), max_size=5))
-@settings(max_examples=150, deadline=None)
 def test_hash_equals_the_slow_way_and_company_changes_nothing(texts: list[str]) -> None:
     embedder = HashEmbedder(64)
     together = embedder.embed(texts)
@@ -122,6 +121,7 @@ def test_a_real_model_finds_the_meaning(minilm: Any) -> None:
     assert minilm.name.startswith("sentence-transformers:model@sha256-") and minilm.name.endswith(":384")
 
 
+@pytest.mark.slow
 def test_a_real_model_gives_the_same_bits_alone_and_in_a_batch(minilm: Any) -> None:
     words = "check the boundary before you multiply both sides of an equation with two unknowns".split()
     texts = [" ".join(words[start:stop]) for start in range(6) for stop in range(start + 1, 14, 2)]
@@ -138,6 +138,7 @@ def test_a_real_model_takes_hostile_text(minilm: Any) -> None:
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_another_file_in_the_model_is_another_fingerprint(minilm: Any, minilm_folder: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "model"
     moved.mkdir(parents=True)

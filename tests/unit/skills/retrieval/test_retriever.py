@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder, words_of
@@ -62,7 +62,6 @@ def bm25(snapshot: Snapshot, query: str) -> dict[str, float]:
 
 
 @given(st.lists(skills, max_size=12), texts, st.sampled_from([None, "", "math", "other"]), st.integers(0, 7))
-@settings(max_examples=60, deadline=None)
 def test_embedding_equals_brute_force(found: list[Skill], query: str, task_type: str | None, k: int) -> None:
     snapshot = Snapshot.of(1, found)
     hits = Retriever("embedding", EMBEDDER, MemoryIndex()).search(snapshot, [query], task_type=task_type, k=k)[0]
@@ -74,7 +73,6 @@ def test_embedding_equals_brute_force(found: list[Skill], query: str, task_type:
 
 
 @given(st.lists(skills, max_size=10), texts, st.sampled_from(["keyword", "hybrid"]))
-@settings(max_examples=50, deadline=None)
 def test_keyword_and_hybrid_equal_brute_force(found: list[Skill], query: str, mode: Mode) -> None:
     snapshot = Snapshot.of(1, found)
     hits = Retriever(mode, EMBEDDER, MemoryIndex()).search(snapshot, [query], k=4)[0]
@@ -95,7 +93,6 @@ def test_keyword_and_hybrid_equal_brute_force(found: list[Skill], query: str, mo
 
 
 @given(st.lists(skills, min_size=1, max_size=8), st.lists(texts, min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
 def test_a_query_finds_the_same_alone_and_in_a_batch(mode: Mode, found: list[Skill], queries: list[str]) -> None:
     snapshot = Snapshot.of(1, found)

@@ -67,6 +67,7 @@ def test_results_come_in_the_order_of_the_items_and_failures_are_raised_here(job
         next(found)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_an_error_and_not_a_wait_for_ever() -> None:
     with pytest.raises(EnvError, match=r"ended before it was done \(exit code 9\)"):
         run(DOORS, agent="tests.doors:Deadly", jobs=2)

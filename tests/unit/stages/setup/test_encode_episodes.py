@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.agents.agent import Agent
@@ -27,7 +27,6 @@ AGENT = Agent(PromptFormatter("plain"), "episode")
 LISTED = ("left", "right", "wait")
 
 
-@settings(max_examples=40)
 @given(done=ACTIONS, wanted=ACTIONS)
 def test_what_is_learnt_ends_with_the_first_token_that_differs(done: Sequence[int], wanted: Sequence[int]) -> None:
     labels, mask = label_answer(done, wanted)

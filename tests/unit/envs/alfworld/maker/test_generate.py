@@ -137,6 +137,7 @@ def run_with_few_games(cache: Path, end: str) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_a_process_killed_while_it_fills_the_cache_leaves_nothing_that_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -274,6 +275,7 @@ def test_the_command_makes_games_adds_to_them_and_says_so_as_json(
     assert (made["games"], made["written"], made["task_types"]) == (5, 2, ["look_at_obj_in_light"])
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_path: Path) -> None:
     words = ["envs", "generate", "alfworld", "-o", str(tmp_path / "stopped"), "--games", "100000"]
     process = subprocess.Popen([sys.executable, "-m", "skill_ttrl.cli.main", *words], stderr=subprocess.PIPE, text=True)

@@ -206,6 +206,7 @@ def test_the_library_opens_the_index_and_has_the_same_scores_to_the_bit(build: B
         assert np.array_equal(opened.get_scores_from_ids([index._number(word)]), expected)
 
 
+@pytest.mark.slow
 def test_the_official_products_are_found_as_by_the_plain_formula(build: Build, official_products: Path) -> None:
     file = next(official_products.glob("items_shuffle*.json"))
     products = [read_product(fields) for fields in json.loads(file.read_bytes())]

@@ -189,6 +189,7 @@ for kilobytes in (600, 1260, 1420):
 """
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_anywhere_is_an_error_and_never_the_end_of_the_process(cache: Path) -> None:
     """Also while the index is written, which is written through the memory: there the system sends a signal."""
     (disk := cache.parent.parent).mkdir()
@@ -234,6 +235,7 @@ def test_a_process_that_is_killed_while_it_makes_a_store_leaves_none(cache: Path
     assert len(found.store) == 4 and stores(cache) == [found.store.folder.name]
 
 
+@pytest.mark.slow
 def test_two_processes_at_once_make_one_store(cache: Path, data: Path) -> None:
     """The second waits for the first, which is still at it, and makes nothing."""
     first = elsewhere(SLOW, data, 0.5)
