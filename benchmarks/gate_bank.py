@@ -30,7 +30,7 @@ def main() -> None:
     skills = resolve_target(options.run, settings).bank().skills
     rng = np.random.default_rng(0)
     print("| candidate | before | after | difference | p | paired | strict > |\n|---|---|---|---|---|---|---|")
-    with open_gate(options.run, settings, tasks=options.tasks) as test:
+    with open_gate(options.run, [*settings, f"skills.gate.tasks={options.tasks}"]) as test:
         now = Snapshot.of(1, skills)
         for number in range(options.candidates):
             place = number % len(skills)

@@ -54,7 +54,6 @@ def init(
         bool,
         typer.Option("--turns", help="Make a multi-turn environment, with a scripted agent instead of demonstrations."),
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the files of a new environment: the environment, a config, demonstrations and a test.
@@ -63,7 +62,7 @@ def init(
     """
     from skill_ttrl.envs.scaffold import init_project
 
-    files = [str(path) for path in init_project(name, output, turns=turns, force=force)]
+    files = [str(path) for path in init_project(name, output, turns=turns)]
     config = f"{name}.yaml"
     show({"files": files, "config": config}, as_json)
     if not as_json:

@@ -30,15 +30,12 @@ GatePolicy = Annotated[
         "which is applied if `skills.gate` accepts it."
     ),
 ]
-GateTasks = Annotated[
-    int | None, typer.Option(min=1, help="Tasks of the gate. Default: `skills.gate.tasks` of the policy's config.")
-]
 GateSet = Annotated[
     list[str] | None,
     typer.Option(
         "--gate-set",
         metavar="KEY=VALUE",
-        help="Override one key of the policy's config, e.g. skills.gate.alpha=0.01. Can be repeated.",
+        help="Override one key of the policy's config, e.g. skills.gate.tasks=50. Can be repeated.",
     ),
 ]
 
@@ -77,7 +74,6 @@ def distill(
     ] = None,
     overrides: Annotated[list[str] | None, set_option("Override one config key, e.g. distill.max_general=8.")] = None,
     policy: GatePolicy = None,
-    gate_tasks: GateTasks = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,7 +93,7 @@ def distill(
     with (
         prints_aside(),
         RunView(Console(stderr=True), title, transient=True) as view,
-        _gate(policy, gate_tasks, gate_set) as gate,
+        _gate(policy, gate_set) as gate,
     ):
         found = run(trajectories, output, teacher=teacher, merge=append, config=asked, progress=view, gate=gate)
     show(found, as_json, distilled_view, distilled_lines)
@@ -113,65 +109,43 @@ def merge(
     ],
     bank: Annotated[Path, typer.Option("--bank", help="Folder of the bank. It is made if it does not exist.")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the update and change nothing.")] = False,
-    extract: Annotated[
-        bool,
-        typer.Option(
-            "--extract", help="Where no winner wrote a skill, extract one from what the winning solutions share."
-        ),
-    ] = False,
-    granularity: Annotated[
-        str, typer.Option(help="`step`: one update per step of a run; `all`: a single one.")
-    ] = "step",
-    merger: Annotated[
-        str | None,
-        typer.Option(
-            help="`heuristic`, `openai` (the model of endpoints.merger), or your own as `module:attribute`. Default: the config's, "
-            "else `heuristic`."
-        ),
-    ] = None,
     config: Annotated[
-        str | None, config_option("Sets which language models are called, and how failed calls are handled.")
+        str | None,
+        config_option(
+            "Its section `skills` names the merger (`heuristic`, `openai` with endpoints.merger, or your own as `module:attribute`), and how "
+            "failed calls are handled."
+        ),
     ] = None,
-    overrides: Annotated[
-        list[str] | None, set_option("Override one config key, e.g. endpoints.merger.model=NAME.")
-    ] = None,
+    overrides: Annotated[list[str] | None, set_option("Override one config key, e.g. skills.merger=openai.")] = None,
     policy: GatePolicy = None,
-    gate_tasks: GateTasks = None,
     gate_set: GateSet = None,
     as_json: AsJson = False,
 ) -> None:
     """Merge the skill operations of winning samples into a bank: new skills, improved skills, and credit for the ones that were used.
+
+    Each step of a run is one update. Where no winner wrote a skill, one is extracted from what the winning solutions share.
 
     Example: `skillttrl merge runs/quickstart_skills --bank bank --dry-run`
     """
     from skill_ttrl.stages.merge import run
 
     asked = _checked(config, overrides)
-    with prints_aside(), _gate(policy, gate_tasks, gate_set) as gate:
-        found = run(
-            source,
-            bank,
-            dry_run=dry_run,
-            extract=extract,
-            by=granularity,  # type: ignore[arg-type]  # checked there
-            merger=merger,
-            config=asked,
-            gate=gate,
-        )
+    with prints_aside(), _gate(policy, gate_set) as gate:
+        found = run(source, bank, dry_run=dry_run, config=asked, gate=gate)
     show(found, as_json, merged_view, merged_lines)
 
 
 @contextmanager
-def _gate(policy: str | None, tasks: int | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
+def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestChange | None]:
     """Open the gate of `--policy`; None without one."""
     if policy is None:
-        refuse({"--gate-tasks": tasks, "--gate-set": overrides or None}, "needs --policy")
+        refuse({"--gate-set": overrides or None}, "needs --policy")
         yield None
         return
     check_model(policy, "a gate")
     from skill_ttrl.stages.targets.gate import open_gate
 
-    with open_gate(policy, overrides or (), tasks=tasks) as test:
+    with open_gate(policy, overrides or ()) as test:
         yield test
 
 

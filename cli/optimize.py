@@ -78,13 +78,13 @@ def optimize(
     options: dict[str, Any] = {"policy": policy, "document": document, "overrides": with_seed(overrides, seed)}
     if dry_run:
         with prints_aside():
-            checked = check_start(prepare(config, **options), output, resume=resume)  # type: ignore[arg-type]  # checked there
+            checked = check_start(prepare(config, **options), output, resume=resume)
         show(checked, as_json, checked_view)
         return
     with prints_aside(), RunView(Console(stderr=True), f"optimize {config or policy or ''}") as view:
         prepared = prepare(config, **options, progress=view)
         folder = prepared.place(output)
-        found = optimize_run(prepared, output=folder, resume=resume, progress=view)  # type: ignore[arg-type]  # checked there
+        found = optimize_run(prepared, output=folder, resume=resume, progress=view)
     show(found, as_json, summary_table, lambda each: [*summary_lines(each), FILES.format(folder)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -17,7 +17,6 @@ SCRIPTED = (
     "`brief` of `webshop`), or your own as `module:attribute`"
 )
 CONFIG_HELP = "A shipped config by name (`skillttrl configs`), or a YAML file."
-AUTO, NEVER = "auto", "never"
 GENERATED = "generated"
 """Value of `--env-data` that `--mock` stands for."""
 
@@ -81,9 +80,8 @@ Samples = Annotated[
     int | None, typer.Option("--samples", "-n", metavar="N", min=1, help="Samples per task. Default: the config's.")
 ]
 Resume = Annotated[
-    str,
+    Literal["auto", "never"],
     typer.Option(
-        metavar="auto|never",
         help="`auto`: continue what the same command left in --output. `never`: fail if --output exists.",
     ),
 ]
@@ -106,12 +104,9 @@ def check_resume(resume: str, *outputs: Path | None) -> None:
     """Check `--resume` of a command that continues its own output.
 
     Raises:
-        ConfigError: it is neither `auto` nor `never`.
         RunFolderError: it is `never`, and one of the outputs exists; an empty folder does not count.
     """
-    if resume not in (AUTO, NEVER):
-        raise ConfigError(f"--resume is '{AUTO}' or '{NEVER}', found {resume!r}.")
-    for path in outputs if resume == NEVER else ():
+    for path in outputs if resume == "never" else ():
         if path is not None and (path.is_file() or (path.is_dir() and any(path.iterdir()))):
             raise RunFolderError(f"{path} already exists. Continue it with --resume auto, or choose another --output.")
 

@@ -23,26 +23,19 @@ PORTS = {"webshop": 3001, "SkillTTRL/WebShop-v0": 3001, "alfworld": 3000, "Skill
 OTHER_PORT = 3000
 MIN_TOKEN = 16
 """Fewest characters of a token."""
-DEFAULT_TOKEN_ENV = "SKILLTTRL_ENV_TOKEN"
 
 Env = Annotated[str, typer.Argument(metavar="ENV", help=f"Environment: {ENV_RULE}.")]
 Port = Annotated[
     int | None,
     typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one. Default: 3001 for `webshop`, else 3000."),
 ]
-Host = Annotated[str, typer.Option(help="Address to listen on. Any address but localhost needs a token.")]
+Host = Annotated[
+    str, typer.Option(help="Address to listen on. Any address but localhost needs a token in $SKILLTTRL_ENV_TOKEN.")
+]
 SessionTimeout = Annotated[
     float, typer.Option("--session-timeout", min=0.1, help="Seconds without a request after which a session ends.")
 ]
 MaxSessions = Annotated[int, typer.Option("--max-sessions", min=1, max=900, help="Sessions at once; more must wait.")]
-TokenEnv = Annotated[
-    str | None,
-    typer.Option(
-        "--token-env",
-        metavar="VAR",
-        help=f"Environment variable with the token that clients must send. Default: {DEFAULT_TOKEN_ENV}, if it is set.",
-    ),
-]
 Overrides = Annotated[list[str] | None, set_option("Set an argument of the environment, e.g. env.kwargs.max_steps=20.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout, and nothing else there.")]
 
@@ -55,7 +48,6 @@ def serve(
     host: Host = "127.0.0.1",
     session_timeout: SessionTimeout = 600.0,
     max_sessions: MaxSessions = 256,
-    token_env: TokenEnv = None,
     as_json: AsJson = False,
 ) -> None:
     """Serve an environment over HTTP, until Ctrl-C: other machines and processes play in it with `--set env.kwargs.url=http://HOST:PORT`.
@@ -68,28 +60,26 @@ def serve(
         env_data,
         overrides or [],
         (host, port),
-        find_token(host, token_env),
+        find_token(host),
         as_json,
         session_timeout=session_timeout,
         max_sessions=max_sessions,
     )
 
 
-def find_token(host: str, token_env: str | None) -> str | None:
-    """Return the token from the environment variable; None: none is needed.
+def find_token(host: str) -> str | None:
+    """Return the token that clients must send, from the environment variable `TOKEN_ENV`; None: none is needed.
 
     Raises:
-        ConfigError: the variable that was named is not set, the token is too short, or other machines would need none.
+        ConfigError: the token is too short, or other machines would need none.
     """
+    from skill_ttrl.envs.remote.protocol import TOKEN_ENV
     from skill_ttrl.envs.remote.server import is_loopback
 
-    name = token_env or DEFAULT_TOKEN_ENV
-    token = os.environ.get(name, "").strip()
-    set_it = f"Set one here and where the agents run: export {name}=$(openssl rand -hex 32)"
+    token = os.environ.get(TOKEN_ENV, "").strip()
+    set_it = f"Set one here and where the agents run: export {TOKEN_ENV}=$(openssl rand -hex 32)"
     if token and (len(token) < MIN_TOKEN or not token.isascii()):
-        raise ConfigError(f"The token in ${name} must be ASCII text of at least {MIN_TOKEN} characters. {set_it}")
-    if not token and token_env is not None:
-        raise ConfigError(f"--token-env {token_env}: that variable is not set. {set_it}")
+        raise ConfigError(f"The token in ${TOKEN_ENV} must be ASCII text of at least {MIN_TOKEN} characters. {set_it}")
     if not token and not is_loopback(host):
         raise ConfigError(f"--host {host[:60]} accepts other machines, which needs a token. {set_it}")
     return token or None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -63,7 +62,6 @@ def show_(
     top_k: Annotated[int | None, typer.Option(min=1, help="With --search: number of skills to find.")] = None,
     history: Annotated[bool, typer.Option("--history", help="List the updates, the newest first.")] = False,
     rows: Annotated[int, typer.Option(min=1, help="Maximum number of rows.")] = 100,
-    full: Annotated[bool, typer.Option("--full", help="Show the texts of listed skills.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the skills of a bank, one of them, those that a search finds, or the bank's updates.
@@ -81,7 +79,7 @@ def show_(
     elif history:
         show(bank_history(bank, limit=rows), as_json, inspection_view)
     elif skill_id is None:
-        show(inspect_bank(bank, limit=rows), as_json, partial(_bank_view, full=full))
+        show(inspect_bank(bank, limit=rows), as_json, _bank_view)
     else:
         with look(bank) as opened:
             skills = {skill.id: skill for skill in opened.snapshot()}
@@ -162,7 +160,6 @@ def import_(
     on_duplicate: Annotated[
         str, typer.Option(help="If an id exists already: `refuse` the whole import, `skip`, `replace` or `rename`.")
     ] = "refuse",
-    max_skills: Annotated[int | None, typer.Option(min=1, help="Capacity of the bank.")] = None,
     reason: Reason = None,
     as_json: AsJson = False,
 ) -> None:
@@ -175,7 +172,7 @@ def import_(
 
     found, _ = skills_at(file, form)  # before a bank is made
     notices = list(found.notices)
-    with open_or_make(bank, **({} if max_skills is None else {"max_skills": max_skills})) as opened:
+    with open_or_make(bank) as opened:
         if found.origin and len(opened):
             notices.append(f"the bank has skills already: the order of {file} is not imported")
         update = opened.import_skills(
@@ -201,7 +198,6 @@ def export(
         Path | None, typer.Option("--output", "-o", help="File or folder to write. Default: stdout.")
     ] = None,
     form: FileFormat = None,
-    version: Annotated[int | None, typer.Option("--at", help="Export this version. Default: the newest.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="With --output: print one JSON value on stdout, and nothing else there.")
     ] = False,
@@ -215,11 +211,11 @@ def export(
     if output is None:
         if as_json:
             raise ConfigError("--json reports what was written to a file: it needs --output.")
-        text, notices = bank_export.export_text(bank, form, version)
+        text, notices = bank_export.export_text(bank, form)
         write_text(text)
         _note(notices)
         return
-    skills, at, notes = bank_export.export(bank, output, form, version)
+    skills, at, notes = bank_export.export(bank, output, form)
     found = {"source": str(bank), "version": at, "skills": len(skills), "output": str(output), "notes": notes}
     version_text = "" if at is None else f" (version {at})"
     show(found, as_json, lines=[f"Wrote {len(skills)} skills of {bank}{version_text} to {output}."])
@@ -245,10 +241,8 @@ def rollback(
         _show(opened.rollback(version, reason=reason), bank, as_json)
 
 
-def _bank_view(found: Inspection, *, full: bool) -> RenderableType:
-    """The skills of a bank, a line each, or with `full` with their texts."""
-    if full:
-        return inspection_view(found)
+def _bank_view(found: Inspection) -> RenderableType:
+    """The skills of a bank, a line each."""
     head = f"{found.path}: version {found.facts['version']}, {found.facts['skills']} skills"
     table = FittedTable(head, found.columns[:4], [row[:4] for row in found.rows])
     return Group(table, *(Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes))

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from skill_ttrl.cli.launching import notice, run_or_check, seeds_of, serve_other_ranks
 from skill_ttrl.cli.options import (
-    AUTO,
     CONFIG_HELP,
     ENV_RULE,
-    NEVER,
     AsJson,
     EnvData,
     Full,
@@ -46,9 +44,8 @@ OutputNearBank = Annotated[
     ),
 ]
 Resume = Annotated[
-    str | None,
+    Literal["auto", "last-good", "never"] | None,
     typer.Option(
-        metavar="auto|last-good|never",
         help="`auto`: continue the run in --output from its newest checkpoint. `last-good`: skip damaged checkpoints. `never`: fail if "
         "there is a run. Default: `auto` with --output; without it, a new folder.",
     ),
@@ -214,15 +211,9 @@ def _options(
     output: Path | None,
     resume: str | None,
 ) -> Options:
-    """Return the options of a launch, with the rule of `--resume` applied.
-
-    Raises:
-        ConfigError: `resume` is none of its values.
-    """
+    """Return the options of a launch, with the rule of `--resume` applied."""
     from skill_ttrl.stages.launch import Options
 
-    if resume not in (None, AUTO, "last-good", NEVER):
-        raise ConfigError(f"--resume is 'auto', 'last-good' or 'never', found {resume!r}.")
     if resume is None and output is not None:
-        resume = AUTO
-    return Options(overrides, env, seed, nproc, tracker, output, None if resume == NEVER else resume, notice)
+        resume = "auto"
+    return Options(overrides, env, seed, nproc, tracker, output, None if resume == "never" else resume, notice)

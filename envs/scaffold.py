@@ -31,14 +31,13 @@ _NOISE = 0.15
 """Chance that a digit of a demonstrated answer is replaced: the model is to half know the game."""
 
 
-def init_project(name: str, folder: str | Path = ".", *, turns: bool = False, force: bool = False) -> list[Path]:
+def init_project(name: str, folder: str | Path = ".", *, turns: bool = False) -> list[Path]:
     """Write `<name>.py`, `<name>.yaml`, `test_<name>.py` and, for one turn, `<name>_demos.jsonl`: all of them, or none.
 
     Args:
         name: a Python module's name, e.g. `my_env`; the class is then `MyEnv` and its id `my_env:MyEnv-v0`.
         folder: where; made if it is not there.
         turns: an environment of several turns, whose demonstrations a scripted agent plays.
-        force: overwrite files of these names.
 
     Returns:
         The files.
@@ -59,10 +58,8 @@ def init_project(name: str, folder: str | Path = ".", *, turns: bool = False, fo
     if not turns:
         texts[folder / f"{name}_demos.jsonl"] = _demonstrations()
     present = [path.name for path in texts if path.exists()]
-    if present and not force:
-        raise RunFolderError(
-            f"{folder} already has {', '.join(present)}. Choose another name, or overwrite with --force."
-        )
+    if present:
+        raise RunFolderError(f"{folder} already has {', '.join(present)}. Choose another name or --output.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _write_all(folder, texts)

@@ -7,7 +7,7 @@ so intervals and tests are of means over problems, never over single samples.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from statistics import NormalDist
 from typing import Any, Literal
 
@@ -27,7 +27,6 @@ _BATCH = 4_000_000  # of them held in memory at once, times problems
 PAIRED_TEST = "exact McNemar test (sign-flip test where a problem has several samples)"
 """Names the test behind the verdicts on paired differences."""
 Verdict = Literal["better", "worse", "unclear"]
-_PROBLEMS_WORTH = 2  # degrees of freedom of the variance from the problems, in the pool with that of the repetitions
 
 
 def avg_at_k(correct_P_K: ArrayLike) -> float:
@@ -270,42 +269,11 @@ def repeats_interval(values: ArrayLike, *, confidence: float = 0.95) -> Interval
     found = np.asarray(values, dtype=np.float64)
     if found.size < 2 or float(np.ptp(found)) == 0.0:
         return None
-    half = _student(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
+    half = student(confidence, found.size - 1) * float(found.std(ddof=1)) / math.sqrt(found.size)
     return float(found.mean()) - half, float(found.mean()) + half
 
 
-def prediction_interval(values: ArrayLike, intervals: Sequence[Interval], *, confidence: float = 0.95) -> Interval:
-    """Interval of one further repetition of a whole experiment on the same problems, such as training with another seed.
-
-    Student's, around the mean of the repetitions. Few of them say little of their own spread: two or three may agree by chance. So
-    the variance is pooled with the one that the problems alone would give, which counts as `_PROBLEMS_WORTH` degrees of freedom
-    (moderated t, Smyth 2004, doi:10.2202/1544-6115.1027). That one takes the problems for drawn anew, and they are the same: where
-    seeds matter little the interval is too wide rather than too narrow. Simulated in tests/unit/test_statistics.py.
-
-    Args:
-        values: One value a repetition.
-        intervals: Interval of each over its problems, at the level 0.95.
-        confidence: Level of the result, in (0, 1).
-
-    Returns:
-        (low, high), not cut off at the ends of a scale.
-
-    Raises:
-        ValueError: there are no values, or not as many intervals.
-    """
-    found = np.asarray(values, dtype=np.float64)
-    if found.size == 0 or found.size != len(intervals):
-        raise ValueError(
-            f"Found {found.size} values and {len(intervals)} intervals; one of each a repetition is needed."
-        )
-    by_problems = float(np.mean([((high - low) / (2 * _z(0.95))) ** 2 for low, high in intervals]))
-    freedom = found.size - 1 + _PROBLEMS_WORTH
-    pooled = (_PROBLEMS_WORTH * by_problems + float(((found - found.mean()) ** 2).sum())) / freedom
-    half = _student(confidence, freedom) * math.sqrt(pooled * (1 + 1 / found.size))
-    return float(found.mean()) - half, float(found.mean()) + half
-
-
-def _student(confidence: float, freedom: int) -> float:
+def student(confidence: float, freedom: int) -> float:
     """The t with P(|T| < t) = `confidence`."""
     from scipy.special import stdtrit  # a quarter of a second that few calls need
 

@@ -468,7 +468,9 @@ class EnvServer(ThreadingHTTPServer):
         if self.token is not None:
             given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
             if target != "/v1/health" and not hmac.compare_digest(given, self.token.encode()):
-                return Refused(401, "The token is missing or wrong: the environment variable of --token-env.").answer
+                return Refused(
+                    401, "The token is missing or wrong: the environment variable SKILLTTRL_ENV_TOKEN."
+                ).answer
         elif not is_loopback(re.sub(r":\d*$", "", host).lower()):
             return Refused(403, f"A server without a token answers this machine alone, not as {host[:80]!r}.").answer
         if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":

@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.config import EndpointConfig, ModelConfig, SkillTTRLConfig
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Request, Sampling, refuse_error, wait_for
 from skill_ttrl.llm.backends import REMOTE, make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.types import Message, derive_seed
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 
 class RolloutEngine:
@@ -80,29 +79,6 @@ class RolloutEngine:
         generations = wait_for(self.backend.generate(requests, sampling, seed=seed))
         refuse_error(generations)
         return [[done.text for done in found.completions] for found in generations]
-
-    def compute_log_probs(self, prompts: Sequence[str], responses: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Log-probs (nats) of each response's tokens after its prompt, at temperature 1, and their mask; both (N, T), 0 behind the end.
-
-        Responses are tokenised as they stand. What was sampled is better scored by its own tokens, as training does.
-
-        Args:
-            prompts: user's messages.
-            responses: one for each.
-
-        Raises:
-            ConfigError: the engine is not `hf`, the only one whose model computes here.
-            ValueError: the two differ in number.
-        """
-        from skill_ttrl.llm.hf.backend import HFBackend
-
-        if not isinstance(self.backend, HFBackend):
-            raise ConfigError(
-                f"Log-probs of texts are computed by the engine 'hf', found {type(self.backend).__name__}. Make another engine "
-                "for them: RolloutEngine(model_path, engine='hf')."
-            )
-        requests = [Request((Message("user", prompt),)) for prompt in prompts]
-        return self.backend.score_responses(self.backend.prompts(requests), responses)
 
     def close(self) -> None:
         """Stop what the backend has started."""

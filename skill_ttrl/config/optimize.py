@@ -164,8 +164,6 @@ class OptimizeConfig(Section):
     """Longest document (a token is taken for 4 bytes); a longer candidate is rejected without an evaluation. None: no bound."""
     max_answer_tokens: int = Field(default=4096, ge=1)
     """Longest answer of an analyst or merger."""
-    max_rewrite_tokens: int = Field(default=16_384, ge=1)
-    """Longest answer that holds a whole document."""
     workers: int = Field(default=8, ge=1)
     """Calls on their way at once."""
     test: bool = True

@@ -27,6 +27,8 @@ from skill_ttrl.prompts.templates import Templates
 Minibatch = Sequence[RolloutResult]
 REQUEST_TOKENS = 2048
 """Longest ranking, and longest decision on the edit budget."""
+REWRITE_TOKENS = 16_384
+"""Longest answer that holds a whole document."""
 _INTEGER = re.compile(r"(?<![\d.])[+-]?\d{1,9}(?!\d)(?!\.\d*[1-9])")
 T = TypeVar("T")
 
@@ -123,7 +125,7 @@ class LLMWriter:
         """The whole document with the chosen suggestions carried out."""
         shown = json.dumps([edit.to_dict() for edit in patch.edits], ensure_ascii=False, indent=2)
         places = view.places() | {"count": str(len(patch.edits)), "suggestions": shown}
-        text = read_document(self._ask("rewrite_skill", places, self.config.max_rewrite_tokens))
+        text = read_document(self._ask("rewrite_skill", places, REWRITE_TOKENS))
         return _counted("rewrite_skill", text, view.fallbacks)
 
     def write_guidance(self, before: str, now: str, pairs: Sequence[Pair], fallbacks: Counter[str]) -> str | None:
@@ -286,7 +288,7 @@ class LLMOptimizer:
 
     @property
     def _answer_tokens(self) -> int:
-        return self.config.max_answer_tokens if self.mode.ranks else self.config.max_rewrite_tokens
+        return self.config.max_answer_tokens if self.mode.ranks else REWRITE_TOKENS
 
     def _request(
         self, template: str, view: StepView, tokens: int, stage: str, rules: str = "", **places: str

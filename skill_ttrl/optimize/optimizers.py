@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import importlib.resources
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from skill_ttrl.config import OptimizeConfig
 from skill_ttrl.errors import ConfigError, did_you_mean
@@ -22,14 +21,18 @@ OptimizerFactory = Callable[[Calls, OptimizeConfig, Templates], Optimizer]
 OPTIMIZERS: Registry[OptimizerFactory] = Registry("optimizer", key="optimize.optimizer")
 OPTIMIZERS.register("openai")(LLMOptimizer)
 OPTIMIZERS.register("induce")(make_induction)
-METHODS = ("reflect", "merge", "select")
+METHODS = {
+    "reflect": "a list of RawPatch, each with a list of Edit",
+    "merge": "a Patch with a list of Edit",
+    "select": "a Patch with a list of Edit",
+}
+"""Methods of an optimizer, and what each must return."""
 EXPECTED = (
     "An optimizer is a class that is called with (calls, config, templates) and has the methods reflect(view), "
     "merge(view, patches) and select(view, patch, max_edits): see docs/optimize.md."
 )
 
 
-@dataclass
 class OwnOptimizer:
     """A user's optimizer: errors that it raises name it, and so do those about what it returns.
 
@@ -38,53 +41,34 @@ class OwnOptimizer:
         own: the optimizer itself; its further attributes (`writer`, `state_dict`) are found here too.
     """
 
-    name: str
-    own: Any
+    def __init__(self, name: str, own: Any) -> None:
+        self.name, self.own = name, own
 
-    def reflect(self, view: StepView) -> list[RawPatch]:
-        """Patches that the rollouts suggest.
-
-        Raises:
-            ConfigError: it is no list of patches; ExtensionError: it raised. The same for the other methods.
-        """
-        found = self._call("reflect", view, view)
-        if not isinstance(found, list | tuple) or not all(isinstance(raw, RawPatch) for raw in found):
-            raise self._wrong("reflect", "a list of RawPatch", found)
-        for raw in found:
-            self._check("reflect", raw.patch)
-        return [*found]
-
-    def merge(self, view: StepView, patches: Sequence[RawPatch]) -> Patch:
-        """One patch for several. Raises as `reflect`."""
-        return self._check("merge", self._call("merge", view, view, patches))
-
-    def select(self, view: StepView, patch: Patch, max_edits: int) -> Patch:
-        """The `max_edits` most important edits of a patch. Raises as `reflect`."""
-        return self._check("select", self._call("select", view, view, patch, max_edits))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "own":  # before there is one, such as in a copy
-            raise AttributeError(name)
-        return getattr(self.own, name)
-
-    def _call(self, method: str, view: StepView, *arguments: Any) -> Any:
-        with naming(f"The optimizer {self.name!r}", f"in {method} of step {view.step}"):
-            return getattr(self.own, method)(*arguments)
-
-    def _check(self, method: str, found: Any) -> Patch:
-        edits: Any = found.edits if isinstance(found, Patch) else None
-        if (
-            isinstance(found, Patch)
-            and isinstance(edits, list | tuple)
-            and all(isinstance(edit, Edit) for edit in edits)
-        ):
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute == "own":  # before there is one, such as in a copy
+            raise AttributeError(attribute)
+        found = getattr(self.own, attribute)
+        if attribute not in METHODS:
             return found
-        raise self._wrong(method, "a Patch with a list of Edit", found)
 
-    def _wrong(self, method: str, wanted: str, found: Any) -> ConfigError:
-        return ConfigError(
-            f"The optimizer {self.name!r}: {method} must return {wanted} (skill_ttrl.optimize.types), found {found!r:.100}."
-        )
+        def call(view: StepView, *arguments: Any) -> Any:
+            with naming(f"The optimizer {self.name!r}", f"in {attribute} of step {view.step}"):
+                made = found(view, *arguments)
+            raw = made if attribute == "reflect" else [RawPatch(made)]
+            if isinstance(raw, list | tuple) and all(
+                isinstance(each, RawPatch) and _is_patch(each.patch) for each in raw
+            ):
+                return made
+            raise ConfigError(
+                f"The optimizer {self.name!r}: {attribute} must return {METHODS[attribute]} (skill_ttrl.optimize.types), found {made!r:.100}."
+            )
+
+        return call
+
+
+def _is_patch(found: Any) -> bool:
+    edits: Any = found.edits if isinstance(found, Patch) else None
+    return isinstance(edits, list | tuple) and all(isinstance(edit, Edit) for edit in edits)
 
 
 def check_optimizer(name: str) -> OptimizerFactory:
@@ -117,7 +101,8 @@ def make_optimizer(name: str, calls: Calls, config: OptimizeConfig, templates: T
     with naming(f"The optimizer {name!r}", "when it was made"):
         made = factory(calls, config, templates)
     _check_methods(name, made)
-    return OwnOptimizer(name, made)
+    own: Any = OwnOptimizer(name, made)  # its methods are found by name
+    return cast(Optimizer, own)
 
 
 def _check_methods(name: str, made: Any) -> None:

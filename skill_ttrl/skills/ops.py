@@ -16,7 +16,7 @@ never closed reaches to the end. One pass finds the tags, so the work is linear 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from skill_ttrl.answers import find_answer
@@ -67,10 +67,6 @@ class OutputParser:
 
     def __init__(self, *, last_number: bool = False) -> None:
         self._last_number = last_number
-
-    def parse_batch(self, texts: Iterable[str]) -> list[ParsedOutput]:
-        """Parse each text."""
-        return [self.parse(text) for text in texts]
 
     def parse(self, text: str) -> ParsedOutput:
         """Take a whole text apart. Write it without what was inserted (`Completion.model_text`)."""

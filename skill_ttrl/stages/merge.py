@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
-from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.openai.ledger import track_usage
 from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -26,12 +25,10 @@ from skill_ttrl.skills.merge.types import MergeReport
 from skill_ttrl.skills.querying import bank_unchanged
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.leak import foreign_splits, settle, training_splits
-from skill_ttrl.stages.inputs.merge_source import Samples, joined, read_samples
+from skill_ttrl.stages.inputs.merge_source import Samples, read_samples
 from skill_ttrl.stages.training.bank_gate import TestChange, outcome_record, verdict
 from skill_ttrl.stages.training.run_bank import models_of
 from skill_ttrl.types import BankUpdate
-
-By = Literal["step", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +58,6 @@ def run(
     bank: str | Path,
     *,
     dry_run: bool = False,
-    extract: bool = False,
-    by: By = "step",
-    merger: str | None = None,
     config: SkillTTRLConfig | None = None,
     gate: TestChange | None = None,
 ) -> MergeResult:
@@ -75,11 +69,7 @@ def run(
             of texts, that are put to the vote first.
         bank: the bank's folder; made where it is not there.
         dry_run: plan only; nothing is written. A language model is asked all the same.
-        extract: take a skill from winners' solutions where none of a group wrote one.
-        by: one update for each step of a run, or one for all.
-        merger: name of the merger; None: the config's, else `heuristic`.
-        config: language models (`endpoints`, `skills.on_failure`), `skills.max_skills_per_problem`, and
-            where prompts are (`agent.prompts`).
+        config: its section `skills` is how to merge; also language models (`endpoints`), and where prompts are (`agent.prompts`).
         gate: test that the change has to pass, else nothing is merged (`targets.gate.open_gate`). Counts of uses alone are not tested.
 
     Raises:
@@ -89,8 +79,16 @@ def run(
         EndpointError, BudgetError: a language model gave no usable answer, or its budget is spent. Nothing was merged.
     """
     config = config or SkillTTRLConfig()
-    rules, notes = _rules(config, merger, extract), list[str]()
-    samples = _read(Path(source), by, config, notes)
+    skills, notes = config.skills or SkillsConfig(), list[str]()
+    rules = MergeRules(
+        make_merger(skills.merger, models=models_of(config)),
+        skills.extract_from_solutions,
+        max_skills_per_problem=skills.max_skills_per_problem,
+        generate=skills.enable_generate,
+        evolve=skills.enable_evolve,
+    )
+    samples = read_samples(Path(source), notes)
+    notes += _foreign_rollouts(samples, Path(source), config)
     with (
         _open(Path(bank), dry_run) as opened,
         bank_unchanged("Nothing was merged."),
@@ -120,27 +118,6 @@ def run(
         usage=ledger.report(),
         gate={} if tested is None else outcome_record(tested),
     )
-
-
-def _rules(config: SkillTTRLConfig, merger: str | None, extract: bool) -> MergeRules:
-    """The config's rules, with this merger where one is named."""
-    skills, models = config.skills or SkillsConfig(), models_of(config)
-    return MergeRules(
-        make_merger(merger or skills.merger, models=models),
-        extract,
-        max_skills_per_problem=skills.max_skills_per_problem,
-        generate=skills.enable_generate,
-        evolve=skills.enable_evolve,
-    )
-
-
-def _read(source: Path, by: By, config: SkillTTRLConfig, notes: list[str]) -> list[Samples]:
-    """The samples of a source, in as many parts as there will be updates."""
-    if by not in ("step", "all"):
-        raise ConfigError(f"by is 'step' or 'all', found {by!r}.")
-    samples = read_samples(source, notes)
-    notes += _foreign_rollouts(samples, source, config)
-    return [joined(samples)] if by == "all" else samples
 
 
 def _foreign_rollouts(samples: Sequence[Samples], source: Path, config: SkillTTRLConfig) -> list[str]:

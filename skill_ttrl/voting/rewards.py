@@ -7,14 +7,14 @@ nothing else, and the tasks inside the groups carry none (`Task.without_ground_t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from skill_ttrl.answers import compute_reward, correct, extract, grade_answer
+from skill_ttrl.answers import compute_reward, extract, grade_answer
 from skill_ttrl.errors import ConfigError, did_you_mean
 from skill_ttrl.registry import Registry, import_attribute, naming
 from skill_ttrl.types import Group, VoteResult, derive_seed
@@ -179,19 +179,8 @@ def late_vote(vote: VoteResult, answers: Sequence[str | None], late: str | None)
     return vote.select([same])
 
 
-Answers = Sequence[str | None] | Mapping[Any, str | None]
-"""Answers in the order of prompts, or by prompt."""
-
-
 class RewardManager:
-    """Majority-vote rewards for plain texts, and their measurement.
-
-    Args:
-        format_weight: see `answers.compute_reward`; for `compute_gt_metrics` alone.
-    """
-
-    def __init__(self, format_weight: float = 0.0) -> None:
-        self.format_weight = format_weight
+    """Majority-vote rewards for plain texts, and their measurement."""
 
     def compute_majority_rewards(
         self, responses: Sequence[str], prompt_ids: Sequence[object] | None = None, n_per_prompt: int = 64
@@ -244,27 +233,6 @@ class RewardManager:
             ValueError: the two differ in number.
         """
         pairs = zip(responses, ground_truths, strict=True)
-        scores = [compute_reward(text, true, format_weight=self.format_weight)["score"] for text, true in pairs]
+        scores = [compute_reward(text, true)["score"] for text, true in pairs]
         right = [float(score > 0.5) for score in scores]
         return {"accuracy": mean(right), "scores": scores, "mean_score": mean(scores)}
-
-    def compute_label_accuracy(self, majority_answers: Answers, ground_truths: Answers) -> float:
-        """Share of the winners of votes that are true, among the prompts whose true answer is known; 0 where none is.
-
-        Args:
-            majority_answers: winner of each prompt, in order or by prompt.
-            ground_truths: true answers likewise; None or empty where unknown.
-
-        Raises:
-            ValueError: two sequences differ in number.
-        """
-        pairs = list(_paired(majority_answers, ground_truths))
-        return mean([float(right) for right in correct([pair for pair in pairs if pair[1]])])
-
-
-def _paired(answers: Answers, truths: Answers) -> Iterator[tuple[str | None, str | None]]:
-    if isinstance(answers, Mapping) and isinstance(truths, Mapping):
-        return ((answer, truths.get(prompt)) for prompt, answer in answers.items())
-    if isinstance(answers, Mapping) or isinstance(truths, Mapping):
-        raise ValueError("Give winners and true answers in the same form: both in order, or both by prompt.")
-    return zip(answers, truths, strict=True)

@@ -139,12 +139,12 @@ def test_a_command_s_change_is_tested_by_the_run_s_policy_on_the_tasks_that_it_h
     records = tmp_path / "records.jsonl"
     responses = ["<skill_ops><generate>Open it.</generate></skill_ops><answer>2</answer>"] * 2
     records.write_text(json.dumps({"id": "p1", "problem": "1+1?", "responses": responses}))
-    with open_gate(str(strict), ["skills.gate.rollouts_per_task=1"], tasks=5) as gate:
+    with open_gate(str(strict), ["skills.gate.rollouts_per_task=1", "skills.gate.tasks=5"]) as gate:
         found = merge.run(records, tmp_path / "bank", gate=gate)
     assert found.gate["of"] == 5 and not found.gate["accepted"] and not found.updates and found.skills_after == 0
     assert any(note.startswith("The gate rejected the change of the bank on 5 of 5 tasks") for note in found.notes)
     assert not (tmp_path / "bank").exists()
-    with open_gate(str(strict), LAX_COMMAND, tasks=5) as gate:
+    with open_gate(str(strict), [*LAX_COMMAND, "skills.gate.tasks=5"]) as gate:
         found = merge.run(records, tmp_path / "bank", gate=gate)
         again = merge.run(records, tmp_path / "bank", gate=gate)
     assert found.gate["accepted"] and found.skills_after == 1 and not again.gate
@@ -152,7 +152,7 @@ def test_a_command_s_change_is_tested_by_the_run_s_policy_on_the_tasks_that_it_h
 
 def test_gate_options_without_a_gate_are_refused() -> None:
     for words, why in (
-        (["merge", "x", "--bank", "y", "--gate-tasks", "3"], "needs --policy"),
+        (["merge", "x", "--bank", "y", "--gate-set", "skills.gate.tasks=3"], "needs --policy"),
         (["distill", "--trajectories", "x", "-o", "y", "--policy", "run"], "needs --append"),
     ):
         refused(skillttrl(*words), 2, why)

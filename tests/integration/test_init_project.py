@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from skill_ttrl.config import load_config
 from skill_ttrl.envs import env_tasks
 from skill_ttrl.envs.scaffold import init_project
 from skill_ttrl.errors import ConfigError, RunFolderError, SplitError
@@ -106,14 +105,12 @@ def test_a_name_that_is_no_module_name_or_hides_a_module(tmp_path: Path, name: s
     assert not list(tmp_path.iterdir())
 
 
-def test_nothing_is_overwritten_unless_asked(tmp_path: Path) -> None:
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "my_env.yaml").write_text("mine")
-    with pytest.raises(RunFolderError, match="--force"):
+    with pytest.raises(RunFolderError, match=r"my_env\.yaml"):
         init_project("my_env", tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["my_env.yaml"]
     assert (tmp_path / "my_env.yaml").read_text() == "mine"
-    init_project("my_env", tmp_path, force=True)
-    assert load_config(tmp_path / "my_env.yaml").name == "my_env"
 
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,8 +146,6 @@ def test_a_run_gives_one_update_for_each_step_by_its_rewards(a_run: Path, tmp_pa
         assert [update["step"] for update in dry["updates"]] == [0, 1] and dry["groups"] == 2
     assert skillttrl("merge", a_run, "--bank", bank).code == 0
     assert texts_of(bank) == {"Carry the one.", "Rewarded."}
-    whole = skillttrl("merge", a_run, "--bank", tmp_path / "other", "--granularity", "all", "--json").json
-    assert len(whole["updates"]) == 1 and whole["updates"][0]["step"] == 1 and whole["skills_after"] == 2
 
 
 def test_votes_say_who_won(a_run: Path, tmp_path: Path) -> None:
@@ -185,7 +183,6 @@ def test_paths_that_hold_nothing_to_merge(a_run: Path, records: Path, tmp_path: 
     refused(skillttrl("merge", tmp_path, "--bank", bank), 3, "no run folder")
     (a_run / "trajectories.jsonl").unlink()
     refused(skillttrl("merge", a_run, "--bank", bank), 3, "save_trajectories")
-    refused(skillttrl("merge", records, "--bank", bank, "--granularity", "week"), 2, "'step' or 'all'")
-    refused(skillttrl("merge", records, "--bank", bank, "--merger", "llm"), 2, "Known: heuristic")
+    refused(skillttrl("merge", records, "--bank", bank, "--set", "skills.merger=llm"), 2, "Known: heuristic")
     refused(skillttrl("merge", records, "--bank", records), 4, "is a file")
     assert not bank.exists()

@@ -150,10 +150,10 @@ def test_the_command_asks_and_says_what_it_cost(records: Path, tmp_path: Path) -
     bank = tmp_path / "bank"
     with serving() as server:
         asked = ["merge", records, "--bank", bank, *sets(asking(server, "endpoints.merger.price_in=2000000"))]
-        dry = skillttrl(*asked, "--merger", "openai", "--dry-run")
+        dry = skillttrl(*asked, "--set", "skills.merger=openai", "--dry-run")
         assert dry.code == 0 and "1 requests" in dry.out and "cost" in dry.out and not bank.exists()
         assert len(server.asked) == 1
-        found = skillttrl(*asked, "--merger", "openai", "--json").json
+        found = skillttrl(*asked, "--set", "skills.merger=openai", "--json").json
         assert (
             skillttrl(*asked, "--bank", tmp_path / "b").code == 0 and len(server.asked) == 2
         )  # nobody asked for the model
@@ -168,9 +168,9 @@ def test_the_command_asks_and_says_what_it_cost(records: Path, tmp_path: Path) -
 def test_a_model_that_fails_leaves_no_bank_behind(records: Path, tmp_path: Path) -> None:
     bank = tmp_path / "bank"
     with serving(faults=("malformed content",), rate=1.0) as server:
-        asked = ["merge", records, "--bank", bank, "--merger", "openai", *sets(asking(server))]
+        asked = ["merge", records, "--bank", bank, "--set", "skills.merger=openai", *sets(asking(server))]
         refused(skillttrl(*asked), EndpointError.exit_code, "skills.on_failure")
         budget = [*asked, "--set", "endpoints.max_total_tokens=1", "--set", "skills.on_failure=skip"]
         refused(skillttrl(*budget), BudgetError.exit_code, "budget is spent")
-    refused(skillttrl("merge", records, "--bank", bank, "--merger", "openai"), 2, "endpoints.merger")
+    refused(skillttrl("merge", records, "--bank", bank, "--set", "skills.merger=openai"), 2, "endpoints.merger")
     assert not bank.exists()

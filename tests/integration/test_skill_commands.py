@@ -94,7 +94,7 @@ def test_export_and_import_keep_everything(bank: Path, tmp_path: Path) -> None:
     with SkillBank(bank, read_only=True) as one, SkillBank(other, read_only=True) as two:
         assert one.snapshot().skills == two.snapshot().skills
     refused(skillttrl("skills", "export", bank, "-o", file), 4, "exists already")
-    old = skillttrl("skills", "export", bank, "--format", "skillrl", "--at", 1)
+    old = skillttrl("skills", "export", bank, "--format", "skillrl")
     assert [skill["skill_id"] for skill in old.json["general_skills"]] == ["mod"]
 
 
@@ -154,7 +154,7 @@ def test_hostile_text_is_shown_as_text(bank: Path) -> None:
     with SkillBank(bank, read_only=True) as opened:
         kept = opened.snapshot().skills["evil"]
         assert kept.text == text and kept.title == text and "our-tags" in kept.flags
-    for option in ((), ("--history",), ("--full",), ("evil",), ("--search", "ignore previous")):
+    for option in ((), ("--history",), ("evil",), ("--search", "ignore previous")):
         shown = skillttrl("skills", "show", bank, *option)
         assert shown.code == 0 and not {"\x1b", "\x9b", "\u202e"} & set(shown.out), option
     assert "[red]x[/red]" in skillttrl("skills", "show", bank, "evil").out

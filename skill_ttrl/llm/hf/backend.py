@@ -17,7 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from skill_ttrl.errors import ModelError
@@ -172,29 +172,6 @@ class HFBackend(TokenizerMixin):
             if self._kept_rows is not None:
                 self._kept_rows.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
-
-    def score_responses(
-        self, prompts: Sequence[tuple[int, ...]], responses: Sequence[str]
-    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"]]:
-        """Log-probs (nats) of each response's tokens after its prompt, in float32 and temperature 1, and their mask; padded with 0.
-
-        One forward pass a pair: a convenience, not the learner's scoring.
-
-        Raises:
-            ValueError: the two differ in number.
-        """
-        rows: list[Tensor] = []
-        with self._inference():
-            for prompt, response in zip(prompts, responses, strict=True):
-                ids_T = torch.tensor(self.encode_text(response), dtype=torch.long, device=self.model.device)
-                whole_1_T = torch.cat([ids_T.new_tensor(prompt), ids_T])[None]
-                logits_T_V = self.model(input_ids=whole_1_T, use_cache=False).logits[0, len(prompt) - 1 : -1]
-                rows.append(logits_T_V.float().log_softmax(-1).gather(-1, ids_T[:, None])[:, 0].cpu())
-        if not rows:
-            return torch.zeros(0, 0), torch.zeros(0, 0)
-        mask = [torch.ones_like(row) for row in rows]
-        padded, inside = (torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for each in (rows, mask))
-        return padded, inside
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:

@@ -13,7 +13,6 @@ SkillRL's files have three sections, by tier:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
@@ -32,7 +31,6 @@ from skill_ttrl.skills.formats.records import (
     SPELLINGS,
     FileFormat,
     SkillFile,
-    checked_origin,
     decoded,
     parsed,
     record_at,
@@ -56,19 +54,16 @@ def read_json(text: str, where: str) -> SkillFile:
     Raises:
         SkillBankError: it was written under another schema, contains no skills, or a record is not a skill.
     """
-    content, origin, notices = parsed(text, where), "", tuple[str, ...]()
+    content, notices = parsed(text, where), tuple[str, ...]()
     if is_skillrl(content):
         return read_skillrl(text, where)
     if isinstance(content, dict):
-        notices = _not_taken(content, ("schema", "version", "origin", "skills"), where)
+        notices = _not_taken(content, ("schema", "version", "skills"), where)
         if content.get("schema", SCHEMA) != SCHEMA:
             raise SkillBankError(
                 f"{where} was written under schema {content['schema']!r}; this version of Skill-TTRL reads {SCHEMA}. "
                 "Export it again, as agentskills, with the version that wrote it."
             )
-        if content.get("origin"):
-            origin = json.dumps(content["origin"])
-            checked_origin(origin, f"{where}: 'origin'")
         content = content.get("skills")
     if not isinstance(content, list):
         raise SkillBankError(
@@ -76,14 +71,12 @@ def read_json(text: str, where: str) -> SkillFile:
             f"({', '.join(SECTIONS)})."
         )
     skills = [record_at(item, f"{where}, skills[{n}]", n) for n, item in enumerate(content)]
-    return SkillFile(skills, origin, notices)
+    return SkillFile(skills, notices=notices)
 
 
 def dump_json(snapshot: Snapshot) -> str:
-    """A version's skills, its number and its origin as one JSON object."""
-    origin = {"origin": parse_json(snapshot.origin)} if snapshot.origin else {}
-    content = {"schema": SCHEMA, "version": snapshot.version, **origin, "skills": list(map(_plain, snapshot))}
-    return written(content)
+    """A version's skills and its number as one JSON object."""
+    return written({"schema": SCHEMA, "version": snapshot.version, "skills": list(map(_plain, snapshot))})
 
 
 def _plain(skill: Skill) -> dict[str, Any]:

@@ -125,23 +125,9 @@ def _stats(value: object, d: Mapping[str, Any]) -> SkillStats:
 
 def order_of(snapshot: Snapshot, format: str) -> list[str]:
     """The order of the skills in the file that a version came from, if it was one of this format; else empty."""
-    found = checked_origin(snapshot.origin, "The bank's origin")
-    content = found.get("content", []) if found.get("format") == format else []
-    return [name for name in content if isinstance(name, str)]
-
-
-def checked_origin(text: str, where: str) -> dict[str, Any]:
-    """An `origin`: a format, and the ids of a file's skills in their order.
-
-    Raises:
-        SkillBankError: it is something else.
-    """
-    found = parsed(text, where) if text else {}
-    if found and not (
-        isinstance(found, dict) and isinstance(found.get("format"), str) and isinstance(found.get("content"), list)
-    ):
-        raise SkillBankError(f"{where} is damaged: expected format and content, found {quote(found)}.")
-    return dict(found)
+    found = parsed(snapshot.origin, "The bank's origin") if snapshot.origin else {}
+    content = found.get("content") if isinstance(found, dict) and found.get("format") == format else None
+    return [name for name in content if isinstance(name, str)] if isinstance(content, list) else []
 
 
 def record_at(item: object, where: str, place: int, **defaults: Any) -> Skill:

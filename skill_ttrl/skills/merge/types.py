@@ -47,16 +47,6 @@ class Merged:
     """Items left out, each with its reason."""
     asked: LLMCallStats = field(default_factory=LLMCallStats)
 
-    @property
-    def merge_summary(self) -> str:
-        """Counts of what was merged, in words."""
-        counts = {
-            "new skills": len(self.new_skills),
-            "useful retrievals": len(self.useful_retrieval_ids),
-            "evolved skills": len(self.evolved_skills),
-        }
-        return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "no ops"
-
 
 class Merger(Protocol):
     """Fuses winners' operations. A language model can do it too."""

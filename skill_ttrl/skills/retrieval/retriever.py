@@ -44,7 +44,6 @@ Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
 
 EMBED_AT_ONCE = 4096  # an index keeps what it was given, so a start that is killed has not lost everything
-CACHED_FILTERS = 64
 MOST_WORDINGS = 8
 """Wordings of one skill's when_to_apply that are searched."""
 _WORDINGS = re.compile(r": |, or |\n")
@@ -205,12 +204,11 @@ class Retriever:
 
     def _best(self, index: SearchIndex, rows: Rows, query: ScoredQuery, k: int, least: float) -> list[Hit]:
         """The first k of these rows."""
-        picked = query.prefilter(index, rows, k)
-        scores = query.scores(index, picked)
-        order = np.lexsort((picked, -scores))[:k]
+        scores = query.scores(index, rows)
+        order = np.lexsort((rows, -scores))[:k]
         if query.vector is None:
             order = order[scores[order] > 0]  # no shared word
-        return [Hit(index.skills[picked[at]], float(scores[at])) for at in order if scores[at] >= least]
+        return [Hit(index.skills[rows[at]], float(scores[at])) for at in order if scores[at] >= least]
 
     def _weighted(self, bm25: Scores, rows: Rows) -> Scores:
         """Weight BM25 scores, shape (N,). In `hybrid` mode they are first divided by the best score among the eligible `rows`."""
@@ -299,21 +297,6 @@ class ScoredQuery:
             total += self.keyword[rows]
         return total
 
-    def prefilter(self, index: SearchIndex, rows: Rows, k: int) -> Rows:
-        """Rows that can be among the first k: by scores in float32, with room for all their rounding errors."""
-        if len(rows) <= k:
-            return rows
-        total = np.zeros(len(rows), dtype=np.float64)
-        room = 1e-12
-        if self.vector is not None:
-            vectors = index.vectors if len(rows) == len(index.skills) else index.vectors[rows]
-            total += self.cosine_weight * (vectors @ self.vector)
-            room += 4 * len(self.vector) * float(np.finfo(np.float32).eps)
-        if self.keyword is not None:
-            total += self.keyword[rows]
-        picked: Rows = rows[total >= np.partition(total, -k)[-k] - room]
-        return picked
-
 
 class SearchIndex:
     """Search index of one snapshot. Rows are skills in the order of ids, one row for each of their searched texts."""
@@ -327,19 +310,11 @@ class SearchIndex:
         """Most rows of one skill."""
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
         self.of_task: NDArray[np.bool_] = np.array([skill.tier == "task" for skill in self.skills], dtype=bool)
-        self._eligible: dict[tuple[str | None, frozenset[Tier] | None], Rows] = {}
 
     def eligible(self, task_type: str | None, tiers: Collection[Tier] | None) -> Rows:
         """Rows of the skills that may be found."""
-        key = (task_type or None, None if tiers is None else frozenset(tiers))
-        if key not in self._eligible:
-            if len(self._eligible) >= CACHED_FILTERS:
-                self._eligible.clear()
-            wanted, among = key
-            fits = [(among is None or skill.tier in among) and fits_type(skill, wanted) for skill in self.skills]
-            rows: Rows = np.flatnonzero(np.array(fits, dtype=bool)).astype(np.int64)
-            self._eligible[key] = rows
-        return self._eligible[key]
+        fits = [(tiers is None or skill.tier in tiers) and fits_type(skill, task_type) for skill in self.skills]
+        return np.flatnonzero(np.array(fits, dtype=bool)).astype(np.int64)
 
 
 class EmbeddingCache:

@@ -162,14 +162,3 @@ def _parsed(kind: type[T], line: bytes, where: str) -> T:
     except ValidationError as error:
         what = f"{where} is no line of a run's {VOTES if kind is VoteResult else TRAJECTORIES}"
         raise DataError(f"{what}: {first_problem(error)}. Nothing was merged.") from None
-
-
-def joined(samples: Sequence[Samples]) -> Samples:
-    """All steps as one; its round is the last step's."""
-    steps = [part.step for part in samples if part.step is not None]
-    return Samples(
-        max(steps, default=None),
-        tuple(group for part in samples for group in part.groups),
-        tuple(wins for part in samples for wins in part.winners),
-        tuple(digest for part in samples for digest in part.digests),
-    )

@@ -29,22 +29,22 @@ def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, i
     if format is None and (is_bank(path) or RunFolder.exists(path)):
         with look(path) as bank:
             now = bank.snapshot()
-        return SkillFile(list(now), now.origin), now.version
+            return SkillFile(list(now), now.origin, tuple(bank.notices)), now.version
     return read_file(path, format), None
 
 
-def export_text(source: str | Path, format: str | None = None, version: int | None = None) -> tuple[str, Sequence[str]]:
+def export_text(source: str | Path, format: str | None = None) -> tuple[str, Sequence[str]]:
     """The skills of a bank, a run or a file as text, JSON where no format is named, and what was not taken.
 
     Raises:
-        SkillBankError: they cannot be read, there is no such version, or the format is a folder.
+        SkillBankError: they cannot be read, or the format is a folder.
     """
-    snapshot, _, notes = _read(Path(source), version)
-    return dump_skills(snapshot, "json" if format is None else format), notes
+    found, version = skills_at(source)
+    return dump_skills(Snapshot.of(version or 0, found.skills, found.origin), format or "json"), found.notices
 
 
 def export(
-    source: str | Path, output: str | Path, format: str | None = None, version: int | None = None
+    source: str | Path, output: str | Path, format: str | None = None
 ) -> tuple[Snapshot, int | None, Sequence[str]]:
     """Write the skills of a bank, a run or a file to a new file or folder.
 
@@ -52,7 +52,6 @@ def export(
         source: a bank's folder, a run that has one, or a file of skills.
         output: what to write; it must not be there.
         format: how; None: by the name's ending.
-        version: an older version of the bank.
 
     Returns:
         What was written, the bank's version (None for a file), and notes on what was left out.
@@ -63,17 +62,7 @@ def export(
     output, form = Path(output), format_of_target(output, format)
     if output.exists():
         raise SkillBankError(f"{output} exists already. Choose another name or remove it first.")
-    found = _read(Path(source), version)
-    write_skills(output, found[0], form)
-    return found
-
-
-def _read(source: Path, version: int | None) -> tuple[Snapshot, int | None, Sequence[str]]:
-    if source.is_file():
-        if version is not None:
-            raise SkillBankError(f"{source} is a file, which has no versions: leave --at out, or name a bank.")
-        found, _ = skills_at(source)
-        return Snapshot.of(0, found.skills, found.origin), None, found.notices
-    with look(source) as bank:
-        snapshot = bank.snapshot() if version is None else bank.at(version)
-        return snapshot, snapshot.version, bank.notices
+    found, version = skills_at(source)
+    snapshot = Snapshot.of(version or 0, found.skills, found.origin)
+    write_skills(output, snapshot, form)
+    return snapshot, version, found.notices

@@ -28,6 +28,7 @@ from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.compare import runs_in
 from skill_ttrl.stages.reports.inspection import Inspection, short
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
+from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.stages.reports.summary_text import Table, closing_lines, summary_table
 from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
@@ -62,7 +63,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
         if is_bank(path):
             return inspect_bank(path, limit=limit)
     if path.name == EVALUATION:
-        return evaluation_inspection(path)
+        return evaluation_inspection("evaluation", path, read_evaluations(path))
     if path.name not in OBJECTS and holds_records(path):
         return inspect_skill_file(path, limit=limit)
     if path.is_dir() and runs_in(path):

@@ -43,10 +43,10 @@ def look(path: str | Path) -> SkillBank:
     return SkillBank.open(bank_folder(path), read_only=True)
 
 
-def open_or_make(path: str | Path, **settings: Any) -> SkillBank:
+def open_or_make(path: str | Path) -> SkillBank:
     """The bank at a path for writing, with the settings it has; a new one where there is none."""
     path = Path(path)
-    return SkillBank.open(path, **settings) if is_bank(path) else SkillBank(path, **settings)
+    return SkillBank.open(path) if is_bank(path) else SkillBank(path)
 
 
 def inspect_bank(path: str | Path, *, limit: int = 10) -> Inspection:

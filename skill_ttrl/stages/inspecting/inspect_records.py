@@ -12,8 +12,9 @@ from pydantic_core import from_json as from_json_text
 from skill_ttrl.errors import DataError, RunFolderError
 from skill_ttrl.rollout.outcome import EpisodeResult, count_by_type, count_success, episode_result
 from skill_ttrl.runs.episode_logs import identity_file, read_identity
-from skill_ttrl.stages.inspecting.inspect_results import evaluation_rows, step_rows
+from skill_ttrl.stages.inspecting.inspect_results import evaluation_inspection, step_rows
 from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
+from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.storage.jsonl import first_keys, read_jsonl, whole_lines
 from skill_ttrl.types import Trajectory, first_problem, from_json
 
@@ -41,9 +42,12 @@ EPISODE_COLUMNS = ("success", "turns", "stop_reason", "task", "text")
 
 def records_inspection(path: Path, limit: int) -> Inspection:
     """Line by line: a file of trajectories can be larger than memory. Files of figures are small, and shown whole."""
-    if figures := _table_of(path):
-        lines = len(read_jsonl(path))
-        return Inspection("records", str(path), {"lines": lines}, *figures)
+    first = first_keys(path)
+    if {"label", "accuracy", "results"} <= first:
+        return evaluation_inspection("records", path, read_evaluations(path))
+    if {"phase", "step"} <= first and not first & {"task", "task_id"}:
+        records = read_jsonl(path)
+        return Inspection("records", str(path), {"lines": len(records)}, *step_rows(records))
     shown: list[dict[str, Any]] = []
     outcomes: list[EpisodeResult] = []
     notes: list[str] = []
@@ -67,16 +71,6 @@ def records_inspection(path: Path, limit: int) -> Inspection:
     rows = [[short(row.get(name)) for name in columns] for row in shown]
     facts = {"lines": count, **_collected(path, count), **(_success(outcomes) if outcomes else {})}
     return Inspection("records", str(path), facts, columns, rows, [f"showing {len(shown)} of {count}", *notes])
-
-
-def _table_of(path: Path) -> tuple[tuple[str, ...], list[tuple[Any, ...]]] | None:
-    """Of files of figures, evaluations or steps, the whole as a table of figures; None: their lines are shown one by one."""
-    first = first_keys(path)
-    if {"label", "accuracy", "results"} <= first:
-        return evaluation_rows(read_jsonl(path))
-    if {"phase", "step"} <= first and not first & {"task", "task_id"}:
-        return step_rows(read_jsonl(path))
-    return None
 
 
 def _collected(path: Path, count: int) -> dict[str, Any]:

@@ -2,67 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from skill_ttrl.config import load_config
-from skill_ttrl.errors import DataError, RunFolderError, SkillTTRLError
+from skill_ttrl.errors import RunFolderError, SkillTTRLError
 from skill_ttrl.llm.openai.ledger import USAGE, read_usage, usage_lines
 from skill_ttrl.runs.reader import read_run
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.optimizing.summary import read_summary, summary_lines
 from skill_ttrl.stages.reports.compare import runs_in
 from skill_ttrl.stages.reports.inspection import Inspection, short, with_interval
 from skill_ttrl.stages.reports.seeds import OverSeeds, Seeds
+from skill_ttrl.stages.reports.summary_text import evaluation_table
 from skill_ttrl.statistics import verdict
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
-MAIN_METRICS = ("problems", "samples", "accuracy", "majority", "greedy", "score")
-"""Fields of an evaluation that matter most."""
-HIDDEN = ("label", "results", "pass_at_k_intervals")
 OPTIMIZE_COLUMNS = ("step", "action", "success", "edits", "candidate", "current", "best")
 
 
-def evaluation_inspection(path: Path) -> Inspection:
-    """Metrics that `evaluate --output` has written: a column for each evaluation."""
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-        if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-            raise ValueError("expected a list of evaluations")
-    except (OSError, ValueError) as error:
-        raise DataError(f"Cannot read {path}: {error}.") from None
-    columns, rows = evaluation_rows(found)
-    rows.sort(key=lambda row: row[0] not in MAIN_METRICS)
-    main = sum(row[0] in MAIN_METRICS for row in rows)
-    return Inspection("evaluation", str(path), {"evaluations": len(found)}, columns, rows, main_rows=main or None)
-
-
-def evaluation_rows(found: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:
-    """A table of evaluations: a row for each metric, a column for each evaluation; what was not measured is left out."""
-    names = dict.fromkeys(
-        name for each in found for name in each if name not in HIDDEN and not name.endswith("_interval")
-    )
-    rows = [row for name in names for row in _evaluated(name, found)]
-    shown = [row for row in rows if any(value not in (None, "", "{}") for value in row[1:])]
-    return ("metric", *(str(each.get("label", "")) for each in found)), shown
-
-
-def _evaluated(name: str, found: Sequence[dict[str, Any]]) -> Iterator[tuple[Any, ...]]:
-    """Rows of one field: of a mapping, such as pass@k or accuracy by type of task, one for each key."""
-    values = [each.get(name) for each in found]
-    if not any(isinstance(value, dict) for value in values):
-        yield name, *(with_interval(each.get(name), each.get(f"{name}_interval")) for each in found)
-    for key in dict.fromkeys(key for value in values if isinstance(value, dict) for key in value):
-        cells = []
-        for each in found:
-            value = (each.get(name) or {}).get(key)
-            if isinstance(value, dict):
-                cells.append(with_interval(value.get("accuracy"), value.get("interval")))
-            else:
-                cells.append(with_interval(value, (each.get(f"{name}_intervals") or {}).get(key)))
-        yield f"{name} {key}", *cells
+def evaluation_inspection(kind: str, path: Path, found: Sequence[Evaluation]) -> Inspection:
+    """The metrics of evaluations."""
+    measured = {each.label: f"{each.problems} problems of {each.source or each.split}" for each in found}
+    columns, rows, main = evaluation_table(found)
+    return Inspection(kind, str(path), measured, columns, rows, main_rows=main or None)
 
 
 def step_rows(records: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[tuple[Any, ...]]]:

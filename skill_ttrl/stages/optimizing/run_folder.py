@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.errors import ConfigError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.optimize.calls import JOURNAL
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.append_log import check_made_with, read_identity
@@ -38,10 +38,7 @@ def check_folder(path: Path, config: SkillTTRLConfig, made_with: Mapping[str, An
 
     Raises:
         RunFolderError: it is that of another run (the differences are named), or holds something else.
-        ConfigError: `resume` is neither.
     """
-    if resume not in get_args(Resume):
-        raise ConfigError(f"--resume is 'auto' or 'never', found {resume!r}.")
     if resume == "never" or not RunFolder.exists(path):
         RunFolder.check_new(path)
         return False
@@ -72,7 +69,6 @@ def open_folder(
 
     Raises:
         RunFolderError: as `check_folder`, another process writes to it, or it cannot be written.
-        ConfigError: as `check_folder`.
     """
     continues = check_folder(path, config, made_with, resume)
     with RunFolder.open(path) if RunFolder.exists(path) else RunFolder.create(path, config, source=source) as folder:

@@ -14,7 +14,7 @@ from skill_ttrl.errors import RunFolderError
 from skill_ttrl.runs.identity import read_run_json
 from skill_ttrl.runs.metrics import metric_rows
 from skill_ttrl.runs.summary import Summary, summary_versions
-from skill_ttrl.stages.evaluation.results import NO_SKILLS, Evaluation, ProblemResult, control_warning
+from skill_ttrl.stages.evaluation.results import EVALUATION, NO_SKILLS, Evaluation, ProblemResult, control_warning
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.setup.checks import learning_phases
 from skill_ttrl.stages.training.run import Run
@@ -34,20 +34,23 @@ HEADLINES: dict[str, Callable[[ProblemResult], float]] = {
 
 
 def read_evaluations(path: Path) -> list[Evaluation]:
-    """The evaluations that a run folder holds, oldest first.
+    """The evaluations of a run, of its `evaluations.jsonl`, or of the `evaluation.json` of `skillttrl evaluate`, oldest first.
 
     Raises:
-        RunFolderError: a line is damaged.
+        RunFolderError: the file, or a line of it, is damaged.
     """
-    file = path / "evaluations.jsonl"
-    if not file.is_file():
-        return []
-    found = []
-    for number, line in enumerate(file.read_bytes().split(b"\n"), start=1):
-        try:
+    file = path / "evaluations.jsonl" if path.is_dir() else path
+    data = file.read_bytes() if file.is_file() else b""
+    where = str(file)
+    try:
+        if file.name == EVALUATION:
+            return [*from_json(tuple[Evaluation, ...], data)]
+        found = []
+        for number, line in enumerate(data.split(b"\n"), start=1):
+            where = f"{file}, line {number},"
             found += [from_json(Evaluation, line)] if line else []
-        except ValidationError as error:
-            raise RunFolderError(f"{file}, line {number}, is no evaluation: {first_problem(error)}.") from None
+    except ValidationError as error:
+        raise RunFolderError(f"{where} is no evaluation: {first_problem(error)}.") from None
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from skill_ttrl.llm.openai.ledger import usage_lines
 from skill_ttrl.runs.exposure import exposure_line
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.summary import Summary
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.reports.inspection import with_interval
 from skill_ttrl.statistics import PAIRED_TEST, Interval, verdict
 from skill_ttrl.voting.rewards import CONTROLS
@@ -25,6 +26,7 @@ CONTROL = "control: {}"
 NO_BANK = "skill bank off"
 """Ends the name of the row of the policy without its bank."""
 Row = tuple[str, float | None, float | None]
+Metric = tuple[str, float | None, Interval | None]
 
 
 class Table(NamedTuple):
@@ -205,3 +207,62 @@ def _decline(summary: Summary) -> str | None:
 
 def _by_key(label: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Row]:
     return [(label.format(key), before.get(key), after.get(key)) for key in (dict(before) | dict(after))]
+
+
+# Evaluations.
+
+
+def evaluation_table(found: Sequence[Evaluation]) -> Table:
+    """The metrics of evaluations, a column for each, the main ones first; what none of them measured is left out."""
+    rows: dict[str, list[str | None]] = {}
+    counts = []
+    for metrics in (_main_metrics, _further_metrics):
+        for place, each in enumerate(found):
+            for label, value, bounds in metrics(each):
+                if value is not None:
+                    rows.setdefault(label, [None] * len(found))[place] = with_interval(float(value), bounds)
+        counts.append(len(rows))
+    return Table(
+        ("metric", *(each.label for each in found)), [(label, *cells) for label, cells in rows.items()], counts[0]
+    )
+
+
+def _main_metrics(found: Evaluation) -> Iterator[Metric]:
+    """The score, the headline metrics, the largest pass@k, failures, and the controls. With one sample maj@1 and pass@1 are avg@1."""
+    several, heat = found.samples > 1, f", T = {found.temperature:g}"
+    yield f"score{heat}", found.score, found.score_interval
+    yield f"avg@{found.samples}{heat}", found.accuracy, found.accuracy_interval
+    yield f"maj@{found.samples}", found.majority if several else None, found.majority_interval
+    yield "greedy", found.greedy, found.greedy_interval
+    if several and found.pass_at_k:
+        largest = max(found.pass_at_k, key=int)
+        yield f"pass@{largest}", found.pass_at_k[largest], found.pass_at_k_intervals.get(largest)
+    yield "failed rollouts, counted as wrong", found.failed or None, None
+    yield "rollouts with an attempted exploit", found.exploit_rate or None, None
+    for name, each in found.controls.items():
+        yield CONTROL.format(name), each.accuracy, each.interval
+
+
+def _further_metrics(found: Evaluation) -> Iterator[Metric]:
+    yield "score, greedy", found.greedy_score, found.greedy_score_interval
+    largest = max(map(int, found.pass_at_k), default=1)
+    for key in found.pass_at_k:
+        if 1 < int(key) < largest:
+            yield f"pass@{key}", found.pass_at_k[key], found.pass_at_k_intervals.get(key)
+    yield "majority ratio", found.majority_ratio, None
+    yield "answer entropy (nats)", found.entropy, None
+    for name, each in found.controls.items():
+        yield f"score, {CONTROL.format(name)}", each.score, each.score_interval
+    for key, label in SKILL_USE.items():
+        yield label, found.skill_use.get(key), None
+    avg = f"avg@{found.samples}"
+    sampled = {"": found.by_type, **{name: each.by_type for name, each in found.by_sampling.items()}}
+    for name, other in found.by_sampling.items():
+        if name != "greedy":
+            yield f"{avg}, T = {name}", other.accuracy, other.interval
+    for name, types in sampled.items():
+        how = name if name in ("", "greedy") else f"T = {name}"
+        for kind, each in types.items():
+            where = f"of {kind or 'other'} ({each.problems})"
+            yield f"{how}, {where}" if how else f"{avg} {where}", each.accuracy, each.interval
+            yield f"score {where}", each.score if not how else None, each.score_interval

@@ -9,12 +9,10 @@ from typing import Any
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.models.load import load_checkpoint, save_model
 from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
-from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state, newest
-from skill_ttrl.runs.folder import RunFolder
+from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
 from skill_ttrl.runs.model_card import model_card
 from skill_ttrl.stages.targets.trained import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
-from skill_ttrl.storage.jsonl import read_jsonl
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}
 """Files that are needed only to resume a run."""
@@ -51,32 +49,11 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES, SHARDS), dirs_exist_ok=True
                 )
-            (building / "README.md").write_text(_card(trained, merged), encoding="utf-8")
+            saved = load_state(trained.weights)
+            card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=merged)
+            (building / "README.md").write_text(card, encoding="utf-8")
             building.rename(output)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
     return output
-
-
-def _card(trained: TrainedPolicy, merged: bool) -> str:
-    """The model card with what was measured of these very weights, and before the reinforcement."""
-    saved = load_state(trained.weights)
-    return model_card(
-        trained.config,
-        phase=saved["phase"],
-        step=saved["step"],
-        evaluations=_evaluations(trained, saved),
-        merged=merged,
-    )
-
-
-def _evaluations(trained: TrainedPolicy, saved: dict[str, Any]) -> list[dict[str, Any]]:
-    file = trained.run / "evaluations.jsonl"
-    lines = read_jsonl(file)
-    last, _ = newest(RunFolder.open(trained.run, lock=False))
-    own = {f"step {saved['step']}"} if saved["phase"] == "rl" else set()
-    if last is not None and last.path.name == trained.weights.name:
-        own.add("after")
-    before = {"before"} if saved["phase"] != "sft" or "after" not in own else set()
-    return [line for line in lines if line["label"] in own | before]

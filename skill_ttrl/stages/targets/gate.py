@@ -29,7 +29,6 @@ def open_gate(
     overrides: Sequence[str] = (),
     *,
     config: str | None = None,
-    tasks: int | None = None,
     progress: Progress | None = None,
 ) -> Iterator[TestChange]:
     """Load a policy, and yield the test of bank changes that `merge` and `distill` take. Its `skills.gate` sets how the test decides.
@@ -38,7 +37,6 @@ def open_gate(
         policy: a run, a checkpoint, a model, or `openai` (`resolve_target`). Its `skills` section says how prompts show skills.
         overrides: changes to its config, such as `skills.gate.alpha=0.01`.
         config: a plain model's recipe.
-        tasks: in place of `skills.gate.tasks`.
         progress: reports what was left out.
 
     Raises:
@@ -53,8 +51,7 @@ def open_gate(
             f"{policy} uses no skills (its config has no skills section), so it cannot test the bank. Name another policy, or add "
             "the section, e.g. --gate-set skills.embedder=hash."
         )
-    given = skills.gate or GateConfig()
-    gate = given if tasks is None else given.model_copy(update={"tasks": tasks})
+    gate = skills.gate or GateConfig()
     with ExitStack() as stack:
         chosen = _tasks(target, gate)
         worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -177,8 +177,6 @@ def sample_records(
 def save(run: Run, state: PhaseState) -> None:
     """Save a checkpoint from which `state.phase` continues after `state.step` steps."""
     driver, config = run.components.driver, run.config
-    # The newest measurement may be of earlier weights than these: its label goes along.
-    measured = list(run.meter.evaluations.values())
     save_checkpoint(
         run.folder,
         state.phase,
@@ -187,12 +185,7 @@ def save(run: Run, state: PhaseState) -> None:
         write=lambda folder: driver.run(save_state, folder, learner=state.learner is not None),
         state={**state.state_dict(), **run.components.bank.state_dict(), "warnings": run.warn.texts},
         keep=config.run.save_total_limit,
-        card=model_card(
-            config,
-            phase=state.phase,
-            step=state.step,
-            evaluations=[asdict(found) for found in (*measured[:1], *measured[1:][-1:])],
-        ),
+        card=model_card(config, phase=state.phase, step=state.step),
     )
     run.ledger.settle()
 

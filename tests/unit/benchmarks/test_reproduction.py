@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from skill_ttrl.config import load_config
@@ -85,3 +87,30 @@ def test_a_like_run_agrees_and_another_does_not(
     raw = json.loads(capsys.readouterr().out)
     assert raw["agrees"] is False and raw["other_versions"] == {}
     assert {row["name"]: row["agrees"] for row in raw["figures"]}["valid_unseen: control random"]
+
+
+def test_of_equal_repetitions_the_problems_alone_give_the_interval_of_the_next(script: Any) -> None:
+    """By hand: three repetitions at .9, half of each interval .098, so .05 a standard deviation; t(.975, 4) = 2.776 from a table."""
+    half = 2.776445 * math.sqrt(0.05**2 * 2 / 4 * (1 + 1 / 3))
+    prediction_interval = import_module("reproduction_figures").prediction_interval
+    low, high = prediction_interval([0.9] * 3, [(0.9 - 0.0979982, 0.9 + 0.0979982)] * 3)
+    assert (low, high) == pytest.approx((0.9 - half, 0.9 + half), abs=1e-5)
+    with pytest.raises(ValueError, match="3 values and 1 intervals"):
+        prediction_interval([0.9] * 3, [(0.8, 1.0)])
+
+
+@pytest.mark.parametrize(
+    ("success", "games", "spread"), [(0.97, 134, 0.0), (0.97, 134, 0.5), (0.75, 500, 0.0), (0.75, 500, 0.1)]
+)
+def test_the_next_repetition_lies_in_its_interval_as_often_as_promised(
+    success: float, games: int, spread: float, script: Any
+) -> None:
+    """Seeds shift the log-odds of every game by a normal number; three are published, the fourth is to lie inside."""
+    prediction_interval = import_module("reproduction_figures").prediction_interval
+    rng, inside, repeats = np.random.default_rng(0), 0, 400
+    for _ in range(repeats):
+        odds = math.log(success / (1 - success)) + rng.normal(0, spread, 4)
+        *won, new = rng.binomial(games, 1 / (1 + np.exp(-odds))).tolist()
+        low, high = prediction_interval([each / games for each in won], [wilson_interval(each, games) for each in won])
+        inside += low <= new / games <= high
+    assert inside / repeats >= 0.93

@@ -136,17 +136,15 @@ def test_a_token_is_needed_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_token_comes_from_the_environment_and_other_machines_need_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SKILLTTRL_ENV_TOKEN", raising=False)
-    assert find_token("127.0.0.1", None) is None and find_token("::1", None) is None
+    assert find_token("127.0.0.1") is None and find_token("::1") is None
     for host in ("0.0.0.0", "::", "10.0.0.3", "example.org"):
         with pytest.raises(ConfigError, match="export SKILLTTRL_ENV_TOKEN"):
-            find_token(host, None)
-    with pytest.raises(ConfigError, match="that variable is not set"):
-        find_token("127.0.0.1", "MINE")
-    monkeypatch.setenv("MINE", "short")
+            find_token(host)
+    monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", "short")
     with pytest.raises(ConfigError, match="at least 16 characters"):
-        find_token("127.0.0.1", "MINE")
-    monkeypatch.setenv("MINE", f" {TOKEN}\n")
-    assert find_token("0.0.0.0", "MINE") == TOKEN
+        find_token("127.0.0.1")
+    monkeypatch.setenv("SKILLTTRL_ENV_TOKEN", f" {TOKEN}\n")
+    assert find_token("0.0.0.0") == TOKEN
     foreign = powers({"env": {"kwargs": {"url": "http://there.example", "token_env": "AWS_SECRET"}}})
     assert (
         set(foreign) == {"env.kwargs.url", "env.kwargs.token_env"} and "AWS_SECRET" in foreign["env.kwargs.token_env"]

@@ -132,11 +132,3 @@ def test_a_skill_is_written_into_the_section_that_tells_its_tier(tmp_path: Path)
     moved = after["common_mistakes"][1]
     assert moved["mistake_id"] == "hea_002" and moved["how_to_avoid"] == "b" and moved["example"] == {"n": 1.5}
     assert after["general_skills"] == [] and after["task_specific_skills"]["cool"][0]["skill_id"] == "7"
-
-
-@pytest.mark.parametrize("origin", ['{"format": "document"}', '{"format": "document", "content": {}}', "[1]"])
-def test_a_damaged_origin_is_named(origin: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.json"
-    path.write_text(f'{{"schema": 1, "skills": [], "origin": {origin}}}')
-    with pytest.raises(SkillBankError, match="'origin' is damaged"):
-        read_file(path)
