@@ -93,7 +93,7 @@ def document_revision(config: AgentConfig) -> str | None:
     found = f"sha256:{hashlib.sha256(read_document(config.document).encode()).hexdigest()}"
     if config.document_revision not in (None, found):
         raise DocumentError(
-            f"agent.document: {config.document} has changed: it is {found[:19]}…, and {str(config.document_revision)[:19]}… was "
+            f"agent.document: {config.document} has changed: its digest is {found[:19]}…, and {str(config.document_revision)[:19]}… was "
             "pinned. Restore the text, or set agent.document_revision=null to continue with the new one."
         )
     return found

@@ -18,11 +18,8 @@ SOURCES = ("data.train", "data.eval", "sft.data")
 OPENING = """\
 # All settings
 
-What the words mean and how a
-file is written stands in [configuration.md](configuration.md).
-
-`None` in a meaning is written `null` in a file. A default is what counts where neither the file nor `--set` says anything. `skillttrl configs NAME --full` prints the
-whole of a recipe.
+Syntax: see [configuration.md](configuration.md). Defaults apply to keys you do not set. `None` in a meaning is written `null` in a file.
+`skillttrl configs NAME --full` prints every setting of a recipe.
 """
 
 

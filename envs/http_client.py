@@ -99,7 +99,7 @@ class HttpConnections:
         except _TooLongError:
             raise EnvError(f"{self.url} answers with more than {limit >> 20} MiB.") from None
         except TimeoutError:
-            raise ConnectionError(f"no whole answer came in {self.timeout:g} s") from None
+            raise ConnectionError(f"no complete answer came within {self.timeout:g} s") from None
         except (http.client.InvalidURL, ValueError) as error:
             raise EnvError(f"The request to {self.url} cannot be sent: {error}.") from None
         except (OSError, http.client.HTTPException) as error:

@@ -36,7 +36,7 @@ EXIT_CODES: Mapping[int, str] = {
     3: "data or environment",
     4: "run folder, checkpoint or skill bank",
     5: "model, device or missing package",
-    6: "a language model's server that refuses or gives no answer",
+    6: "a language model's server refuses or does not answer",
     7: "the budget for such models is spent",
     8: "nothing can be learned: no update is finite, or too few groups differ in reward",
     9: "one of several processes of a run has died, or a cluster cannot be used",

@@ -186,7 +186,7 @@ def check_trusted(
     reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
     lines = "".join(f"\n  {does} ({key})" for key, does in sorted(asked.items()))
     raise TrustError(
-        f"{file} was not written by you on this machine, or was changed since{reason}. Obeyed, it would:{lines}\n{ALLOW}; a setting can be "
+        f"{file} was not written by you on this machine, or was changed since{reason}. If used, it would:{lines}\n{ALLOW}; a setting can be "
         "replaced with --set. See docs/security.md."
     )
 

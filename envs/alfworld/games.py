@@ -76,7 +76,7 @@ class Data:
         known = self.splits()
         if split not in known:
             other = _OTHER_NAMES.get(split)
-            meant = f" What ALFWorld calls {split!r} is {other!r}." if other in known else ""
+            meant = f" ALFWorld's {split!r} is called {other!r} here." if other in known else ""
             raise SplitError(f"There is no split {_short(split)} in {self}.{meant}{did_you_mean(split[:50], known)}")
         if self.folder is not None:
             source = GENERATED if (self.folder.parent / GENERATED_FILE).is_file() else OFFICIAL
@@ -198,8 +198,7 @@ class GameList(Sequence[Game]):
         """
         if not isinstance(name, str):
             raise EnvError(
-                f"A task is a game's id, such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). Numbers change "
-                "with the data: `env.unwrapped.games[number].id` is an id."
+                f"A task is named by its game's id, such as {self._games[0].id!r}; found {_short(name)} ({type(name).__name__}). Numbers depend on the data: `env.unwrapped.games[number].id` is an id."
             )
         split = name.partition("/")[0]
         every = self._every

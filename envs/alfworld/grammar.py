@@ -102,7 +102,7 @@ def _texts(text: str) -> Texts:
     ]
     found = structure(rules, actions)
     if found != STRUCTURE:
-        raise EnvError(f"its grammar is built in another way than ALFWorld's ({found}, not {STRUCTURE})")
+        raise EnvError(f"the structure of its grammar differs from ALFWorld's ({found}, not {STRUCTURE})")
     return Texts(
         commands={name: _slots(template) for name, template, _ in actions},
         answers={name: tuple(_slots(rule["rhs"]) for rule in own) for name, own in rules.items()},
@@ -124,7 +124,7 @@ def _rules(text: str) -> dict[str, list[dict[str, str]]]:
         raise EnvError(f"its grammar cannot be read: {error}") from None
     for name, own in rules.items():
         if not (isinstance(own, list) and own and all(map(_is_rule, own))):
-            raise EnvError(f"{name!r} of its grammar is no list of texts")
+            raise EnvError(f"{name!r} of its grammar is not a list of texts")
     return rules
 
 

@@ -163,7 +163,7 @@ def _vary_task(task: str, kind: str, rule: Rule) -> str:
         varied, found = re.subn(pattern, word, task, count=1)
         if found:
             return varied
-    raise EnvError(f"The task {task!r} does not say {STATES[kind][0]!r}: no rule can be told from it.")
+    raise EnvError(f"The task {task!r} does not say {STATES[kind][0]!r}, so its rule cannot be determined.")
 
 
 def _reword(text: str, names: Mapping[str, str]) -> str:

@@ -219,7 +219,7 @@ def read_problem(text: str) -> Problem:
     types = _types(text[objects + len("(:objects") : init])
     facts = _facts(text[init + len("(:init") : goal], types)
     if len(facts.get("atlocation", ())) != 1:
-        raise EnvError(f"its agent stands in {len(facts.get('atlocation', ()))} places")
+        raise EnvError(f"its agent is in {len(facts.get('atlocation', ()))} places")
     names = _names(arg for rows in facts.values() for row in rows for arg in row)
     _check_household(facts, names)
     return Problem(types, facts, names, _goal(text[goal:]))
@@ -242,20 +242,20 @@ def _types(text: str) -> dict[str, str]:
 def _facts(text: str, types: Mapping[str, str]) -> dict[str, tuple[tuple[str, ...], ...]]:
     nested = _NESTED.search(text)  # such as (not (opened …)), which would be taken for its inner part
     if nested is not None:
-        raise EnvError(f"among its facts there is an expression: {nested[0][:80]}…")
+        raise EnvError(f"its facts contain an expression: {nested[0][:80]}…")
     found: dict[str, set[tuple[str, ...]]] = defaultdict(set)
     for predicate, arguments in _FACT.findall(text):
         if predicate not in _WORN_DOWN:
             found[predicate].add(tuple(arguments.split()))
     for predicate, kinds in _ARGUMENTS.items():
         if any(len(row) != len(kinds) for row in found.get(predicate, ())):
-            raise EnvError(f"a fact {predicate!r} has not {len(kinds)} argument{'s' * (len(kinds) > 1)}")
+            raise EnvError(f"a fact {predicate!r} does not have {len(kinds)} argument{'s' * (len(kinds) > 1)}")
     named = {arg for rows in found.values() for row in rows for arg in row}
     if named - types.keys():
         raise EnvError(f"its facts name {min(named - types.keys())!r}, which is not declared")
     odd = sorted(name for name in named if not _ID.fullmatch(name))
     if odd:
-        raise EnvError(f"{odd[0][:80]!r} is no name of a thing")
+        raise EnvError(f"{odd[0][:80]!r} is not the name of an object")
     for predicate, kinds in _ARGUMENTS.items():
         for row in found.get(predicate, ()):
             if tuple(types[arg] for arg in row) != kinds:
@@ -269,7 +269,7 @@ def _check_household(facts: Mapping[str, tuple[tuple[str, ...], ...]], names: Ma
     The hand is empty at the start, each receptacle stands in one place, and names are unique, so that a command means one thing.
     """
     if "holds" in facts or "holdsany" in facts:
-        raise EnvError("its agent begins with something in its hand")
+        raise EnvError("its agent starts with an object in its hand")
     places = Counter(receptacle for receptacle, _ in facts.get("receptacleatlocation", ()))
     for receptacle in [*places, *(receptacle for _, receptacle in facts.get("inreceptacle", ()))]:
         if places[receptacle] != 1:

@@ -339,7 +339,7 @@ def check_split(name: Any, by: object) -> None:
     """Raise `SplitError` if there is no such split, `EnvError` if there is no such way to split."""
     known = (*SPLITS, TRAIN_BOTH)
     if not isinstance(name, str) or name not in known:
-        meant = f" What WebShop calls {name!r} is {_OTHER_NAMES[name]!r}." if str(name) in _OTHER_NAMES else ""
+        meant = f" WebShop's {name!r} is called {_OTHER_NAMES[name]!r} here." if str(name) in _OTHER_NAMES else ""
         raise SplitError(f"WebShop has no split {name!r:.60}.{meant}{did_you_mean(str(name)[:50], known)}")
     if by not in BY:
         raise EnvError(f"Goals are split by goal or by product, found {by!r:.60}.{did_you_mean(str(by)[:50], BY)}")

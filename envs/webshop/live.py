@@ -68,7 +68,7 @@ class ServerGoals:
     def __init__(self, address: str, count: int | None) -> None:
         if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
             raise EnvError(
-                f"server_goals is how many goals the server has, a whole number of at least 1, found {count!r:.60}."
+                f"server_goals is the number of goals on the server, a whole number of at least 1, found {count!r:.60}."
             )
         self.address, self._count = address, TEST_GOALS + DEV_GOALS if count is None else count
 
@@ -85,7 +85,7 @@ class ServerGoals:
             raise EnvError(f"Goals of a running server are named server-0, server-1, …, found {goal_id[:60]!r}.")
         if int(match[1]) >= len(self):
             raise EnvError(
-                f"{self.address} has no goal {match[1]}: they are numbered from 0 to {len(self) - 1:,}. Where it has more, set server_goals."
+                f"{self.address} has no goal {match[1]}: they are numbered from 0 to {len(self) - 1:,}. If it has more, set server_goals."
             )
         return int(match[1])
 
@@ -94,14 +94,14 @@ class ServerGoals:
         check_split(name, by)
         if by == "product" or name == TRAIN_BOTH:
             raise EnvError(
-                "A running server does not tell which product a goal is of, so its goals are split by goal alone."
+                "A running server does not report the product of a goal, so its goals can only be split by goal."
             )
         first = TEST_GOALS + DEV_GOALS
         ends = {"test": (0, TEST_GOALS), "dev": (TEST_GOALS, first), "train": (first, len(self))}[name]
         found = np.arange(ends[0], min(ends[1], len(self)))
         if not len(found):
             raise SplitError(
-                f"The {len(self):,} goals of {self.address} leave none for the split {name!r}. Say how many it has: server_goals."
+                f"The {len(self):,} goals of {self.address} leave none for the split {name!r}. Set server_goals to their number."
             )
         return found
 
@@ -168,7 +168,7 @@ class LiveVisit(HttpConnections):
                 raise EnvError(f"{self.url} has a page on which {argument[:60]!r} leads nowhere.")
             page = self._ask(*target, state, is_purchase=argument == BUY.lower())
         if state.place != "done" and page.instruction != self._page.instruction:
-            raise EnvError(f"{self.url} has another instruction than before: was the server started again meanwhile?")
+            raise EnvError(f"{self.url} shows a different instruction than before. Was the server restarted?")
         self._page, self._state = page, state
         return self._view()
 
@@ -185,10 +185,9 @@ class LiveVisit(HttpConnections):
                 break
             except ConnectionError as error:
                 if attempt == attempts:
-                    why = "The purchase was not sent again: the server may have taken it." if is_purchase else ""
+                    why = "The purchase was not sent again: the server may have received it." if is_purchase else ""
                     raise EnvError(
-                        f"{self.url} was asked for {what} and gave no page in {attempts} attempts: {error}. {why} Look whether the "
-                        "WebShop server runs there and at what it prints; then begin the episode anew."
+                        f"{self.url} returned no page for {what} in {attempts} attempts: {error}. {why} Check that the WebShop server runs there, and its output; then start the episode again."
                     ) from None
             time.sleep(pause)
             pause *= 2
@@ -198,8 +197,7 @@ class LiveVisit(HttpConnections):
                 raise NotThePage(f"it is {page.place!r}")
         except NotThePage as error:
             raise EnvError(
-                f"{self.url} was asked for {what} and gave something else: {error}. data names a server of princeton-nlp/WebShop; any "
-                "other environment is played by env.kwargs.url."
+                f"{self.url} returned something else for {what}: {error}. data must be a server of princeton-nlp/WebShop; for any other environment use env.kwargs.url."
             ) from None
         return page
 
@@ -216,10 +214,10 @@ class LiveVisit(HttpConnections):
                 raise ConnectionError(f"status {status}")
             if status != 200:
                 raise EnvError(
-                    f"{self.url} was asked for {what} and refused with status {status}: has it so many goals (server_goals)?"
+                    f"{self.url} refused {what} with status {status}: does it have that many goals (server_goals)?"
                 )
             return content.decode("utf-8", "replace")
-        raise EnvError(f"{self.url} was asked for {what} and led from one address to the next without end.")
+        raise EnvError(f"{self.url} redirected without end for {what}.")
 
     def _own(self, base: str, to: str) -> str:
         """The whole address of a page; another server's is refused: its pages say nothing of this one's episode."""
@@ -227,7 +225,7 @@ class LiveVisit(HttpConnections):
         if not url.startswith(f"{self.url}/") and url != self.url:
             host = urlsplit(self.url).netloc
             raise EnvError(
-                f"{self.url} leads to another server: {url[:200]}. Only {host} is asked; name that one if it is meant."
+                f"{self.url} redirects to another server: {url[:200]}. Only {host} is contacted. If you want the other one, set data to it."
             )
         return url
 

@@ -117,7 +117,7 @@ def _scaled(tree: Tree, scale: Fraction) -> Tree:
     if tree[0] == "rel" and set(tree[1].split()) == {"="}:
         return (*tree[:-1], ("mul", ("num", str(scale)), tree[-1]))
     if tree[0] in ("rel", "list", "set", "union", "tuple", "matrix", "based"):
-        raise Undecided("a scale, and it is not clear of what")
+        raise Undecided("a scale without a clear quantity")
     return ("mul", ("num", str(scale)), tree)
 
 

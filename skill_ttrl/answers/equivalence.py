@@ -179,7 +179,7 @@ def _read_cache(path: Path) -> dict[str, EquivalenceResult]:
         return {row.pop("answer"): EquivalenceResult(**row) for row in rows}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise RunFolderError(
-            f"Cannot read the verdicts in {path}: {error}. Delete the file to have every answer decided anew."
+            f"Cannot read the cached results in {path}: {error}. Delete the file to compute them again."
         ) from error
 
 

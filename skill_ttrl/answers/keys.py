@@ -203,7 +203,7 @@ def _list(items: Sequence[Tree], algebra: Algebra) -> str:
     names = [_assigned(item) for item in items]
     if len({name for name in names if name}) > 1:
         if None in names or len(set(names)) != len(names):
-            raise Undecided("some of these values have a name, and it is not clear which")
+            raise Undecided("only some of these values are named")
         return "where " + "; ".join(
             sorted(f"{name} = {key_of(item[3], algebra)}" for name, item in zip(names, items, strict=True))
         )

@@ -70,7 +70,7 @@ class Expressions:
         values = _at_points(difference)
         scale = values[0]
         if scale is None or scale == 0 or sympy.im(scale) != 0:
-            raise Undecided("an equation that vanishes where it is looked at")
+            raise Undecided("an equation that vanishes at all sampled points")
         scale = abs(scale) if signed else scale
         return _shown([None if value is None else value / scale for value in values])
 
@@ -195,7 +195,7 @@ def _at_points(expression: Any) -> list[Any]:
         undefined = value.has(sympy.zoo, sympy.nan, sympy.oo, -sympy.oo) or not value.is_number
         values.append(None if undefined else value)
     if sum(value is not None for value in values) < _FEWEST_VALUES:
-        raise Undecided("hardly anywhere a value")
+        raise Undecided("undefined almost everywhere")
     return values
 
 
@@ -228,10 +228,10 @@ def _refuse_extremes(expression: Any) -> None:
     """Raise `Undecided` where digits prove nothing: for long literals, and for powers too large or too small for them."""
     longest = max((len(str(number.p)) + len(str(number.q)) for number in expression.atoms(sympy.Rational)), default=0)
     if longest > _MOST_DIGITS:
-        raise Undecided("literals too long to be told apart by digits")
+        raise Undecided("literals too long to distinguish by digits")
     for part in expression.atoms(sympy.Pow, sympy.exp):
         if part.is_number and not -_MOST_DIGITS < sympy.log(sympy.Abs(sympy.N(part, 5)), 10) < _MOST_DIGITS:
-            raise Undecided("a value too large or too small to be told apart by digits")
+            raise Undecided("a value too large or too small to distinguish by digits")
 
 
 def _build(tree: Tree) -> Any:
@@ -271,11 +271,11 @@ def _power(base: Any, exponent: Any) -> Any:
     if base.is_Rational and exponent.is_Rational:
         bits = max(int(base.p).bit_length(), int(base.q).bit_length())
         if bits * abs(exponent) > _LARGEST_POWER_BITS:
-            raise Undecided("too large a power")
+            raise Undecided("a power that is too large")
         if base.is_zero and exponent <= 0:
             raise Undecided("zero to a power that is not positive")
     elif exponent.is_Rational and abs(exponent) > _LARGEST_POWER_BITS:
-        raise Undecided("too large a power")
+        raise Undecided("a power that is too large")
     return sympy.Pow(base, exponent)
 
 
@@ -291,17 +291,17 @@ def _function(name: str, arguments: Sequence[Tree]) -> Any:
         ]
     if name in _FUNCTIONS and len(values) == 1:
         if name in ("sinh", "cosh", "tanh", "exp") and values[0].is_Rational and abs(values[0]) > _LARGEST_FACTORIAL:
-            raise Undecided("too large a power")
+            raise Undecided("a power that is too large")
         if name in ("floor", "ceil") and values[0].free_symbols:
             raise Undecided("a step function: a few points do not show where its steps are")
         if name == "arccot" and not values[0].is_nonnegative:
-            raise Undecided("an inverse cotangent of which there are two conventions")
+            raise Undecided("an inverse cotangent, which has two conventions")
         return _FUNCTIONS[name](values[0])
     if name == "root" and len(values) == 2:
         return _root(*values)
     if name == "log" and len(values) in (1, 2):
         if len(values) == 2 and values[1].is_number and not (values[1].is_positive and values[1] != 1):
-            raise Undecided("a logarithm to a base that has none")
+            raise Undecided("a logarithm to an invalid base")
         return sympy.log(values[0], values[1] if len(values) == 2 else 10)
     if name in ("factorial", "binom"):
         return _counted(name, values)

@@ -28,19 +28,19 @@ class CommandConfig(Section):
     """A program that reads a prompt on stdin and writes its answer on stdout (`rollout.backend: command`)."""
 
     argv: list[str]
-    """The program and its arguments, or a text that is split as a shell splits it; no shell runs it. A file that an argument names by a path
-    (`agent.py`) is found from here."""
+    """The program and its arguments, as a list or as one text that is split like a shell command; no shell runs it. A relative path among
+    the arguments (`agent.py`) starts from the current folder."""
     timeout: float = Field(default=120, gt=0)
-    """Seconds for one answer; then the program is ended with all that it has started, and the rollout has failed."""
+    """Seconds for one answer. After that the program and its children are killed, and the rollout fails."""
     max_concurrency: int = Field(default=4, ge=1)
     """Most programs that run at once."""
     env: list[str] = Field(default_factory=list)
-    """Names of environment variables that the program gets in addition to the usual ones (PATH, HOME, language and time zone). Never
+    """Names of environment variables to pass to the program, in addition to the usual ones (PATH, HOME, language and time zone). Never
     values."""
     cwd: str | None = None
-    """Folder that it runs in; None: an empty one of its own, which is removed afterwards."""
+    """Working directory of the program; None: an empty temporary one."""
     max_output_bytes: int = Field(default=1 << 20, ge=1)
-    """Longest answer; a program that writes more is ended, and the rollout has failed."""
+    """Longest answer. A program that writes more is killed, and the rollout fails."""
 
     @field_validator("argv", mode="before")
     @classmethod

@@ -18,7 +18,7 @@ class EndpointConfig(Section):
     """One language model on a server with an OpenAI-compatible API."""
 
     model: str
-    """Name of the model, as the server knows it; on Azure the deployment's."""
+    """Name of the model on the server; on Azure, of the deployment."""
     provider: Literal["openai", "azure"] = "openai"
     base_url: str | None = None
     """None: `OPENAI_BASE_URL`, else OpenAI's own; on Azure `AZURE_OPENAI_ENDPOINT`."""
@@ -30,30 +30,30 @@ class EndpointConfig(Section):
     """Extensions of the API that a policy's server supports. `vllm`: `top_k`, assistant prefixes, stop texts that stay in the answer,
     and choices (`agent.structured_actions`)."""
     logprobs: bool = False
-    """Ask for the log-prob of each token, where the server offers them."""
+    """Request the log-prob of each token, if the server offers it."""
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"
-    """How a JSON answer is asked for; `none`: by the prompt alone."""
+    """How to request a JSON answer; `none`: only in the prompt."""
     max_tokens: int = Field(default=2048, ge=1)
-    """Longest answer to a merger's or teacher's question; the policy's is `rollout.max_new_tokens`."""
+    """Longest answer of a merger or teacher, in tokens. For a policy, `rollout.max_new_tokens` applies."""
     token_limit_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
-    """Name of that limit in a request; older servers know only `max_tokens`."""
+    """Name of this limit in a request; older servers only know `max_tokens`."""
     temperature: float | None = Field(default=None, ge=0)
-    """Of a merger or teacher; None: the server's own. The policy's is `rollout.temperature`."""
+    """Temperature of a merger or teacher; None: the server's default. For a policy, `rollout.temperature` applies."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further fields of each request, e.g. `{reasoning_effort: low}`. No secrets: it is saved with the run."""
     timeout: float = Field(default=120, gt=0)
     """Seconds for one attempt."""
     max_concurrency: int = Field(default=8, ge=1)
-    """Most requests on their way at once."""
+    """Most concurrent requests."""
     max_retries: int = Field(default=6, ge=0)
-    """Further attempts after 408, 409, 429, 5xx, a dropped connection, a timeout or an answer that cannot be read. Pauses are those of
-    the `openai` package: as long as `retry-after` asks for, else doubling from half a second."""
+    """Retries after 408, 409, 429, 5xx, a dropped connection, a timeout or an unreadable answer. The `openai` package sets the pauses: as
+    long as `retry-after` asks for, otherwise doubling from half a second."""
     price_in: float | None = Field(default=None, ge=0)
-    """Per million prompt tokens, in any currency. None: 0 where `price_out` is set, else the cost is unknown."""
+    """Price per million prompt tokens, in any currency. None: 0 if `price_out` is set, otherwise the cost is unknown."""
     price_cached: float | None = Field(default=None, ge=0)
-    """Per million prompt tokens that the server had cached; None: `price_in`."""
+    """Price per million prompt tokens that the server had cached; None: `price_in`."""
     price_out: float | None = Field(default=None, ge=0)
-    """Per million tokens of answers. None: 0 where `price_in` is set, else the cost is unknown."""
+    """Price per million completion tokens. None: 0 if `price_in` is set, otherwise the cost is unknown."""
 
     @property
     def priced(self) -> bool:
@@ -77,33 +77,32 @@ Role = Literal["policy", "teacher", "merger", "embeddings", "optimizer"]
 
 
 class EndpointsConfig(Section):
-    """Language models behind addresses, by what they do, and what a run may spend on them in all."""
+    """Remote language models by role, and the total budget of a run for them."""
 
     policy: EndpointConfig | None = None
-    """Acts, for `rollout.backend: openai`."""
+    """The policy, for `rollout.backend: openai`."""
     teacher: EndpointConfig | None = None
     """Writes skills, for `distill.teacher: openai` and `evolve.teacher: openai`."""
     merger: EndpointConfig | None = None
-    """Fuses what winners wrote, for `skills.merger: openai`."""
+    """Merges what winners wrote, for `skills.merger: openai`."""
     embeddings: EndpointConfig | None = None
-    """Turns texts into vectors, for `skills.embedder: openai`."""
+    """Embeds texts, for `skills.embedder: openai`."""
     optimizer: EndpointConfig | None = None
     """Reflects on rollouts, merges and ranks edits, for `skillttrl optimize`."""
     max_cost: float | None = Field(default=None, gt=0)
-    """Most that a run may cost by the prices above. A request that could exceed it is not sent: the run ends as if it were
-    interrupted. None: no bound."""
+    """Largest total cost of the run at the prices above. A request that could exceed it is not sent, and the run ends as if it were
+    interrupted. None: unlimited."""
     max_total_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens, of prompts and answers, that a run may use; as above."""
+    """Largest total number of prompt and completion tokens, enforced in the same way."""
     max_requests: int | None = Field(default=None, ge=1)
-    """Most requests that a run may send, repeated attempts included; as above."""
+    """Largest number of requests, retries included, enforced in the same way."""
 
     @model_validator(mode="after")
     def _cost_can_be_known(self) -> EndpointsConfig:
         named = [each for role in get_args(Role) if (each := self.of(role))]
         if self.max_cost is not None and named and not any(each.price_in or each.price_out for each in named):
             raise ValueError(
-                "max_cost never ends a run in which nothing has a price: set price_in and price_out of the models, or "
-                "max_total_tokens or max_requests in its place"
+                "max_cost has no effect without prices: set price_in and price_out of the models, or use max_total_tokens or max_requests instead"
             )
         return self
 
@@ -119,13 +118,15 @@ def plain_address(address: str) -> str:
     """
     parts = urlsplit(address)
     if parts.username or parts.password:
-        raise ValueError("an address must not hold a name or password: put the key into an environment variable")
+        raise ValueError(
+            "an address must not contain a user name or password: put the key into an environment variable"
+        )
     if parts.query or parts.fragment:
-        raise ValueError("an address must not go on with ? or #: put a key into an environment variable (api_key_env)")
+        raise ValueError("an address must not contain ? or #: put a key into an environment variable (api_key_env)")
     if parts.scheme not in ("http", "https") or not parts.hostname or " " in address or not address.isprintable():
-        raise ValueError("an address begins with http:// or https:// and names a host, without spaces")
+        raise ValueError("an address must start with http:// or https:// and a host, without spaces")
     try:
         parts.port  # noqa: B018 - read to be checked
     except ValueError:
-        raise ValueError(f"the port of {parts.hostname} is no number up to 65535") from None
+        raise ValueError(f"the port of {parts.hostname} is not a number up to 65535") from None
     return address.rstrip("/")

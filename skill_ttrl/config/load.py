@@ -88,7 +88,7 @@ def read_source(source: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any],
     data = read_mapping(text, where)
     if not data:
         raise ConfigError(
-            f"{where} is empty. To run a recipe name it; to start from one: skillttrl configs quickstart."
+            f"{where} is empty. To run a recipe, give its name. To start from one: skillttrl configs quickstart."
         )
     return data, text, where
 

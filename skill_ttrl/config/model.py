@@ -21,7 +21,7 @@ class LoraConfig(Section):
 
 
 class BuiltinConfig(Section):
-    """Shape of the built-in policy: a small Qwen2 with random weights and a tokenizer made on the spot."""
+    """Shape of the built-in policy: a small Qwen2 with random weights and its own tokenizer."""
 
     hidden_size: int = Field(default=96, ge=8, le=4096)
     layers: int = Field(default=2, ge=1, le=64)
@@ -30,20 +30,22 @@ class BuiltinConfig(Section):
     """Width of the gated layer (SwiGLU); None: three times the hidden size."""
     max_positions: int = Field(default=512, ge=16)
     vocabulary: Literal["bytes", "entities"] = "bytes"
-    """Kind of token. `bytes`: any text, by byte-level BPE. `entities`: a thing with its number ("cabinet 27") or a word, of those that the
-    demonstrations, the skills of `skills.bank`, the document and `words` hold; other words are `<unk>` (docs/models.md)."""
+    """Kind of token. `bytes`: any text, by byte-level BPE. `entities`: words, and objects with their number ("cabinet 27"), from the
+    demonstrations, the skills of `skills.bank`, the document and `words`; any other word is `<unk>` (docs/models.md)."""
     words: list[str] = Field(default_factory=list)
-    """Further texts whose words are in the vocabulary of `entities`, such as skills that are written later."""
+    """Further texts whose words enter the vocabulary of `entities`, such as skills that are written later."""
     merges: int = Field(default=96, ge=0, le=20_000)
-    """Words that the tokenizer learns from the demonstrations, at most."""
+    """Most BPE merges that the tokenizer learns from the demonstrations."""
     numbers: int = Field(default=0, ge=0, le=999)
-    """So many numbers in brackets, `[1]` and so on, are one token each: the answers of `agent.actions: numbered`."""
+    """Number of bracketed numbers (`[1]`, `[2]`, …) with a token of their own: the answers of `agent.actions: numbered`."""
     shared_embeddings: bool = False
-    """The embedding of a token "cabinet 27" is learnt as the row of its kind plus the row of its number. What is saved is a plain matrix."""
+    """Learn the embedding of a token such as "cabinet 27" as the sum of a row for its kind and a row for its number. It is saved as a plain
+    matrix."""
 
     attend_to_alike: float = Field(default=0.0, ge=0, le=10)
-    """Above 0, keys of the first layer begin as its queries, both so many times as large as drawn: a word attends to words like it from the start,
-    as copying and comparing need, which otherwise comes late. 2 serves the entity vocabulary. 0: both are drawn."""
+    """Above 0, the keys of the first layer start equal to its queries, both scaled by this factor. A word then attends to similar words
+    from the start, which copying and comparing need and training otherwise finds late. 2 suits the entity vocabulary. 0: both start at
+    random."""
 
     @model_validator(mode="after")
     def _shape_is_possible(self) -> BuiltinConfig:
@@ -69,12 +71,12 @@ class ModelConfig(Section):
     trust_remote_code: bool = False
     builtin: BuiltinConfig = Field(default_factory=BuiltinConfig)
     lora: LoraConfig | None = None
-    """Set to train adapters instead of all weights."""
+    """If set, train adapters instead of all weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: about a third slower, far less memory."""
     attn_implementation: str | None = None
-    """`sdpa`, `eager`, `flash_attention_2`; None lets transformers choose."""
+    """`sdpa`, `eager` or `flash_attention_2`; None: transformers decides."""
     packing: Literal["auto", "on", "off"] = "auto"
-    """How the learner computes sequences. `on`: without padding, and what several begin with (a prompt, the first words of its
-    answers) once for all; needs a model with plain causal attention on `sdpa`. `off`: in padded rows. `auto`: `on` where
-    the model passes a test of it at the start, else `off` with a notice."""
+    """`on`: the learner computes sequences without padding, and a shared prefix (a prompt, the first words of its answers) once; this needs
+    plain causal attention with `sdpa`. `off`: padded rows. `auto`: `on` if the model passes a test at the start, otherwise `off` with a
+    notice."""

@@ -20,24 +20,22 @@ class ScaleConfig(Section):
     """
 
     engine: Literal["local", "ray"] = "local"
-    """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with environments, agent and policy
-    of its own."""
+    """`local`: this machine. `ray`: workers on the nodes of a Ray cluster (extra `ray`), each with its own environments, agent and policy."""
     address: str = AUTO
-    """The Ray cluster. `auto`: the one that this machine is part of (`ray start`), or that `RAY_ADDRESS` names. `local`: one on this
-    machine alone, for this command. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server."""
+    """The Ray cluster. `auto`: the one that this machine belongs to (`ray start`), or the one in `RAY_ADDRESS`. `local`: a temporary one on
+    this machine. Or `HOST:PORT` of a cluster's head, or `ray://HOST:PORT` of its client server."""
     workers: int | Literal["auto"] = AUTO
-    """Most workers. `auto`: as many as the nodes have room for, also after nodes come or go."""
+    """Most workers. `auto`: as many as fit on the nodes, also when nodes join or leave."""
     cpus_per_worker: float = Field(default=1.0, gt=0, le=1024)
-    """CPUs that Ray sets aside for a worker. Its policy computes with so many threads, at least 1, where `runtime.threads` is null."""
+    """CPUs that Ray reserves for a worker. They are also its policy's number of threads (at least 1) if `runtime.threads` is null."""
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
-    """GPUs that Ray sets aside for a worker, which sees no others; 0.5: two workers share one."""
+    """GPUs that Ray reserves for a worker, which sees no others; 0.5: two workers share one."""
     training: Literal["auto", "rollouts", "environments"] = AUTO
-    """Work that workers do for the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`) with `hf`,
-    with the policy, the bank and environments of its own. `environments`: each holds environments, and this process samples, by any backend. `auto`:
-    `rollouts` with `hf`, else `environments`."""
+    """What workers do in the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`)
+    with `hf`, using its own policy, bank and environments. `environments`: each runs environments, and this process samples, with any
+    backend. `auto`: `rollouts` with `hf`, otherwise `environments`."""
     max_retries: int = Field(default=3, ge=0, le=1000)
-    """Times that the same episodes are begun anew, with the same seed, after their worker has died. An error that their own code
-    raises is not retried."""
+    """Times that episodes are restarted, with the same seed, after their worker has died. An error raised by their own code is not retried."""
 
     @field_validator("address")
     @classmethod
@@ -50,7 +48,7 @@ class ScaleConfig(Section):
     def _cluster_needs_its_engine(self) -> ScaleConfig:
         for name in ("address", "training"):
             if self.engine == LOCAL and (value := getattr(self, name)) != AUTO:
-                raise ValueError(f"{name} {value} is of a Ray cluster, and engine is local; set scale.engine=ray")
+                raise ValueError(f"{name} {value} needs a Ray cluster, but engine is local; set scale.engine=ray")
         return self
 
     @field_validator("workers")

@@ -32,7 +32,7 @@ _NO_SETTINGS = ("name", "seed", "run", "scale", "verified", "requires")
 
 
 class VerifiedConfig(Section):
-    """A run that somebody recorded. It decides nothing, and holds only for the settings that it was made with."""
+    """Record of a run of this config. It has no effect, and applies only to the settings of that run."""
 
     hardware: str
     date: str = Field(pattern=r"^\d{4}-\d\d-\d\d$")
@@ -41,7 +41,7 @@ class VerifiedConfig(Section):
     peak_memory: str
     result: str
     config_digest: str = Field(pattern="^[0-9a-f]{16}$")
-    """`settings_digest` of the config that was run; where it differs, the config counts as untested."""
+    """`settings_digest` of the config that was run; if it differs, the config counts as untested."""
 
 
 class RunConfig(Section):
@@ -49,31 +49,30 @@ class RunConfig(Section):
 
     report_to: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
     save_total_limit: int | None = Field(default=3, ge=1)
-    """Newest checkpoints of each phase that stay; None keeps all."""
+    """Number of newest checkpoints to retain per phase; None: all."""
     save_trajectories: bool = True
-    """Write every trajectory with ids, log-probs and rewards. The phase vote_sft does so in any case: it learns from them."""
+    """Write every trajectory with ids, log-probs and rewards. The phase vote_sft always does: it learns from them."""
     save_eval_samples: bool = False
     """Write every sample of every evaluation, with its text and score, to `eval_samples.jsonl` (verl: `validation_data_dir`)."""
     on_nan: Literal["skip", "stop"] = "skip"
-    """Action after an update whose loss or gradient is not finite: it is left out and counted, or the run also saves and ends after this
-    step (exit code 8). Either way the batch is in the run's folder (`nonfinite/`)."""
+    """What to do after an update whose loss or gradient is not finite: skip and count it, or also save and end the run after this step
+    (exit code 8). In both cases the batch is saved in the run's folder (`nonfinite/`)."""
     max_skipped_updates: int | None = Field(default=20, ge=1)
-    """A phase ends with an error (exit code 8) once so many updates in a row were left out because loss or gradient is not finite; None:
-    only where all of its updates were."""
+    """End a phase with an error (exit code 8) after this many consecutive skipped updates; None: only if all of its updates were skipped."""
 
 
 class SkillTTRLConfig(SeedSections, Section):
     """Everything a run depends on. `algorithm`, `skill_bank`, `merger` and `trainer` are aliases (`SeedSections`)."""
 
     name: str = Field(default="run", pattern=r"^[^/\\.][^/\\]*$")
-    """Names the run folder where no `--output` is given: no slashes, no dot at the start."""
+    """Name of the run folder if there is no `--output`: no slashes, no leading dot."""
     seed: int = Field(default=0, ge=0)
     phases: list[Phase] = Field(default=["rl"])
     """Phases of `skillttrl train`, in order."""
     verified: VerifiedConfig | None = None
-    """A run of these very settings that somebody recorded; None: nobody has."""
+    """Record of a run of exactly these settings; None: there is none."""
     requires: str | None = None
-    """Part of the framework this recipe still needs; the run says so and does not start."""
+    """Part of the framework that this recipe still lacks; the run reports it and does not start."""
     env: EnvConfig = Field(default_factory=EnvConfig)
     data: DataConfig = Field(default_factory=DataConfig)
     agent: AgentConfig = Field(default_factory=AgentConfig)
@@ -87,7 +86,7 @@ class SkillTTRLConfig(SeedSections, Section):
     vllm: VLLMConfig = Field(default_factory=VLLMConfig)
     endpoints: EndpointsConfig = Field(default_factory=EndpointsConfig)
     command: CommandConfig | None = None
-    """The program that answers where `rollout.backend` is `command`; None: there is none."""
+    """The program that answers with `rollout.backend: command`; None: none."""
     vote: VoteConfig = Field(default_factory=VoteConfig)
     rl: RLConfig = Field(default_factory=RLConfig)
     vote_sft: VoteSFTConfig = Field(default_factory=VoteSFTConfig)
@@ -95,9 +94,9 @@ class SkillTTRLConfig(SeedSections, Section):
     skills: SkillsConfig | None = None
     """The skill bank; None: no skills."""
     evolve: EvolveConfig | None = None
-    """Skills that come of failures on training tasks, in the rl phase; None: none do."""
+    """Skills from failures on training tasks, in the rl phase; None: none."""
     optimize: OptimizeConfig | None = None
-    """The optimization of a skill document, for `skillttrl optimize`; None: its defaults."""
+    """Optimization of a skill document, for `skillttrl optimize`; None: the defaults."""
     run: RunConfig = Field(default_factory=RunConfig)
     runtime: RuntimeConfig = Field(default_factory=RuntimeConfig)
     scale: ScaleConfig = Field(default_factory=ScaleConfig)
@@ -108,7 +107,7 @@ class SkillTTRLConfig(SeedSections, Section):
         order = [*get_args(Phase)]
         if not phases or phases != sorted(set(phases), key=order.index) or {"rl", "vote_sft"} <= {*phases}:
             raise ValueError(
-                f"phases are some of {', '.join(order)}, in this order; the baseline vote_sft takes the place of rl"
+                f"phases must be chosen from {', '.join(order)}, in this order; the baseline vote_sft replaces rl"
             )
         return phases
 
@@ -133,9 +132,9 @@ class SkillTTRLConfig(SeedSections, Section):
         elif document is not None and self.skills is not None and self.skills.bank != f"document:{document}":
             yield f"agent.document_as=bank makes {document} the bank, and skills.bank names another one: {self.skills.bank}"
         if "distill" in self.phases and self.skills is None:
-            yield "the phase distill needs a skills section: it is where the skills go"
+            yield "the phase distill needs a skills section to store skills in"
         if self.evolve is not None and self.skills is None:
-            yield "evolve needs a skills section: it is where the skills go"
+            yield "evolve needs a skills section to store skills in"
         buffer = None if self.rl.overlong is None else self.rl.overlong.buffer
         if buffer is not None and buffer > self.rollout.max_new_tokens:
             yield f"rl.overlong.buffer ({buffer}) is longer than rollout.max_new_tokens ({self.rollout.max_new_tokens})"

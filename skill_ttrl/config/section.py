@@ -46,11 +46,11 @@ def explain_problem(problem: Mapping[str, Any], root: type[BaseModel], *, shows_
     if kind == "model_type" and (section := section_at(root, place)):
         optional = place and _is_optional(root, place)
         return [
-            f"a section is needed: write {_as_section(value, section) if optional else '{key: value}'}"
+            f"expected a section: write {_as_section(value, section) if optional else '{key: value}'}"
             f"{', or null for none' if optional else ''}{found}. Its keys: {', '.join(section.model_fields)}."
         ]
     if kind == "dict_type":
-        return [f"a mapping is needed: write {{name: value}}{found}."]
+        return [f"expected a mapping: write {{name: value}}{found}."]
     words = str(problem["msg"]).removeprefix("Value error, ").replace("Input should be", "must be")
     return [f"{text}{found}." for text in words.split("\n")]
 

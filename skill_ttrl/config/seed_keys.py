@@ -70,18 +70,18 @@ DEMONSTRATIONS = 7500
 """Default of `demonstrations.examples`, SkillRL's number for ALFWorld."""
 PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 ESTIMATORS = {"reinforce_pp": "reinforce_plus_plus"}
-EPOCHS = "It counts epochs, this setting counts steps: set {} to epochs x problems / rl.prompts_per_step"
+EPOCHS = "It counts epochs, but this setting counts steps: set {} to epochs x problems / rl.prompts_per_step"
 
 FIRST_SKILL_TTRL: Mapping[str, Key] = {
     "data.train_files": Key(
         [],
         ("data.train.path",),
         _unless_empty,
-        unset="It names no problems: set data.train.path, or the environment's own are trained on",
+        unset="It names no problems: set data.train.path, or the run trains on the environment's own",
     ),
     "data.val_files": Key([], ("data.eval.path",), _unless_empty),
     "data.max_prompt_length": Key(512, ("data.max_prompt_tokens",)),
-    "data.max_response_length": Key(3072, note="rollout.max_tokens is what bounds a response, there and here"),
+    "data.max_response_length": Key(3072, note="rollout.max_tokens bounds a response in both"),
     "data.train_batch_size": Key(8, ("rl.prompts_per_step",)),
     "data.shuffle": Key(True, note="Training problems are always shuffled, by the seed"),
     "data.suffix_prompt": Key(
@@ -98,8 +98,7 @@ FIRST_SKILL_TTRL: Mapping[str, Key] = {
     "rollout.top_p": Key(
         0.95,
         ("eval.top_p",),
-        note="It holds for evaluations. Rollouts are drawn from the whole distribution, whose log-probs are the policy's; with the backend "
-        "`hf` rollout.top_p can be set",
+        note="It applies to evaluations. Rollouts are sampled from the full distribution; the backend `hf` can use rollout.top_p",
     ),
     "rollout.max_tokens": Key(3072, ("rollout.max_new_tokens",)),
     "rollout.n_votes_per_prompt": Key(64, ("rollout.n_votes_per_prompt",)),
@@ -202,7 +201,7 @@ SKILLRL_RUST: Mapping[str, Key] = {
         None,
         ("endpoints.policy.base_url",),
         _unless_empty,
-        note="The phases sft and rl load the weights of model.path; this server is what `--policy openai` asks",
+        note="The phases sft and rl load the weights of model.path; `--policy openai` uses this server",
     ),
     "model.policy_model_id": Key("Qwen/Qwen2.5-7B-Instruct", ("model.path", "endpoints.policy.model")),
     "model.policy_api_key": Key("", note=_key_note("OPENAI_API_KEY")),

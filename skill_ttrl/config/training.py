@@ -14,17 +14,17 @@ class SFTConfig(Section):
     """Supervised cold start on demonstrations, loss on completions only."""
 
     data: SourceConfig | None = None
-    """Demonstrations with `prompt` and `response` columns, or a family's."""
+    """Demonstrations with `prompt` and `response` columns, or those of a family."""
     require_answers: bool = True
-    """Refuse demonstrations of math problems in which none has an answer that a vote can read. False: imitate them as they are."""
+    """Refuse demonstrations of math problems if none contains an answer that a vote can read. False: imitate them as they are."""
     steps: int = Field(default=500, ge=0)
     batch_size: int = Field(default=64, ge=1)
-    """Demonstrations a step."""
+    """Demonstrations per step."""
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of a step's demonstrations, prompts included, in the place of `batch_size`; a longer demonstration is a batch alone."""
+    """Most tokens of a step's demonstrations, prompts included, instead of `batch_size`; a longer demonstration is a batch of its own."""
     micro_batch_size: int = Field(default=64, ge=1)
     optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon` takes hidden matrices, AdamW the rest."""
+    """`muon`: hidden matrices use Muon, everything else AdamW."""
     learning_rate: float = Field(default=1e-4, gt=0, le=10)
     """Peak rate of AdamW (SkillRL: 1e-4)."""
     muon_learning_rate: float = Field(default=0.02, gt=0, le=10)
@@ -32,30 +32,30 @@ class SFTConfig(Section):
     weight_decay: float = Field(default=0.0, ge=0)
     warmup_steps: int = Field(default=20, ge=0)
     lr_scheduler: Literal["constant", "cosine", "linear"] = "cosine"
-    """Course of the rates after the warm-up. `linear`: the peak, and from `decay_from` on a straight line."""
+    """Schedule of the rates after the warm-up. `linear`: constant until `decay_from`, then a straight line."""
     decay_from: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the steps after which the linear schedule leaves the peak; 0: after the warm-up."""
+    """Share of the steps after which the linear schedule starts to fall; 0: right after the warm-up."""
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Where the schedule ends, as a share of the peak."""
+    """Final rate, as a share of the peak."""
     lr_restart_at: float | None = Field(default=None, gt=0, lt=1)
-    """Share of the steps after which the schedule begins again, warm-up included (SGDR, arXiv 1608.03983); None: never."""
+    """Share of the steps after which the schedule restarts, warm-up included (SGDR, arXiv 1608.03983); None: never."""
     lr_restart_scale: float = Field(default=1.0, gt=0)
-    """Peak rates after the restart, as a share of those before."""
+    """Peak rates after the restart, relative to those before."""
     grad_clip: float = Field(default=1.0, gt=0)
     shuffle: bool = True
-    """Shuffle the demonstrations anew in each epoch, by the run's seed. False: their order is that of the source (a curriculum)."""
+    """Shuffle the demonstrations in each epoch, with the run's seed. False: use the order of the source (a curriculum)."""
     noise_free_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps, from the start, that see a family's demonstrations without noise."""
+    """Share of the steps, from the start, that use a family's demonstrations without noise."""
     prompt_loss_fraction: float = Field(default=0.0, ge=0, le=1)
-    """Share of the steps, from the start, whose loss is on the prompts too: a model that has read nothing yet learns its words and how
-    to copy from them. 0 for a pretrained one."""
+    """Share of the steps, from the start, whose loss includes the prompts: an untrained model learns their words and how to copy from them.
+    0 for a pretrained model."""
     save_steps: int = Field(default=100, ge=1)
     """Steps between checkpoints."""
 
     @model_validator(mode="after")
     def _decay_is_linear(self) -> SFTConfig:
         if self.decay_from and self.lr_scheduler != "linear":
-            raise ValueError(f"decay_from is of lr_scheduler linear, found lr_scheduler {self.lr_scheduler}")
+            raise ValueError(f"decay_from applies only to lr_scheduler linear, found {self.lr_scheduler}")
         return self
 
 
@@ -66,32 +66,32 @@ class DaggerConfig(Section):
 
     rounds: int = Field(default=4, ge=1)
     episodes: int = Field(default=600, ge=1)
-    """Episodes that the policy plays in a round. Those of all rounds so far are imitated."""
+    """Episodes that the policy plays per round. Those of all rounds so far are imitated."""
     temperatures: list[Annotated[float, Field(ge=0)]] = Field(default=[0.0, 0.7, 0.4], min_length=1)
-    """Temperatures at which it plays; the episodes of a round are shared out among them. 0: greedy."""
+    """Sampling temperatures, shared out among the episodes of a round. 0: greedy."""
     max_turns: int | None = Field(default=None, ge=1)
     """Longest episode, in turns; None: `agent.max_turns`."""
     structured_actions: bool | None = None
-    """As `agent.structured_actions`, for these episodes; None: the same as there. What a free policy gets wrong is labelled too."""
+    """As `agent.structured_actions`, for these episodes; None: the same. Unrestricted, the policy also gets labels for its invalid actions."""
     steps: Annotated[int, Field(ge=1)] | list[Annotated[int, Field(ge=1)]] = 200
-    """Updates of a round; a list: of each round."""
+    """Updates per round; a list: one value for each round."""
     demonstrations: float = Field(default=0.5, ge=0, lt=1)
-    """Share of what a round imitates that is drawn from the demonstrations of `sft`; the rest are the policy's own episodes, labelled. Each
-    pass over these has other demonstrations."""
+    """Share of a round's data that is drawn from the demonstrations of `sft`; the rest are the policy's own labeled episodes. Each pass
+    over these uses other demonstrations."""
     learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """Peak rate of AdamW; None: that of `sft`."""
+    """Peak rate of AdamW; None: as in `sft`."""
     muon_learning_rate: float | None = Field(default=None, gt=0, le=10)
-    """None: that of `sft`."""
+    """Peak rate of Muon; None: as in `sft`."""
     eval_rounds: int | None = Field(default=None, ge=1)
-    """Rounds between evaluations, the first of them before the first round; they are named "dagger 0" ("before" where no
-    phase follows), "dagger 1" and so on. None: none."""
+    """Rounds between evaluations, named "dagger 0" (before the first round; "before" if no phase follows), "dagger 1" and so on. None:
+    none."""
     save_steps: int = Field(default=100, ge=1)
-    """Updates between checkpoints within a round. One more is saved when a round's episodes are played, and one at its end."""
+    """Updates between checkpoints within a round. Another is saved once a round's episodes are played, and one at its end."""
 
     @model_validator(mode="after")
     def _steps_of_each_round(self) -> DaggerConfig:
         if isinstance(self.steps, list) and len(self.steps) != self.rounds:
-            raise ValueError(f"steps lists {len(self.steps)} rounds, but there are {self.rounds} (rounds)")
+            raise ValueError(f"steps has {len(self.steps)} values for {self.rounds} rounds")
         return self
 
     @property
@@ -106,20 +106,18 @@ class DaggerConfig(Section):
 
 
 class VoteSFTConfig(Section):
-    """The baseline: fine-tuning on the samples that agree with their majority, as many sampled as the rl phase would
-    (LMSI, arXiv 2210.11610). Steps, prompts, `micro_batch_size`, `betas`, `weight_decay` and `grad_clip` are those of `rl`.
-    """
+    """The baseline: fine-tuning on the samples that agree with their majority, with as many samples as the rl phase (LMSI, arXiv 2210.11610). Steps, prompts, `micro_batch_size`, `betas`, `weight_decay` and `grad_clip` are those of `rl`."""
 
     passes: int = Field(default=1, ge=1)
     """Passes over the samples that agree."""
     batch_size: int = Field(default=64, ge=1)
-    """Samples a step."""
+    """Samples per optimizer step."""
     learning_rate: float = Field(default=1e-5, gt=0, le=10)
-    """Peak rate of AdamW; small models take more."""
+    """Peak rate of AdamW; small models can use more."""
     warmup_ratio: float = Field(default=0.03, ge=0, le=1)
     """Share of the optimizer's steps."""
     lr_scheduler: Literal["constant", "cosine"] = "cosine"
     min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
-    """Where the cosine ends, as a share of the peak."""
+    """Final rate of the cosine, as a share of the peak."""
     save_steps: int = Field(default=100, ge=1)
-    """Steps between checkpoints while it learns; while it samples they are `rl.save_steps` rounds apart."""
+    """Steps between checkpoints while learning; while sampling, `rl.save_steps` rounds."""

@@ -86,7 +86,7 @@ def read_mapping(text: str, where: str) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{where} must hold keys and values, found {type(data).__name__}.")
+        raise ConfigError(f"{where} must contain keys and values, found {type(data).__name__}.")
     return {str(key): value for key, value in data.items()}
 
 

@@ -56,11 +56,10 @@ def _of_file(path: Path, progress: Progress) -> Iterator[Trajectory]:
                     from_json(Trajectory, line)
                 except ValidationError:
                     progress.notice(
-                        f"The last line of {path} ({number}, {len(line):,} bytes) was cut off and is left out; the {found:,} before "
-                        "it are used.",
+                        f"The last line of {path} ({number}, {len(line):,} bytes) is incomplete and is ignored; the {found:,} before it are used.",
                         warning=True,
                     )
-                    cut = " but a line that was cut off"
+                    cut = " but an incomplete line"
                     break
             try:
                 yield from_json(Trajectory, line)
@@ -102,7 +101,7 @@ def _missing(path: Path) -> str:
     return f"{path} is a folder. " + (
         f"Name a file of episodes in it: {', '.join(map(str, there))}."
         if there
-        else "A file of episodes is asked for, as skillttrl collect writes it."
+        else "Expected a file of episodes, as skillttrl collect writes it."
     )
 
 

@@ -181,7 +181,7 @@ class Operators:
         Every draw is from `seed`; noise has no meaning here, and the only split is "demos".
         """
         if split != "demos":
-            raise DataError(f"Family {self.name!r} has demonstrations in its split 'demos' only, not in {split!r}.")
+            raise DataError(f"Family {self.name!r} has demonstrations only in its split 'demos', not in {split!r}.")
         rng = np.random.default_rng(seed)
         parts = (mixture for mixture in self.curriculum for _ in range(mixture.count))
         return [self._demonstrate(mixture, rng) for mixture in islice(parts, limit)]

@@ -62,8 +62,7 @@ def _phrasings(value: Any, name: str, place: str) -> list[str] | None:
     texts = [str(each) for each in listed]
     if not texts or not all(text.strip() for text in texts):
         raise DataError(
-            f"{place}: {name!r} must have at least one answer and no empty one, found {str(value)[:60]!r}. A question without known "
-            "answers has null there."
+            f"{place}: {name!r} must have at least one answer and no empty one, found {str(value)[:60]!r}. For a question without known answers, write null."
         )
     return texts
 

@@ -74,7 +74,7 @@ def read_records(
         return _read_hub(source, split, revision, limit)
     if split is not None:
         raise DataError(
-            f"{source}: files have no splits, split={split!r} was asked. Set split: null and name one file a part."
+            f"{source}: files have no splits, split={split!r} was requested. Set split: null and use one file per split."
         )
     file = _existing_file(Path(path))
     reader = _READERS.get(file.suffix.lower())
@@ -202,7 +202,7 @@ def _existing_file(path: Path) -> Path:
         return path
     folder = path if path.is_dir() else path.parent
     there = [entry.name for entry in folder.iterdir() if entry.suffix in _READERS] if folder.is_dir() else []
-    problem = f"{path} is a folder, a file is needed" if path.is_dir() else f"No file {path}"
+    problem = f"{path} is a folder; a file is needed" if path.is_dir() else f"No file {path}"
     missing = "" if folder.is_dir() else f" There is no folder {folder}."
     raise DataError(f"{problem}.{missing}{did_you_mean('' if path.is_dir() else path.name, there)}")
 
@@ -227,7 +227,7 @@ def _parsed(text: str, where: str, hint: str = "") -> Any:
 
 
 def _read_json(file: Path) -> _Placed:
-    hint = " A file with one object a line is called .jsonl."
+    hint = " Name a file with one object per line .jsonl."
     data = _parsed(_decoded(file.read_bytes(), str(file)), str(file), hint)
     if isinstance(data, dict):
         lists = [value for value in data.values() if isinstance(value, list)]
@@ -267,7 +267,7 @@ def _read_csv(file: Path) -> _Placed:
                 continue
             if len(row) != len(names):
                 raise DataError(
-                    f"{where}: {len(row)} fields under {len(names)} names. Put a field with a comma in quotes."
+                    f"{where}: {len(row)} fields under {len(names)} names. Quote fields that contain a comma."
                 )
             yield where, {name: _field(field) for name, field in zip(names, row, strict=True) if field}
     except csv.Error as error:

@@ -113,7 +113,9 @@ def find_family(source: SourceConfig) -> ProblemFamily | None:
     """
     if not source.path.startswith("synthetic:"):
         if source.options:
-            raise ConfigError(f"options {sorted(source.options)} are for generated families, {source.path} is none.")
+            raise ConfigError(
+                f"options {sorted(source.options)} are for generated families only, and {source.path} is not one."
+            )
         return None
     for option in source.options:
         if option not in _FAMILY_OPTIONS:
@@ -188,8 +190,8 @@ def _from_messages(messages: Sequence[Any], place: str) -> list[Demonstration]:
     roles = [message.get("role") if isinstance(message, Mapping) else None for message in messages]
     if not roles or roles != ["user", "assistant"] * (len(roles) // 2):
         raise DataError(
-            f"{place}: 'messages' must be a user's and an assistant's message in turn, found roles {roles}. "
-            "A system message is set for all by agent.system."
+            f"{place}: 'messages' must alternate between user and assistant messages, found roles {roles}. "
+            "Set one system message for all with agent.system."
         )
     said = [message.get("content") for message in messages]
     if not all(isinstance(each, str) for each in said):
@@ -215,8 +217,7 @@ def _read_chats(records: Records, prompt: str) -> tuple[list[str], str | None]:
     for (system, _), place in zip(read, records.places, strict=True):
         if system != first:
             raise DataError(
-                f"{place}: its system message is another than that of {records.places[0]}. One system message is sent with every "
-                "prompt of a run (agent.system): put what differs into the user's message."
+                f"{place}: its system message differs from that of {records.places[0]}. A run sends one system message with every prompt (agent.system): move what differs into the user's message."
             )
     return [question for _, question in read], first
 
@@ -234,7 +235,7 @@ def _ground_truths(records: Records) -> list[Any]:
         if not isinstance(truth, str | int | float | None) or isinstance(truth, bool):
             raise DataError(
                 f"{place}: {GRADED}.ground_truth must be a text or a number, found {type(truth).__name__}. Answers are compared as "
-                "mathematics; name another column with answer_field, or one that does not exist to train without."
+                "mathematics; set answer_field to another column, or to one that does not exist to train without answers."
             )
         found.append(truth)
     return found
@@ -247,7 +248,7 @@ def _chat(row: Mapping[str, Any], prompt: str, place: str) -> tuple[str | None, 
     roles = [turn.get("role") for turn in turns]
     if roles not in (["user"], ["system", "user"]):
         raise DataError(
-            f"{place}: {prompt!r} must be a user's message, with a system message before it at most; found "
+            f"{place}: {prompt!r} must be one user message, optionally preceded by a system message; found "
             f"{f'roles {roles}' if isinstance(messages, list) else type(messages).__name__}."
         )
     contents = [turn.get("content") for turn in turns]

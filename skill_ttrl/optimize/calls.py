@@ -172,9 +172,8 @@ class ChatRequest:
 NAMES = {"rollout": "training"}
 """Names of stages that are shown under another one."""
 MARKS = {
-    "ungraded": "are ungraded: no analyst reads them and no test counts them; the gate counts them as 0.",
-    "rewarded": "were rewarded by the environment, but the task's true answer says that they are wrong, and it decides where info has no 'won'. "
-    "If the environment is to decide, return info['won'].",
+    "ungraded": "are ungraded: analysts and tests ignore them, and the gate counts them as 0.",
+    "rewarded": "were rewarded by the environment, but are wrong by the task's true answer, which decides if info has no 'won'. To let the environment decide, return info['won'].",
 }
 """Marks of results that are worth a warning; see `results.as_result`."""
 FAILED = ("timeout", "no_answer", "error")
@@ -308,7 +307,7 @@ class Calls:
             keep(place, result)
 
     def _put(self, request: ChatRequest, key: str) -> None:
-        assert self.chat is not None, "an optimizer without a language model asks nothing"
+        assert self.chat is not None, "an optimizer without a language model makes no calls"
         try:
             reply = self.chat(request.system, request.user, max_tokens=request.max_tokens, stage=request.stage)
         except EndpointError as error:

@@ -142,7 +142,7 @@ def decide(gate: OptimizeGateConfig, current: Evaluation, candidate: Evaluation)
         return Decision(True, "the gate is off")
     if not candidate.whole:
         return Decision(
-            False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could not pass any more"
+            False, f"abandoned after {len(candidate.scores)} of {candidate.items} items: it could no longer pass"
         )
     if gate.rule != "strict":
         from skill_ttrl.optimize import paired  # numpy, which the strict rule needs not load

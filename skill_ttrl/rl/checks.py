@@ -65,8 +65,7 @@ def check_algorithm(
     stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)
     if whole_episodes and multi_turn and stepwise and getattr(build_loss(rl.loss), "one_advantage", False):
         problems.append(
-            f"rl.loss={rl.loss['type']} takes one advantage for a whole sequence, which with agent.context_mode=episode is an episode, "
-            f"but each step has its own ({_named(rl)}, {penalty}). Set rl.loss=ppo_clip, or agent.context_mode=conversation."
+            f"rl.loss={rl.loss['type']} takes one advantage per sequence. With agent.context_mode=episode a sequence is an episode, but each step has its own advantage ({_named(rl)}, {penalty}). Set rl.loss=ppo_clip, or agent.context_mode=conversation."
         )
     if problems:
         raise ConfigError("\n".join(problems))
@@ -120,7 +119,7 @@ def _vote_problems(rl: RLConfig, algorithm: object, strategy: str, shapes: bool,
     added = ["rl.extra_rewards"] if rl.extra_rewards else []
     added += ["rl.overlong.penalty"] if rl.overlong is not None and rl.overlong.penalty else []
     if (binary or getattr(kind, "own_rewards", False)) and added:
-        yield f"{_named(rl)} makes its rewards from the votes alone, so {' and '.join(added)} would change nothing. Remove that."
+        yield f"{_named(rl)} computes its rewards from the votes alone, so {' and '.join(added)} would have no effect. Remove it."
     if binary and (rl.kl_in_reward or rl.invalid_action_penalty_coef):
         yield (
             f"{_named(rl)} needs rewards of 0 and 1, which rl.kl_in_reward and rl.invalid_action_penalty_coef change. Remove them; "
@@ -148,20 +147,20 @@ def check_correction(
     problems = []
     if not gives_log_probs:
         problems.append(
-            f"rollout.backend={backend} gives no log-probs, which the policy ratio and rl.rollout_correction need. Train with hf, vllm, "
-            "or a backend of your own that gives them."
+            f"rollout.backend={backend} returns no log-probs, which the policy ratio and rl.rollout_correction need. Train with hf, vllm, "
+            "or a backend of your own that returns them."
         )
     corrects = kind is not None or settings.reject is not None or not settings.rescore
     if corrects and truncates_sampling and not sampler_is_learner:
         problems.append(
             f"rl.rollout_correction compares the log-probs of {backend} with the learner's, but with rollout.top_p below 1 or "
-            "rollout.top_k above 0 they are of a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "
+            "rollout.top_k above 0 they come from a truncated distribution. Set rollout.top_p=1 and rollout.top_k=0, or "
             "rl.rollout_correction.type=none."
         )
     truncates = not settings.rescore and kind is not None and kind.endswith("truncate")
     if truncates and getattr(build_loss(rl.loss), "has_ratio", True):
         problems.append(
-            f"rl.rollout_correction.type={kind} with rescore=false would weigh twice: the ratio of rl.loss={rl.loss['type']} is then taken "
+            f"rl.rollout_correction.type={kind} with rescore=false would apply importance weights twice: the ratio of rl.loss={rl.loss['type']} is then taken "
             "against the sampler. Set type to token_mask, sequence_mask or icepop, or rescore=true."
         )
     if not settings.rescore and settings.batch_normalize:
@@ -179,8 +178,7 @@ def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
     meant = getattr(ALGORITHMS.get(rl.algorithm["type"]), "defaults", {}).get("loss", {}).get("type", loss)
     if meant not in (loss, "ppo_clip"):  # values for the default loss are no reason to refuse another
         yield (
-            f"{_named(rl)} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which "
-            "goes with any loss."
+            f"{_named(rl)} is GRPO with the loss {meant}, but rl.loss is {loss}. Set rl.loss.type={meant}, or rl.algorithm=grpo, which works with any loss."
         )
     if rl.kl_bias_correction and (rl.kl_coef == 0 or rl.kl_estimator not in weighted):
         yield (
@@ -200,7 +198,7 @@ def _settings_without_effect(rl: RLConfig) -> Iterator[str]:
     if rl.mini_batch_size is not None and rl.mini_batch_size > rl.prompts_per_step:
         yield (
             f"rl.mini_batch_size={rl.mini_batch_size}, but a step has rl.prompts_per_step={rl.prompts_per_step} prompts. Lower it, or "
-            "set rl.mini_batch_size=null for all of a step in one."
+            "set rl.mini_batch_size=null for one mini-batch per step."
         )
 
 

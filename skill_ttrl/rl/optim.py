@@ -224,7 +224,7 @@ class PolicyOptimizer:
         """
         if (self._shared is None) != ("shared_rows" not in state):
             raise CheckpointError(
-                "The model's config.json and the optimizer's state disagree on shared_embeddings: they are of two runs, or one was edited. "
+                "The model's config.json and the optimizer's state disagree on shared_embeddings: they come from different runs, or one was edited. "
                 "Resume from another checkpoint."
             )
         if self._shared is not None:

@@ -31,7 +31,7 @@ def build_from(registry: Registry[Any], settings: Mapping[str, Any]) -> Any:
     kind = registry.get(name)
     what = f"The {registry.kind} {name!r}"
     if not hasattr(kind, "options_type"):
-        raise ConfigError(f"{what} is no {registry.kind}: a class with `options_type` is needed, found {kind!r:.80}.")
+        raise ConfigError(f"{what} is no {registry.kind}: expected a class with `options_type`, found {kind!r:.80}.")
     try:
         chosen = kind.options_type(**options)
     except ValidationError as error:

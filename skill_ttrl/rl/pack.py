@@ -131,7 +131,7 @@ def _check_allowed(trajectory: Trajectory, tokens: Sequence[int], sets: Sequence
         place = bisect_left(found, token)
         if place == len(found) or found[place] != token:
             raise ValueError(
-                f"Task {trajectory.task.id!r}: token {token} is none of the {len(found)} it was drawn from."
+                f"Task {trajectory.task.id!r}: token {token} is not among the {len(found)} tokens that it was drawn from."
             )
 
 

@@ -85,7 +85,7 @@ class Policy:
         if packing == "on" and self.packing_refused:
             raise ModelError(
                 f"model.packing is on, but {type(base).__name__} cannot be packed: {self.packing_refused}. "
-                "Set model.packing=auto or off: items are padded then."
+                "Set model.packing=auto or off to pad them instead."
             )
         if gradient_checkpointing:
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -246,7 +246,7 @@ class Policy:
             RuntimeError: no reference is kept.
         """
         if self._reference is None and not self.has_adapters:
-            raise RuntimeError("No reference is kept: call keep_reference() first.")
+            raise RuntimeError("There is no reference model: call keep_reference() first.")
         was_training = self.model.training
         self.model.eval()
         if self._reference is not None:

@@ -215,7 +215,7 @@ class SkippedUpdate:
                 f" ({inputs})" if inputs else ""
             )
         return f"the loss is {self.loss}; " + (
-            f"not finite before it: {inputs}" if inputs else "all that goes into it is finite"
+            f"not finite before it: {inputs}" if inputs else "all of its inputs are finite"
         )
 
 

@@ -58,9 +58,7 @@ class Exploration:
             listed = isinstance(explore, Sequence)
             explore = cls(tuple(explore) if isinstance(explore, Sequence) else (explore,), listed=listed)
         if not explore.chances:
-            raise ConfigError(
-                "explore is empty: name a share of the steps, such as 0, or one for each attempt in turn."
-            )
+            raise ConfigError("explore is empty: give a probability such as 0, or one per rollout of a task.")
         for name, share in [*(("explore", chance) for chance in explore.chances), ("explore_moves", explore.moves)]:
             if not 0 <= share <= 1:
                 raise ConfigError(f"{name} is a probability from 0 to 1, found {share:g}.")

@@ -111,8 +111,7 @@ class RolloutContext:
         choices, slot_words = self.agent.choices(episode.scene)
         if slot_words and not getattr(self.backend, "limits_slots", False):
             raise ConfigError(
-                "agent.structured_actions with a form whose slot takes certain words only (agent.observations) needs a backend that "
-                "can restrict these words; rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
+                "agent.structured_actions with an agent.observations form whose slots accept only certain words needs a backend that can restrict them; this rollout.backend cannot. Use hf, or --set agent.structured_actions=false."
             )
         return replace(request, choice=choices, slot_words=slot_words)
 

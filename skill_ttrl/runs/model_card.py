@@ -57,8 +57,8 @@ def model_card(
         *("---", yaml.safe_dump(front, sort_keys=False).rstrip(), "---", "", f"# {config.name}", ""),
         *(f"A checkpoint of Skill-TTRL after {step} steps of the phase `{phase}`. It started from {origin}.", ""),
         *("## Training", "", trained, ""),
-        "The weights follow the training tasks and were measured on those named in the config only. Test-time training "
-        "sharpens what a model half knows already; where its majority is wrong it makes the wrong answer surer.",
+        "The weights are specialized on the training tasks. Test-time training reinforces the majority answer. Where the majority is "
+        "wrong, the model becomes more confident in a wrong answer.",
         *("", "## Config", "", "Differences from the defaults:", ""),
         *("```yaml", config.to_yaml(sparse=True).rstrip(), "```"),
     ]

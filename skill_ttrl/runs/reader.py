@@ -73,7 +73,9 @@ class Run:
         torn: list[str] = []
         records = read_jsonl(self.path / name, torn)
         if torn:
-            self.notes.append(f"{name}: its last line is torn (the run is writing it, or was killed) and was left out.")
+            self.notes.append(
+                f"{name}: its last line is incomplete (the run is writing it, or was killed) and was ignored."
+            )
         return pandas.DataFrame.from_records(records)
 
 

@@ -141,7 +141,7 @@ class AppendLog(Locked):
                 found = from_json(kind, line)
             except ValidationError as error:
                 raise RunFolderError(
-                    f"{self.file}:{number} is no {self.line}: {first_problem(error)}. {changed}"
+                    f"{self.file}:{number} is not a {self.line}: {first_problem(error)}. {changed}"
                 ) from None
             if expected is not None and (name := name_of(found)) != (wanted := expected[number - 1]):
                 raise RunFolderError(
@@ -207,7 +207,7 @@ def check_made_with(there: Any, here: Mapping[str, Any], holds: str, depends_on:
         )
         more = f"; and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
         raise RunFolderError(
-            f"{holds} of something else: {shown}{more}. Choose another --output, or give the same {depends_on} to go on with it."
+            f"{holds} of something else: {shown}{more}. Choose another --output, or give the same {depends_on} to continue it."
         )
 
 

@@ -40,7 +40,7 @@ def explain_os_error(error: OSError, option: str = "--output") -> str:
         errno.EACCES: f"permission denied. Choose another {option}, or change its permissions.",
         errno.EPERM: f"permission denied. Choose another {option}, or change its permissions.",
         errno.ENOTDIR: f"a part of the path is a file, not a folder. Choose another {option}.",
-        errno.ENOENT: f"the folder is gone or its parent does not exist. Make it first, or choose another {option}.",
+        errno.ENOENT: f"the folder is gone or its parent does not exist. Create it first, or choose another {option}.",
     }
     return remedies.get(error.errno or 0, f"{error.strerror or error}.")
 

@@ -87,7 +87,7 @@ def _whole_lines(path: Path, notes: list[str] | None, fault: type[SkillTTRLError
                     yield number, line
                 elif notes is not None:
                     notes.append(
-                        f"{path}: its last line is torn (a run is writing it, or was killed) and was left out."
+                        f"{path}: its last line is incomplete (a run is writing it, or was killed) and was ignored."
                     )
     except OSError as error:
         raise fault(f"Cannot read {path}: {error.strerror}.") from None

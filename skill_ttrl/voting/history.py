@@ -144,14 +144,13 @@ class VoteHistory:
             )
         if len(self.latest_flips) > 1 and mean(self.latest_flips) > HIGH_FLIP_RATE:
             found.append(
-                f"Possible collapse: over {HIGH_FLIP_RATE:.0%} of the prompts that came round again had another winner "
-                "than before. Agreement that rises in this way is no sign of accuracy; stop, or see docs/voting.md."
+                f"Possible collapse: over {HIGH_FLIP_RATE:.0%} of the revisited prompts changed their winner. Rising agreement is then no sign of accuracy; stop, or see docs/voting.md."
             )
         first, latest = mean(self.first_distinct or [0.0]), mean(self.latest_distinct or [1.0])
         if len(self.latest_distinct) == FIRST_STEPS and latest < FEWER_WINNERS * first:
             found.append(
-                f"The prompts run together on few answers: {first:.2f} different winners a prompt in the first steps, {latest:.2f} in the "
-                "latest. If their true answers differ, the policy learns to give one answer to everything: stop, and lower rl.learning_rate "
+                f"The prompts collapse to few answers: {first:.2f} different winners a prompt in the first steps, {latest:.2f} in the "
+                "latest. If their true answers differ, the policy is learning one answer for everything: stop, and lower rl.learning_rate "
                 "or raise rl.kl_coef; see docs/voting.md."
             )
         return found

@@ -95,9 +95,7 @@ class UndecidedAnswers:
     def __str__(self) -> str:
         """Describe the count in one sentence."""
         why = ", ".join(f"{reason} {count}" for reason, count in self.reasons.items())
-        return (
-            f"{self.count} of {self.distinct} different answers were given up ({why}): each equals its own text only."
-        )
+        return f"{self.count} of {self.distinct} different answers could not be normalized ({why}): each equals only its own text."
 
 
 def given_up(answers: Iterable[str | None]) -> UndecidedAnswers:

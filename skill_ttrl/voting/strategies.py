@@ -95,7 +95,7 @@ def vote(name: str, ballot: Ballot, options: Mapping[str, Any] | None = None) ->
     missing = [field for field in requires(name, options) if getattr(ballot, field) is None]
     if missing:
         asked = "; ".join(f"{field}: {INPUT_SOURCES.get(field, field)}" for field in missing)
-        raise ConfigError(f"The voting strategy {name!r} needs what this ballot does not have. {asked}.")
+        raise ConfigError(f"The voting strategy {name!r} needs inputs that this ballot lacks. {asked}.")
     for field in ("logprobs", "lengths", "views", "keys"):
         given = getattr(ballot, field)
         if given is not None and len(given) != len(ballot.answers):
@@ -126,13 +126,13 @@ def _function(name: str) -> Strategy:
         inner = inner.func
     home = str(getattr(inner, "__module__", None) or "").partition(".")[0]
     if not callable(inner) or inspect.isclass(inner) or inspect.isbuiltin(inner) or home in sys.stdlib_module_names:
-        raise ConfigError(f"{name!r} is no voting strategy: that is a function of yours from a Ballot to a VoteResult.")
+        raise ConfigError(f"{name!r} is not a voting strategy: expected a function from a Ballot to a VoteResult.")
     try:
         first = next(iter(inspect.signature(function).parameters.values()), None)
     except (TypeError, ValueError):  # written in C, without a signature
         first = None
     if first is None or first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
-        raise ConfigError(f"{name!r} is no voting strategy: its first parameter must take the Ballot.")
+        raise ConfigError(f"{name!r} is not a voting strategy: its first parameter must take the Ballot.")
     return function
 
 

@@ -78,7 +78,7 @@ def test_a_file_that_is_cut_off_is_used_as_far_as_it_is_whole_and_it_is_said(pla
         (b'{"problem": "1+1?", "responses": ["2"]}\n', r"episodes\.jsonl:1 is not an episode: task: Field required"),
         (b"no JSON\n", r"episodes\.jsonl:1 is not an episode"),
         (b"", r"holds no episode\."),
-        (b'{"task": {"id": "1"', r"holds no episode but a line that was cut off"),
+        (b'{"task": {"id": "1"', r"holds no episode but an incomplete line"),
     ],
 )
 def test_a_file_of_another_schema_is_named_and_nothing_is_written(content: bytes, said: str, tmp_path: Path) -> None:

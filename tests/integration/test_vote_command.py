@@ -148,7 +148,7 @@ def test_texts_of_one_s_own(tmp_path: Path) -> None:
         json.dumps([{"problem": "a", "responses": ["answer is 1", r"\boxed{9^{9^{9^9}}}", r"\boxed{1.0}"]}])
     )
     told = skillttrl("vote", hard, "-o", tmp_path / "hard")
-    assert "1 of 3 different answers were given up (undecided 1)" in " ".join(told.out.split()), told
+    assert "1 of 3 different answers could not be normalized (undecided 1)" in " ".join(told.out.split()), told
     counted = json.loads((tmp_path / "hard" / "vote.json").read_text())["undecided_answers"]
     assert counted == {"count": 1, "distinct": 3, "reasons": {"undecided": 1}}
     unlabelled = tmp_path / "open.json"

@@ -71,7 +71,7 @@ def run(
     """
     started = time.monotonic()
     count = Counting(progress or SilentProgress(), "games", "game")
-    stopped = "Stopped. The games that are there are whole; the same command goes on."
+    stopped = "Stopped. The games written so far are complete; the same command continues."
     with StopSignal() as stop, stop.interruptible(stopped):
         written = generate_games(output, split, games, seed, types, count)
     record = (read_record(Path(output)) or {})["splits"][split]

@@ -108,11 +108,13 @@ def read_ontology() -> Ontology:
         )
     except (OSError, KeyError, AttributeError, TypeError) as error:
         raise EnvError(
-            f"The files of {PACKAGE} {version} in {folder} are not those that games are made from "
+            f"The files of {PACKAGE} {version} in {folder} are not the expected ones "
             f"({type(error).__name__}: {error}). {INSTALL}"
         ) from error
     if domain_hash(domain) not in DOMAINS:
-        raise EnvError(f"{folder / 'data' / 'alfred.pddl'} of {PACKAGE} {version} is another domain. {INSTALL}")
+        raise EnvError(
+            f"{folder / 'data' / 'alfred.pddl'} of {PACKAGE} {version} is not the expected domain. {INSTALL}"
+        )
     return ontology
 
 

@@ -124,8 +124,7 @@ def open_catalogue(data: str | os.PathLike[str] | None = None, progress: Progres
     asked, said = _asked(data), "" if data not in (None, OFFICIAL) else f"${VARIABLE}"
     if isinstance(asked, str) and "://" in asked:
         raise EnvError(
-            f"Products are in a folder, found an address: {asked[:200]!r}{f' ({said})' * bool(said)}. The environment plays on a "
-            f"running server with data={SERVER!r}, on the command line --env-data {SERVER}."
+            f"The products must be in a folder, found the address {asked[:200]!r}{f' ({said})' * bool(said)}. To play on a running server, set data={SERVER!r}, on the command line --env-data {SERVER}."
         )
     if not isinstance(asked, str | os.PathLike):
         raise EnvError(f"data must be a folder or {GENERATED!r}, found {data!r:.200}.")
@@ -194,7 +193,7 @@ def _make(folder: Path, files: Files | None, about: dict[str, Any], products: It
     write_store(folder, goals.watch(products), about)
     if files is not None and _is_replaced(about):  # the store's name is of the files as they were before
         raise EnvError(
-            f"The files of {files.products} have changed while they were read. Open them again when they are whole."
+            f"The files of {files.products} changed while they were being read. Open them again once they are complete."
         )
     for name, array in goals.arrays().items():
         np.save(folder / f"{name}.npy", array)

@@ -54,7 +54,7 @@ def find_files(data: str | os.PathLike[str], said: str = "") -> Files:
     try:
         return _find(path, where)
     except OSError as error:
-        raise EnvError(f"{str(path)[:200]}{where} cannot be looked into: {error.strerror or error}.") from None
+        raise EnvError(f"{str(path)[:200]}{where} cannot be listed: {error.strerror or error}.") from None
 
 
 def _find(path: Path, where: str) -> Files:
@@ -76,8 +76,7 @@ def _find(path: Path, where: str) -> Files:
     about, human = path.with_name(ABOUT + ending), path.with_name(HUMAN + ending)
     if not about.is_file():
         raise EnvError(
-            f"{path.name} is there and {about.name}, which has the instructions, is missing in {path.parent}"
-            f"{where}. {HOW_TO_GET}"
+            f"{about.name}, which has the instructions for {path.name}, is missing in {path.parent}{where}. {HOW_TO_GET}"
         )
     if not human.is_file():
         human = path.with_name(f"{HUMAN}.json")
@@ -183,5 +182,5 @@ def _object(path: Path) -> dict[str, Any]:
     if b"\\ud" in raw.lower():  # half of a surrogate pair, which no file or terminal takes: "?", as among the products
         read = json.loads(json.dumps(read, ensure_ascii=False).encode(errors="replace"))
     if not isinstance(read, dict):
-        raise EnvError(f"{path} holds a JSON object by ASIN, found {type(read).__name__}. {HOW_TO_GET}")
+        raise EnvError(f"{path} must hold a JSON object keyed by ASIN, found {type(read).__name__}. {HOW_TO_GET}")
     return read

@@ -84,7 +84,7 @@ def read_product(fields: Any, about: Mapping[str, Any] | None = None) -> Product
         raise EnvError(f"asin is a text without NUL, found {asin[:20]!r}")
     about = {} if about is None else about
     if not isinstance(about, Mapping):
-        raise EnvError(f"what is known of {asin[:20]} is a JSON object, found {type(about).__name__}")
+        raise EnvError(f"the entry of {asin[:20]} is a JSON object, found {type(about).__name__}")
     bullets = [] if fields.get("small_description") is None else fields["small_description"]
     images = fields.get("images")
     instruction = about.get("instruction")

@@ -65,7 +65,7 @@ def run(
     wanted = {"schema": SCHEMA, "generator": GENERATOR, "products": products, "seed": seed}
     count = Counting(progress or SilentProgress(), "products", "product")
     try:
-        with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command begins anew."):
+        with StopSignal() as stop, stop.interruptible("Stopped. Nothing was written; the same command starts again."):
             there = _is_there(folder, wanted)  # or is refused, before anything is touched
             if not there:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -96,7 +96,7 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
     if not there:
         return False
     if record is None:
-        raise EnvError(f"{folder} has {there[0]}, which was not generated, or not by this. Choose another folder.")
+        raise EnvError(f"{folder} has {there[0]}, which this command did not generate. Choose another folder.")
     if record != wanted:
         raise EnvError(
             f"{folder} already has another generated catalog: {record['products']} products of seed {record['seed']}. Choose "

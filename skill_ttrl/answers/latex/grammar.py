@@ -1,4 +1,4 @@
-r"""Parser from an answer's text to a tree: the one place where mathematics is read. Nothing is evaluated.
+r"""Parser from an answer's text to a tree: the one place where mathematics is read. Only integers are evaluated (`_evaluated`).
 
 A tree is a nested tuple whose first item says what it is: `("num", "3/4")`, `("sym", "x")`, `("const", "pi")`, `("add", a, b, …)`,
 `("mul", …)`, `("neg", a)`, `("div", a, b)`, `("pow", a, b)`, `("fn", name, a, …)`, `("deg", a)`, `("pm", a, b)`, `("mp", a, b)`, and, for
@@ -12,6 +12,10 @@ and `MAX_CHAIN`, so that no tree depends on the stack that is left.
 
 from __future__ import annotations
 
+import math
+import operator
+import re
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from skill_ttrl.answers.latex.tokens import Refused, tokens
@@ -26,7 +30,7 @@ _RELATIONS = ("=", "<", ">", "<=", ">=", "!=", "in")
 _BRACKETS = ("(", ")", "[", "]", "{", "}")
 _OPENERS = ("(", "[", "{", "\\{", "<<", "floor(", "ceil(", "begin")
 _CLOSERS = (")", "]", "}", "\\}", ">>", ")floor", ")ceil", "end")
-_CALLED = frozenset("EPNQfghFGH")
+_CALLED = frozenset("EPNQnfghFGH")
 """Letters before a condition or several things in brackets, which make no product there: `P(X = 2)`."""
 _CONDITIONS = frozenset([*_RELATIONS, "|", "mark", "quantity", ",", "cup"])
 _MATRICES = ("pmatrix", "bmatrix", "matrix", "smallmatrix", "Bmatrix")
@@ -44,7 +48,7 @@ def parse(text: str) -> Tree:
     parser = _Parser(tokens(text))
     tree = parser.answer()
     if not parser.at("end of text"):
-        raise Refused("something is left over")
+        raise Refused("unparsed text remains")
     return tree
 
 
@@ -66,7 +70,7 @@ class _Cursor:
         """The next token, which is passed."""
         token = self._tokens[self._place]
         if token[0] == "end of text":
-            raise Refused("it ends too early")
+            raise Refused("it ends unexpectedly")
         self._place += 1
         return token
 
@@ -88,13 +92,13 @@ class _Cursor:
         if not self.skip("{"):
             kind, index = self.take()
             if kind not in ("num", "sym"):
-                raise Refused("a subscript that is no index")
+                raise Refused("a subscript that is not an index")
             return index
         parts: list[str] = []
         while not self.skip("}"):
             kind, value = self.take()
             if kind not in _INDEX_TOKENS or len(parts) == _LONGEST_INDEX:
-                raise Refused("a subscript that is no index")
+                raise Refused("a subscript that is not an index")
             parts.append(value or kind)
         if not parts:
             raise Refused("an empty subscript")
@@ -104,7 +108,7 @@ class _Cursor:
         braced = self.skip("{")
         kind, base = self.take()
         if kind != "num" or not (base + digits).isdigit() or (braced and not self.skip("}")):
-            raise Refused("a subscript that is no base")
+            raise Refused("a subscript that is not a base")
         return ("based", digits, base)
 
     def _link(self) -> None:
@@ -170,7 +174,7 @@ class _Parser(_Cursor):
         begin = self._place
         quantity = self._quantity()
         if quantity:
-            return ("name", quantity)
+            return _evaluated(quantity) or ("name", quantity)
         tree = self.sum()
         return ((self.at(*_RELATIONS) or self._tokens[begin - 1][0] in _RELATIONS) and self._segment(begin)) or tree
 
@@ -396,7 +400,7 @@ class _Parser(_Cursor):
             return ("fn", kind[:-1], inside)
         if kind == "begin":
             return self.matrix(value)
-        raise Refused(f"{kind} where a value should stand")
+        raise Refused(f"{kind} in place of a value")
 
     # Parts of an atom.
 
@@ -422,7 +426,7 @@ class _Parser(_Cursor):
         kind, value = self._tokens[self._place]
         if kind == "num" and len(value) > 1:
             if "." in value or len(value) > 2:
-                raise Refused("digits of which it is not clear what they belong to")
+                raise Refused("digits that could belong to either side")
             self._tokens[self._place] = ("num", value[1:])
             return ("num", value[0])
         self._enter()
@@ -444,7 +448,7 @@ class _Parser(_Cursor):
         self.expect("{")
         kind, index = self.take()
         if kind != "sym":
-            raise Refused("a sum over something else than a letter")
+            raise Refused("a sum over something other than a letter")
         self.expect("=")
         low = self.sum()
         self.expect("}")
@@ -472,12 +476,12 @@ class _Parser(_Cursor):
         elif name in _TRIGONOMETRIC:
             tree = ("fn", name, self._run_on())
         else:
-            raise Refused(f"{name} of what?")
+            raise Refused(f"{name} without an argument")
         if base is not None:
             tree = (*tree, base)
         if power == ("neg", ("num", "1")):
             if name not in _INVERSES:
-                raise Refused(f"the inverse of {name}, or one divided by it")
+                raise Refused(f"either the inverse or the reciprocal of {name}")
             return ("fn", f"arc{name}", *tree[2:])
         return tree if power is None else ("pow", tree, power)
 
@@ -549,6 +553,21 @@ def _is_quantity(side: list[tuple[str, str]]) -> bool:
     return (
         begin > 1 or (letter in _CALLED and not _CONDITIONS.isdisjoint(inside)) or (letter in "EP" and len(inside) > 1)
     )
+
+
+_WHOLE: dict[str, Callable[..., int]] = {"gcd": math.gcd, "lcm": math.lcm, "max": max, "min": min, "mod": operator.mod}
+_OF_WHOLE = re.compile(
+    r"(?P<name>gcd|lcm|max|min) [({\\]+(?P<given>(?: \d{1,40} ,)+ \d{1,40}) [)}\\]+|(?P<whole>\d{1,40}) b?mod (?P<by>0*[1-9]\d{0,39})"
+)
+
+
+def _evaluated(quantity: str) -> Tree | None:
+    r"""`\gcd(12, 18)` and `17 \bmod 5` as the number that they are, or None."""
+    found = _OF_WHOLE.fullmatch(quantity)
+    if found is None:
+        return None
+    given = found["given"].split(" , ") if found["name"] else (found["whole"], found["by"])
+    return ("num", str(_WHOLE[found["name"] or "mod"](*map(int, given))))
 
 
 def _closes_last(kinds: list[str]) -> bool:

@@ -25,7 +25,7 @@ _OPERATORS = {
     "\\": "row", "cr": "row", "or": "or", "and": "and",
     **dict.fromkeys("to rightarrow prime".split(), "mark"),
     **dict.fromkeys(
-        "cap setminus perp partial det dim ker deg gcd max min lim liminf limsup int iint iiint oint Pr angle triangle overline bar vec hat widehat dots ldots "
+        "cap setminus perp partial arg bmod mod Re Im det dim ker deg gcd max min lim liminf limsup int iint iiint oint Pr angle triangle overline bar vec hat widehat dots ldots "
         "cdots |".split(),
         "quantity",
     ),
@@ -101,7 +101,7 @@ def tokens(text: str) -> list[tuple[str, str]]:
 
 def _command(name: str) -> tuple[str, str]:
     if name in _OPERATORS:
-        return _OPERATORS[name], ""
+        return _OPERATORS[name], name if _OPERATORS[name] == "quantity" else ""
     if name in _CONSTANTS:
         return "const", _CONSTANTS[name]
     if name in _GREEK:

@@ -102,7 +102,7 @@ class OPO(GroupRelative):
             lengths.append(sum(sum(one.completion_mask or (True,) * len(one.token_ids)) for one in done))
         if lengths and samples.batch is None and not any(lengths):
             raise ConfigError(
-                "rl.algorithm=opo weighs responses by their number of tokens, and these are texts without tokens. Use grpo or rloo."
+                "rl.algorithm=opo weights responses by their number of tokens, but these are texts without tokens. Use grpo or rloo."
             )
         return AdvantageEstimate(relative_advantages(samples, partial(opo_advantages, lengths=lengths)))
 

@@ -316,7 +316,7 @@ def relative_advantages(
     if level == "step" or not all(map(equal_rewards, rows)):
         if samples.votes_shape:
             raise ConfigError(
-                "The vote shapes the advantages of whole rollouts, and the steps of an episode have advantages of their own. Use "
+                "The vote shapes the advantages of whole rollouts, but each step of an episode has its own advantage. Use "
                 "vote.strategy=majority, or rl.algorithm.level=episode and rewards that are the same at every step."
             )
         return step_advantages(samples.rewards, rows, owners, estimate, level)
@@ -396,7 +396,7 @@ class GRPO(GroupRelative):
         lowest = min((reward for row in samples.step_rewards for reward in row), default=0.0)
         if self.options.scale_rewards == "mean" and lowest < 0:
             raise ConfigError(
-                f"Advantages over the group's mean (MaxRL) need rewards of at least 0, and one is {lowest:g}. Use "
+                f"Advantages over the group's mean (MaxRL) need rewards of at least 0, but one is {lowest:g}. Use "
                 "rl.algorithm.scale_rewards=group, or a reward that is never negative."
             )
         return super().advantages(samples)
@@ -501,7 +501,7 @@ class GDPO(BuiltIn):
         rollouts = samples.trajectories
         names = list(rollouts[0].rewards) if rollouts else []
         if any(len(each.rewards) < 2 or list(each.rewards) != names for each in rollouts):
-            raise ConfigError("GDPO needs the same two rewards or more of each rollout (rl.extra_rewards).")
+            raise ConfigError("GDPO needs at least two rewards, the same for each rollout (rl.extra_rewards).")
         rows = [[each.rewards[name] for each in rollouts] for name in names]
         weights = [samples.reward_weights.get(name, 1.0) for name in names]
         if not rows:

@@ -257,7 +257,7 @@ def tokens_of(samples: TrainingSamples) -> RolloutBatch:
     """
     if samples.batch is None:
         raise ConfigError(
-            "This rl.algorithm goes from token to token, and these are texts without tokens. Use grpo, rloo or another that compares "
+            "This rl.algorithm works on tokens, but these responses are texts without tokens. Use grpo, rloo or another that compares "
             "whole responses."
         )
     return samples.batch

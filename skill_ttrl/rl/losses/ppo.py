@@ -100,7 +100,7 @@ class PPOClipOptions(Section):
         high = self.clip_ratio if self.clip_ratio_high is None else self.clip_ratio_high
         if self.delta is not None and self.delta <= 1 + high:
             raise ValueError(
-                f"delta ({self.delta:g}) must be above the upper clip, 1 + {high:g}, or it takes the clip's place for good tokens too"
+                f"delta ({self.delta:g}) must be above the upper clip, 1 + {high:g}, or it replaces the clip for tokens with a positive advantage"
             )
         return self
 

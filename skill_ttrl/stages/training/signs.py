@@ -29,10 +29,7 @@ OTHER_WINNERS = 0.5
 BANK_RISE = 0.1
 """Least difference of agreement that is worth a warning where no labels are known."""
 
-HOW_TO_ANSWER = (
-    r"An answer stands in \boxed{63} or <answer>63</answer>: ask for it in the prompt (agent.template), write it in the demonstrations "
-    "(sft.data), or see in steps[] of trajectories.jsonl what the samples say."
-)
+HOW_TO_ANSWER = r"Answers are read from \boxed{63} or <answer>63</answer>: request this form in the prompt (agent.template), use it in the demonstrations (sft.data), or read the samples in steps[] of trajectories.jsonl."
 Rows = Sequence[Mapping[str, Any]]
 """Figures of each step, oldest first."""
 
@@ -41,9 +38,9 @@ def early_signs(rows: Rows, *, answers: bool = True) -> dict[str, str]:
     """Warnings that a few steps are enough for, by the words that they begin with; `answers`: the reward looks at answers."""
     abstained = _figures(rows, "abstained")
     if answers and abstained and mean(abstained) >= NO_ANSWER:  # all other signs follow from it
-        start = "Nearly no sample gave an answer"
+        start = "Almost no sample contained an answer"
         cut_off = mean(_figures(rows, "completions/clipped_ratio") or [0.0]) >= CUT_OFF
-        why = "Most were cut off before their end: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
+        why = "Most were truncated: raise rollout.max_new_tokens." if cut_off else HOW_TO_ANSWER
         return {start: f"{start} ({mean(abstained):.0%} abstained over {steps_of(len(abstained))}). {why}"}
     found = {}
     uniform, invalid = _figures(rows, "frac_reward_zero_std"), _figures(rows, "invalid_actions")

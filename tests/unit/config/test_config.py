@@ -158,8 +158,8 @@ def test_a_file_that_holds_no_config_is_named(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("rl: [", "neither YAML nor JSON"),
-        ("- rl\n- sft\n", "must hold keys and values, found list"),
-        ("just words", "must hold keys and values, found str"),
+        ("- rl\n- sft\n", "must contain keys and values, found list"),
+        ("just words", "must contain keys and values, found str"),
         ("rl: {steps: 1}\nseed: 1\nrl: {steps: 2}\n", "the key 'rl' is given twice"),
         ("rl:\n  steps: 1\n  steps: 2\n", "the key 'steps' is given twice"),
         ("name: !!python/object/apply:os.getcwd []\n", r"line 1, column 7: the tag .*os.getcwd"),

@@ -146,7 +146,7 @@ def test_defaults_of_theirs_count_where_a_file_says_nothing(tmp_path: Path) -> N
         ("algorithm: {adv_estimator: nothing}", "nothing"),
         ("algorithm: {norm_adv_by_std: [1]}", "scale_rewards"),
         ("merger: {api_base: 'http://me:secret@host/v1'}", "merger.api_base"),
-        ("- a", "must hold keys and values"),
+        ("- a", "must contain keys and values"),
     ],
 )
 def test_bad_files_are_refused_and_nothing_is_written(text: str, problem: str, tmp_path: Path) -> None:

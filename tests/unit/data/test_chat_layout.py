@@ -73,9 +73,9 @@ def test_a_system_message_of_the_data_is_the_agents(tmp_path: Path) -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    (row(1, "?", "1", "Be long."), r"row 2: its system message is another than that of .*row 1"),
+    (row(1, "?", "1", "Be long."), r"row 2: its system message differs from that of .*row 1"),
     ({**row(1, "?", "1"), "prompt": [{"role": "user", "content": None}]}, "content of the user message must be a text"),
-    ({**row(1, "?", "1"), "prompt": []}, r"must be a user's message.*found roles \[\]"),
+    ({**row(1, "?", "1"), "prompt": []}, r"must be one user message.*found roles \[\]"),
     (
         {**row(1, "?", "1"), "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
         r"found roles \['user', 'assistant'\]",
@@ -116,5 +116,5 @@ def test_several_files_are_read_as_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", [[], ["a.parquet", "hf:owner/name"], ["synthetic:add", "a.parquet"]])
 def test_what_cannot_be_read_as_one_is_refused(path: list[str]) -> None:
-    with pytest.raises(ConfigError, match=r"at least one file|several files can be read as one"):
+    with pytest.raises(ConfigError, match=r"at least one file|only files can be listed"):
         load_config({"data": {"train": {"path": path}}})

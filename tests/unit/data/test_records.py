@@ -51,7 +51,7 @@ MALFORMED = [
     ("bad.jsonl", b'{"a": "\xff"}\n', r"bad\.jsonl:1 is not UTF-8 text: byte 7 is 0xff"),
     ("bad.jsonl", b'{"a": ' + b"1" * 5000 + b"}", r"bad\.jsonl:1 is not usable JSON: Exceeds the limit"),
     ("bad.jsonl", b"[" * 200_000, r"bad\.jsonl:1 is not (usable )?JSON"),
-    ("bad.json", b'{"a": 1}\n{"a": 2}\n', r"Extra data at line 2, column 1.*one object a line is called \.jsonl"),
+    ("bad.json", b'{"a": 1}\n{"a": 2}\n', r"Extra data at line 2, column 1.*one object per line"),
     ("bad.json", b'{"a": [], "b": []}', r"found an object with 2 lists\. Keys: 'a', 'b'"),
     ("bad.json", b'"text"', r"must be a list of records or an object with one list, found 'text'"),
     ("bad.json", b"[1]", r"bad\.json, record 1: a record must be an object"),
@@ -79,7 +79,7 @@ def test_a_missing_file_is_answered_with_its_neighbours(tmp_path: Path) -> None:
         read_records(tmp_path / "trian.jsonl")
     with pytest.raises(DataError, match=r"There is no folder .*nowhere"):
         read_records(tmp_path / "nowhere" / "train.jsonl")
-    with pytest.raises(DataError, match=r"is a folder, a file is needed\. Known: train\.jsonl"):
+    with pytest.raises(DataError, match=r"is a folder; a file is needed\. Known: train\.jsonl"):
         read_records(tmp_path)
     with pytest.raises(DataError, match="files have no splits"):
         read_records(tmp_path / "train.jsonl", split="test")

@@ -90,7 +90,7 @@ def test_a_conversation_is_a_demonstration_for_each_turn_of_the_assistant(tmp_pa
     talk = [Message("user", said[0]), Message("assistant", said[1]), Message("user", said[2])]
     assert prompt == encode_chat(tokenizer, talk)
     assert tokenizer.decode(response[:-1]) == "open door" and mask == (True,) * len(response)
-    with pytest.raises(DataError, match="user's and an assistant's message in turn"):
+    with pytest.raises(DataError, match="must alternate"):
         load_demonstrations(source(tmp_path, [{"messages": chat[:3]}]))
 
 

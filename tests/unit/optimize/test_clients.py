@@ -85,7 +85,7 @@ def test_azure_is_asked_by_deployment_and_version(monkeypatch: pytest.MonkeyPatc
     ("given", "said"),
     [
         ({}, "OPENAI_API_KEY is not set.* pass api_key="),
-        ({"base_url": "localhost:8000"}, "an address begins with http"),
+        ({"base_url": "localhost:8000"}, "an address must start with http"),
         ({"base_url": "http://localhost:1", "timeout": 0}, "timeout"),
     ],
 )

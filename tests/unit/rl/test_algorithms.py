@@ -98,12 +98,12 @@ OWN = f"{__name__}:Unaware"
         (
             {"algorithm": "gigpo", "loss": "geo_mean"},
             {"whole_episodes": True},
-            "with agent.context_mode=episode is an episode",
+            "a sequence is an episode",
         ),
         (
             {"invalid_action_penalty_coef": 0.1, "loss": "geo_mean"},
             {"whole_episodes": True},
-            "takes one advantage for a whole sequence",
+            "takes one advantage per sequence",
         ),
         ({"algorithm": "gpro"}, {}, "Did you mean 'grpo'"),
         (

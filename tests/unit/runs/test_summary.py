@@ -92,7 +92,7 @@ def test_reading_while_it_is_written_or_damaged(folder: RunFolder) -> None:
     run = read_run(folder.path)
     assert len(run.metrics) == 2 and run.summary is None
     assert run.notes == [
-        "metrics.jsonl: its last line is torn (the run is writing it, or was killed) and was left out.",
+        "metrics.jsonl: its last line is incomplete (the run is writing it, or was killed) and was ignored.",
         "summary.json is missing: the run has not ended.",
     ]
     for text, message in (

@@ -33,7 +33,7 @@ def test_a_step_votes_as_the_config_says() -> None:
     assert gated["majority_answers"] == ["4", None] and gated["advantages"][1] == [0.0] * 3
     soft = SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="soft"))).train_offline(["p", "q"], texts)
     assert soft["rewards"][0] == pytest.approx([2 / 3, 2 / 3, 1 / 3])
-    with pytest.raises(ConfigError, match="needs what this ballot does not have"):
+    with pytest.raises(ConfigError, match="needs inputs that this ballot lacks"):
         SkillTTRLTrainer(SkillTTRLConfig(vote=VoteConfig(strategy="confidence"))).train_offline(["p"], texts[:1])
 
 

@@ -146,5 +146,5 @@ APART, FEW, ONE = list("abcdefgh"), list("ababcdcd"), ["a"] * 8
     ],
 )
 def test_one_answer_for_all_prompts_is_warned_of_without_labels(steps: list[list[str]], warned: bool) -> None:
-    found = [text for text in _warned(steps) if text.startswith("The prompts run together on few answers: 1.00")]
+    found = [text for text in _warned(steps) if text.startswith("The prompts collapse to few answers: 1.00")]
     assert bool(found) is warned and len(_warned(steps)) == warned

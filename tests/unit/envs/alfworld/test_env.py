@@ -203,7 +203,7 @@ def test_a_megabyte_is_an_action_and_takes_no_time(env: ALFWorldEnv, action: str
         ({3: "x"}, "has no option 3"),
         ("task", "The options of SkillTTRL/ALFWorld-v0 are a dict, found str"),
         ({"x" * 100_000: 1}, "has no option"),
-        ({"task": 0}, r"A task is a game's id, such as 'train/.*found 0 \(int\)"),
+        ({"task": 0}, r"A task is named by its game's id, such as 'train/.*found 0 \(int\)"),
         ({"task": "train/nowhere/x"}, "There is no game 'train/nowhere/x'"),
         ({"task": f"train/{APPLE}".replace("trial_A", "trial_X")}, f"Did you mean 'train/{APPLE}'"),
     ],

@@ -137,7 +137,7 @@ def test_a_folder_of_generated_games_says_so(data: Path) -> None:
 def test_a_split_that_is_not_there_is_named_with_those_that_are(data: Path) -> None:
     with pytest.raises(EnvError, match=r"no split 'trian' in .*Did you mean 'train'\? Known: train, valid_seen\."):
         open_games(data, "trian")
-    with pytest.raises(EnvError, match="What ALFWorld calls 'eval_in_distribution' is 'valid_seen'"):
+    with pytest.raises(EnvError, match="'eval_in_distribution' is called 'valid_seen'"):
         open_games(data, "eval_in_distribution")
     for split in ("", ".", "..", "../train", "train/..", "x" * 1_000_000):
         with pytest.raises(EnvError, match="no split") as error:

@@ -297,7 +297,7 @@ def test_a_wrong_option_is_named_and_the_episode_goes_on(env: WebShopEnv, option
         ({"nouns": 3}, "no noun tagger 3"),
         ({"data": 3}, "data must be a folder or 'generated', found 3"),
         ({"data": "/nowhere"}, "There is no folder or file /nowhere"),
-        ({"data": "ftp://shop"}, r"Products are in a folder, found an address: 'ftp://shop'\. .*--env-data http://127"),
+        ({"data": "ftp://shop"}, r"found the address 'ftp://shop'\. .*--env-data http://127"),
         ({"server_goals": 5}, "server_goals needs a running server .*found 5 without one"),
         ({"max_step": 5}, "has no argument 'max_step'. Did you mean 'max_steps'"),
         ({"colour": "red"}, "has no argument 'colour'. Known: "),

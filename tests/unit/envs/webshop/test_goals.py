@@ -202,7 +202,7 @@ def test_weights_are_upstreams(official: GoalList) -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [("trian", "no split 'trian'. Did you mean 'train'"), ("validation", "What WebShop calls 'validation' is 'dev'"),
+    [("trian", "no split 'trian'. Did you mean 'train'"), ("validation", "'validation' is called 'dev'"),
      (None, "no split None"), (["test"], r"no split \['test'\]"), ("dev", "7 synthetic goals of the catalogue leave none")],
 )  # fmt: skip
 def test_a_split_that_is_not_there_is_an_error(lamps: Catalogue, name: Any, said: str) -> None:

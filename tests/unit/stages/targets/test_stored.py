@@ -90,7 +90,7 @@ def test_samples_of_an_evaluation(tmp_path: Path) -> None:
     path.write_text(f"{to_json(main)}\n{to_json(greedy)}\n{to_json(main)[:40]}")
     found = read_stored(path)
     assert found.visits == ((main,),)  # the likeliest words alone are no vote
-    assert len(found.notes) == 1 and "last line is torn" in found.notes[0]
+    assert len(found.notes) == 1 and "last line is incomplete" in found.notes[0]
     path.write_text(f"{to_json(greedy)}\n")
     with pytest.raises(DataError, match="no samples at a temperature, only greedy"):
         read_stored(path)

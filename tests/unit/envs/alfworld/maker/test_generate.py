@@ -284,7 +284,7 @@ def test_ctrl_c_ends_the_command_and_leaves_the_first_games_of_the_series(tmp_pa
     process.send_signal(signal.SIGINT)
     _, said = process.communicate()
     assert process.returncode == 128 + signal.SIGINT and "Traceback" not in said
-    assert "the same command goes on" in said
+    assert "the same command continues" in said
     generate_games(tmp_path / "whole", "train", len(paths(tmp_path / "stopped")))
     assert digest(tmp_path / "stopped") == digest(tmp_path / "whole")
 

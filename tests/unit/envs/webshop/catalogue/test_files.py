@@ -130,7 +130,7 @@ def test_a_damaged_file_of_products_is_an_error_that_names_it(
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(json.dumps(LAMPS_ABOUT)[:-9], "is not complete JSON"), ("[]", "holds a JSON object by ASIN, found list"),
+    [(json.dumps(LAMPS_ABOUT)[:-9], "is not complete JSON"), ("[]", "must hold a JSON object keyed by ASIN, found list"),
      ("[" * 100_000, "is not complete JSON"), ("", "is not complete JSON")],
     ids=["cut off", "a list", "too deep", "empty"],
 )  # fmt: skip
@@ -191,7 +191,7 @@ def test_each_missing_file_is_named_with_the_way_to_get_it(tmp_path: Path) -> No
     assert said(tmp_path / "nowhere").startswith(f"There is no folder or file {tmp_path}/nowhere. ")
     (tmp_path / "items_shuffle_1000.json").write_text("[]")
     (tmp_path / "items_ins_v2.json").write_text("{}")  # of another catalogue
-    assert "items_shuffle_1000.json is there and items_ins_v2_1000.json" in said(tmp_path)
+    assert "items_ins_v2_1000.json, which has the instructions for items_shuffle_1000.json" in said(tmp_path)
     assert "items_ins_v2.json is not a file of products" in said(tmp_path / "items_ins_v2.json")
 
 

@@ -114,7 +114,7 @@ def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
 )
 def test_files_of_somebody_else_are_left_alone(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("[]")
-    with pytest.raises(EnvError, match=rf"has {name}, which was not generated"):
+    with pytest.raises(EnvError, match=rf"has {name}, which this command did not"):
         run(tmp_path, 5)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == "[]"

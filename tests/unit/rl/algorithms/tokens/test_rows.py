@@ -110,7 +110,7 @@ def test_votes_that_shape_advantages_are_refused_where_nothing_could_be_shaped()
 
 
 def test_maxrl_refuses_a_reward_below_0() -> None:
-    with pytest.raises(ConfigError, match="need rewards of at least 0, and one is -1"):
+    with pytest.raises(ConfigError, match="need rewards of at least 0, but one is -1"):
         advantages("maxrl", [tried(1.0, step(1)), tried(-1.0, step(1))])
 
 
