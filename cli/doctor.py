@@ -31,7 +31,7 @@ def doctor(
     Example: `skillttrl doctor --config quickstart`
     """
     if lockfile is not None:
-        from skill_ttrl.stages.doctor.packages import lock_path
+        from skill_ttrl.stages.doctor.diagnose import lock_path
 
         path = str(lock_path(lockfile))
         show({"lockfile": path}, as_json, lines=[path])

@@ -28,8 +28,7 @@ from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.rollout import refuse_failure
 from skill_ttrl.rollout.scripted import ADVICE
 from skill_ttrl.stages.inputs.demonstrate import scene_at
-from skill_ttrl.stages.setup.encode import agent_of, refuse_too_long
-from skill_ttrl.stages.setup.encode_episodes import encode_advised
+from skill_ttrl.stages.setup.encode import agent_of, encode_advised, refuse_too_long
 from skill_ttrl.stages.sft import fine_tune
 from skill_ttrl.stages.training.batches import batch_selector
 from skill_ttrl.stages.training.components import RolloutWorker

@@ -22,8 +22,7 @@ from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
 from skill_ttrl.stages.inputs.env_defaults import check_foreign, in_another_env
 from skill_ttrl.stages.setup.checks import load_checked
-from skill_ttrl.stages.targets.resolve import is_hub_name
-from skill_ttrl.stages.targets.trained import find_trained
+from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
 
 EPISODES = "trajectories.jsonl"
 """The file that `skillttrl collect` writes in the documentation, in the folder of the bank that is distilled from it."""

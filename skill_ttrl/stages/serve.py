@@ -143,7 +143,7 @@ def find_model(path: str) -> str:
         ModelError: there is no such folder, or it holds adapters or nothing of a model.
         RunFolderError: a run that has no checkpoint.
     """
-    from skill_ttrl.stages.targets.trained import find_trained
+    from skill_ttrl.stages.targets.resolve import find_trained
 
     folder = Path(path).expanduser()
     if not folder.exists():

@@ -25,7 +25,6 @@ from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
-from skill_ttrl.stages.inputs.rationale import KEPT
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
@@ -42,7 +41,7 @@ from skill_ttrl.stages.setup.checks import (
     uncorrected_staleness,
 )
 from skill_ttrl.stages.setup.defaults import overruled, with_defaults
-from skill_ttrl.stages.setup.encode import Encoded, encode_demonstrations
+from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
 from skill_ttrl.stages.setup.ranks import check_started

@@ -20,10 +20,9 @@ from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.rollout.rollout import rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.stages import train
-from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate
-from skill_ttrl.stages.inputs.whole_episodes import demonstrate_episodes
+from skill_ttrl.stages.inputs.demonstrate import LeftOut, demonstrate, demonstrate_episodes
 from skill_ttrl.stages.setup.checks import check_form
-from skill_ttrl.stages.setup.encode_episodes import encode_shown
+from skill_ttrl.stages.setup.encode import encode_shown
 from skill_ttrl.stages.setup.policy import build_policy
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Step, Task, Trajectory

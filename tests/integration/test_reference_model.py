@@ -11,7 +11,7 @@ from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.load import load_model
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.stages.targets.export import export
-from skill_ttrl.stages.targets.trained import find_trained
+from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.stages.train import run
 
 KL = [

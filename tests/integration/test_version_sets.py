@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from skill_ttrl.stages.doctor.packages import ENGINES, WITH_TORCH, LockName, lock_path, misfits
+from skill_ttrl.stages.doctor.diagnose import ENGINES, WITH_TORCH, LockName, lock_path, misfits
 from tests.doctor_sites import FITS, ON_GPU, site
 from tests.integration.test_cli_commands import skillttrl
 

@@ -24,7 +24,7 @@ from skill_ttrl.llm.vllm.engine import DUMP, score
 from skill_ttrl.llm.vllm.probe import compare, learner_logprobs
 from skill_ttrl.stages import evaluate, train
 from skill_ttrl.stages.targets.play import ask
-from skill_ttrl.stages.targets.trained import find_trained
+from skill_ttrl.stages.targets.resolve import find_trained
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Message
 

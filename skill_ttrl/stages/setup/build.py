@@ -16,10 +16,10 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
 from skill_ttrl.stages.inputs.env_defaults import warn_unlisted
-from skill_ttrl.stages.inputs.gate_tasks import hold_out
 from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
+    hold_out,
     leaks,
     other_family,
     source_tasks,

@@ -5,7 +5,8 @@ torch and its family are imported only where weights are: a remote model is quer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from skill_ttrl.agents.action_list import ActionList
 from skill_ttrl.agents.action_parser import projection
-from skill_ttrl.agents.agent import Agent, AgentInput
-from skill_ttrl.agents.document import DocumentSlot
+from skill_ttrl.agents.agent import Agent, AgentInput, task_skills
+from skill_ttrl.agents.document import DocumentSlot, read_document
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.turn_prompt import TurnPromptBuilder
-from skill_ttrl.config import BUILTIN, SkillsConfig, SkillTTRLConfig
-from skill_ttrl.data.episodes import episode_corpus
+from skill_ttrl.config import BUILTIN, AgentConfig, SkillsConfig, SkillTTRLConfig
+from skill_ttrl.data.episodes import Files, episode_corpus, read_episodes
 from skill_ttrl.data.tasks import tokenizer_corpus
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.llm.backend import Backend
@@ -28,7 +29,6 @@ from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
-from skill_ttrl.stages.inputs.vocabulary import prompt_texts
 from skill_ttrl.stages.setup.checks import (
     check_constrained,
     check_form,
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from skill_ttrl.llm.models.load import LoadedModel
 
+
 Notice = Callable[[str], None]
-_SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
 
 
 @dataclass(frozen=True)
@@ -195,3 +195,55 @@ def _around_skills(skills: SkillsConfig, made: PolicyBundle) -> int:
     found = backend.count_text(agent.formatter.render_skill(every[1]))
     told = backend.count_text(agent.formatter.render_retrieved([every[1]]))
     return max(0, prompt) + skills.max_retrievals * max(0, told - found + skills.retrieval_top_k - 1)
+
+
+_PLACE = re.compile(r"\$\w+")
+_OF_SKILLS = ("skill", "skills", "skills_empty", "retrieved", "no_results")
+
+
+def prompt_texts(config: SkillTTRLConfig, skills: tuple[Skill, ...] = ()) -> set[str]:
+    """Texts that stand in the prompts and answers of a run: of its demonstrations, its templates, and of these skills.
+
+    Raises:
+        DataError: the demonstrations cannot be read.
+        ConfigError, DocumentError: a template or the document cannot.
+    """
+    found = {*_around(config.agent, bool(skills)), *config.model.builtin.words}
+    form = find_observations(config.agent.observations)
+    found |= set(() if form is None else form.vocabulary)
+    found |= {text for skill in skills for text in (skill.title, skill.text, skill.when_to_apply)}
+    if config.sft.data is not None:
+        found.update(tokenizer_corpus(config.sft.data, seed=derive_seed(config.seed, "demonstrations")))
+    elif config.demonstrations.trajectories is not None:
+        found.update(_of_episodes(config.demonstrations.trajectories, config.agent))
+    return found
+
+
+def _around(agent: AgentConfig, skills: bool) -> Iterator[str]:
+    """Texts of the templates, of the system message and the document."""
+    templates = Templates(agent.prompts)
+    yield _PLACE.sub(" ", templates.get(agent.template, of_a_turn=agent.context_mode == "window").template)
+    for name in _OF_SKILLS if skills else ():
+        yield _PLACE.sub(" ", templates.get(name).template)
+    yield agent.system or ""
+    if agent.document is not None and agent.document_as != "bank":
+        yield read_document(agent.document)
+
+
+def _of_episodes(files: Files, agent: AgentConfig) -> Iterator[str]:
+    """Observations as prompts write them, tasks, what was done and what could have been (but for forms of actions, which say their words)."""
+    form = find_observations(agent.observations)
+    for trajectory in read_episodes(files):
+        for skill in task_skills(trajectory.task) or ():
+            yield from (skill.title, skill.text, skill.when_to_apply)
+        if agent.context_mode == "window":  # whose prompts have a place for it
+            yield trajectory.goal
+        for place, step in enumerate(trajectory.steps):
+            seen = step.observation
+            if form is not None:
+                seen = form.observe(
+                    AgentInput(seen, trajectory.steps[:place], trajectory.goal, step.admissible_actions)
+                )
+            yield seen
+            if form is None or form.actions is None:
+                yield from step.admissible_actions or (step.action,)  # a model may have written anything

@@ -26,7 +26,7 @@ from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
-from skill_ttrl.scale.hosted_env import HostedEnv
+from skill_ttrl.scale.crew import HostedEnv
 from skill_ttrl.scale.pool import Pool
 from skill_ttrl.scale.worker import Shared
 from skill_ttrl.skills.retrieval.bank_view import BankView

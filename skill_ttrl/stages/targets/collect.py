@@ -21,7 +21,6 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.outcome import episode_result
 from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.runs.episode_logs import lines_of
-from skill_ttrl.stages.collecting.chunks import Chunk, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import (
     PHASE,
     Collected,
@@ -34,7 +33,7 @@ from skill_ttrl.stages.collecting.collection import (
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.targets.draw import decisive
 from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, is_trained, resolve_target
-from skill_ttrl.stages.targets.sampler import Sampler, open_sampler
+from skill_ttrl.stages.targets.sampler import Chunk, Sampler, open_sampler, sample_chunks, split_into_chunks
 from skill_ttrl.types import Group, Trajectory
 
 CHUNK = 64

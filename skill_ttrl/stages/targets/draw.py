@@ -25,14 +25,13 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
-from skill_ttrl.stages.collecting.chunks import Chunk, SampleChunks, sample_chunks, split_into_chunks
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.controls import Controls, applies
-from skill_ttrl.stages.evaluation.unknown_words import UnknownWords
+from skill_ttrl.stages.evaluation.measure import UnknownWords
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
-from skill_ttrl.stages.targets.sampler import open_sampler
+from skill_ttrl.stages.targets.sampler import Chunk, SampleChunks, open_sampler, sample_chunks, split_into_chunks
 from skill_ttrl.types import Group, Task, first_problem, from_json, to_json
 
 KEPT = ("seed", "env", "agent", "skills", "runtime")

@@ -11,7 +11,7 @@ from skill_ttrl.llm.models.load import load_checkpoint, save_model
 from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
 from skill_ttrl.runs.model_card import model_card
-from skill_ttrl.stages.targets.trained import TrainedPolicy
+from skill_ttrl.stages.targets.resolve import TrainedPolicy
 from skill_ttrl.storage.files import wrap_os_errors
 
 TRAINER_FILES = {MANIFEST, STATE, TENSORS}

@@ -24,8 +24,15 @@ from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
 from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
-from skill_ttrl.stages.targets.resolve import EvalTarget, in_env, is_trained, refuse_config, resolve_target
-from skill_ttrl.stages.targets.trained import TrainedPolicy, find_trained
+from skill_ttrl.stages.targets.resolve import (
+    EvalTarget,
+    TrainedPolicy,
+    find_trained,
+    in_env,
+    is_trained,
+    refuse_config,
+    resolve_target,
+)
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
 from skill_ttrl.types import Group, Task, Trajectory, VoteResult
 from skill_ttrl.voting import majority_vote

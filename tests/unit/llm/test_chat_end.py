@@ -16,8 +16,7 @@ from skill_ttrl.llm.backend import Request, Sampling, wait_for
 from skill_ttrl.llm.chat import answer_end, encode_chat, end_ids, template_warning
 from skill_ttrl.llm.hf.backend import HFBackend
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.stages.setup.encode import _encode_chats, encode_written
-from skill_ttrl.stages.setup.encode_episodes import encode_advised
+from skill_ttrl.stages.setup.encode import _encode_chats, encode_advised, encode_written
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
 
 GEMMA = (

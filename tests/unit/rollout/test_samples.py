@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,9 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rollout.samples import GREEDY, SAMPLE, Sample, SamplingPass, TaskSamples, drawn, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder
-from skill_ttrl.stages.collecting.chunks import SampleChunks, SampleFn
 from skill_ttrl.stages.evaluation.measure import correctness, evaluate_samples
 from skill_ttrl.stages.targets.draw import plan_samples, run_sampling_plan
+from skill_ttrl.stages.targets.sampler import SampleChunks
 from skill_ttrl.statistics import mean_interval, wilson_interval
 from skill_ttrl.types import Completion, Group, SkillOps, Step, Task, Trajectory
 
@@ -115,7 +115,7 @@ def test_chunks_hold_each_problem_once_in_order() -> None:
     assert [len(c.tasks) for c in plan_samples(PROBLEMS, DRAWS, None, 8)] == [2, 2, 1, 5, 1, 1]
 
 
-def by_chunk(play: SampleFn) -> SampleChunks:
+def by_chunk(play: Callable[..., list[Group]]) -> SampleChunks:
     """Chunks are sampled here, each when its groups are asked for."""
     return lambda chunks: (play(c.tasks, c.draw.rollouts_per_task, c.draw.sampling, c.seed) for c in chunks)
 

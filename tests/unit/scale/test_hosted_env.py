@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import EnvError
-from skill_ttrl.scale.crew import HostLostError
-from skill_ttrl.scale.hosted_env import HostedEnv
+from skill_ttrl.scale.crew import HostedEnv, HostLostError
 from skill_ttrl.scale.worker import Host
 from tests.doors import Doors
 

@@ -138,7 +138,7 @@ def test_packages_that_do_not_fit_are_failures_with_the_command(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     here = site(tmp_path, {**FITS, "transformers": "5.23.0"}, {"torch": "cpu"})
-    monkeypatch.setattr("skill_ttrl.stages.doctor.packages.installed", lambda: here)
+    monkeypatch.setattr("skill_ttrl.stages.doctor.diagnose.installed", lambda: here)
     found = named(check_machine(), "packages")
     assert found.status == "fail" and "transformers 5.23.0" in found.found and "doctor --lockfile cpu" in found.advice
 

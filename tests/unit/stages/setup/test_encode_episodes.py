@@ -16,9 +16,8 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.config import DemonstrationsConfig
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.chat import encode_chats, encode_next, turn_end
-from skill_ttrl.stages.inputs.demonstrate import LeftOut, coverage
-from skill_ttrl.stages.inputs.whole_episodes import EpisodeShown, demonstrate_episodes
-from skill_ttrl.stages.setup.encode_episodes import encode_advised, encode_shown, label_answer
+from skill_ttrl.stages.inputs.demonstrate import EpisodeShown, LeftOut, coverage, demonstrate_episodes
+from skill_ttrl.stages.setup.encode import encode_advised, encode_shown, label_answer
 from skill_ttrl.types import Completion, Message, Step, Task, Trajectory
 
 END = 0
