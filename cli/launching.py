@@ -94,8 +94,7 @@ def _launch(found: Launch, config: SkillTTRLConfig) -> int:
     """Start the ranks of a run once it is clear that this machine has a place for each; gives the exit code."""
     from skill_ttrl.rl.parallel.launch import launch, this_command
     from skill_ttrl.runs.checkpoint import what_is_saved
-    from skill_ttrl.stages.setup.checks import check_ready
-    from skill_ttrl.stages.setup.ranks import check_gpus, check_ranks
+    from skill_ttrl.stages.setup.checks import check_gpus, check_ranks, check_ready
 
     check_ready(config)
     check_ranks(config)

@@ -29,7 +29,6 @@ from skill_ttrl.rollout.scripted import MOVES, Exploration, run_scripted_episode
 from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.signals import StopSignal
 from skill_ttrl.stages.collecting.collection import (
-    PHASE,
     Collected,
     Collection,
     EpisodeWriter,
@@ -288,25 +287,20 @@ class _Playing:
 
 
 def _play(make: partial[_Playing], writer: EpisodeWriter, jobs: int | None, scale: ScaleConfig) -> int:
-    """Play what is left, in order; what was played is kept however it ends."""
+    """Play what is left, in order."""
     left = writer.units[len(writer.outcomes) :]
     with ExitStack() as stack:
         if scale.engine == LOCAL:
             results = work(make, left, jobs or min(cores(), max(1, len(left) // _EPISODES_A_PROCESS)))
         else:
             results = stack.enter_context(_on_workers(make, left, scale, writer.progress))
-        writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
         stop = stack.enter_context(StopSignal())
         stack.enter_context(closing(results))
-        try:
-            for _ in left:
-                with stop.interruptible(writer.leaving()):
-                    line, outcome = next(results)
-                writer.show(outcome)
-                writer.add(line, outcome)
-        finally:
-            writer.write()
-    writer.progress.finish(PHASE)
+        for _ in left:
+            with stop.interruptible(writer.leaving()):
+                line, outcome = next(results)
+            writer.show(outcome)
+            writer.add(line, outcome)
     return 0
 
 

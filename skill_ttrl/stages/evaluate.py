@@ -7,27 +7,24 @@ measured by `stages.collect.run`, which loads nothing of what a model takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import replace
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
 from skill_ttrl.answers import persist_cache
-from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
-from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.samples import TaskSamples
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.tasks import set_names
-from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples, open_samples
-from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, resolve_target, with_limit
+from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, in_env, resolve_target, with_limit
+from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Task, to_json
 
 
@@ -107,22 +104,13 @@ def measure_subject(
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
     progress = progress or SilentProgress()
-    folder = None
-    with ExitStack() as stack:
-        if output is not None:
-            opened = open_samples(output, subject, problems, draws, chunk=chunk, use_bank=use_bank)
-            folder = stack.enter_context(opened)
-            stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
-        ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, settings.endpoints))
-        stack.enter_context(ledger.phase("evaluate"))
-        samples = draw_samples(
-            subject, problems, draws, folder=folder, chunk=chunk, use_bank=use_bank, progress=progress, controls=True
-        )
-        found = tuple(each for asked in problems for each in _evaluations(subject, asked.name, samples))
-        if folder is not None:
-            folder.write_text(EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n")
-    for line in usage_lines(ledger.report()):
-        progress.notice(line)
+    with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
+        asked: dict[str, Any] = {"output": output, "chunk": chunk, "use_bank": use_bank, "progress": progress}
+        samples = draw_samples(subject, problems, draws, phase="evaluate", controls=True, **asked)
+        found = tuple(each for part in problems for each in _evaluations(subject, part.name, samples))
+    if output is not None:
+        with wrap_os_errors("write", Path(output)):
+            write_atomic(Path(output) / EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n".encode())
     if samples.known is None:
         progress.notice(f"Contamination unknown: {samples.why_unknown}.")
     return found
@@ -167,36 +155,25 @@ def measure_policy(
     if limit is not None and limit < 1:
         raise ConfigError(f"limit must be at least 1, found {limit}.")
     found = resolve_target(source, overrides, config=config, use_bank=use_bank)
-    settings = _playing(found.config, env, split, overrides, kwargs or {})
-    arguments = settings.env.kwargs
+    env_id = resolve_env(env)
+    refuse_split({**env_kwargs(overrides, env_id), **(kwargs or {})})
+    arguments = {**env_kwargs(overrides, env_id, found.config), **(kwargs or {}), **split_argument(env, split)}
+    found = in_env(found, env, arguments, overrides)
     progress = progress or SilentProgress()
     with telling_warnings(progress):
         (first,) = env_tasks(env, arguments, split, 1, Counting(progress, OPENING, "item"))
         said = _source(env, arguments, first)
     name = f"{env} {split}" + (f" ({said})" if said else "")
     # One environment an episode is held in memory, so that not all tasks are drawn together, as elsewhere.
-    size = max(1, settings.rollout.max_batch_size // settings.eval.samples) if chunk is None else chunk
+    size = max(1, found.config.rollout.max_batch_size // found.config.eval.samples) if chunk is None else chunk
     return measure_subject(
-        replace(found, config=settings),
+        found,
         [EvalDataset(name, None, split, limit)],
         output=output,
         chunk=size,
         use_bank=use_bank,
         progress=progress,
     )
-
-
-def _playing(
-    config: SkillTTRLConfig, env: str, split: str, overrides: Sequence[str], kwargs: Mapping[str, Any]
-) -> SkillTTRLConfig:
-    """The policy's config with `env` and its arguments in place of the environment that it was trained in."""
-    env_id = resolve_env(env)
-    asked = {**env_kwargs(overrides, env_id), **kwargs}
-    refuse_split(asked)
-    settings = config.model_copy(deep=True)
-    settings.env.id = env
-    settings.env.kwargs = {**env_kwargs((), env_id, config), **asked, **split_argument(env, split)}
-    return with_env_defaults(settings, playing=overrides)
 
 
 def _source(env: str, kwargs: Mapping[str, Any], task: Task) -> str:

@@ -20,8 +20,8 @@ from skill_ttrl.runs.episode_logs import identity_file, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.folder import is_bank
 from skill_ttrl.stages.data_phases import COLLECTED
-from skill_ttrl.stages.inputs.env_defaults import check_foreign, in_another_env
 from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.setup.defaults import check_foreign, in_another_env
 from skill_ttrl.stages.targets.resolve import find_trained, is_hub_name
 
 EPISODES = "trajectories.jsonl"

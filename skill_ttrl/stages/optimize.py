@@ -32,7 +32,6 @@ from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.signals import StopSignal
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
 from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.optimizing.rollouts import (
     PlaceDocument,
@@ -47,6 +46,7 @@ from skill_ttrl.stages.optimizing.summary import OptimizeSummary, read_summary, 
 from skill_ttrl.stages.optimizing.tasks import SELECTION, TEST, TRAIN, check_answers, find_tasks
 from skill_ttrl.stages.setup.build import build_for_eval
 from skill_ttrl.stages.setup.checks import load_checked
+from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.targets.resolve import EvalTarget, is_trained, resolve_target
 from skill_ttrl.stages.training.components import RolloutWorker
 from skill_ttrl.storage.append_log import flatten

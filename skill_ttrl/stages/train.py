@@ -36,6 +36,7 @@ from skill_ttrl.stages.setup.checks import (
     check_dagger_backend,
     check_enough,
     check_names,
+    check_started,
     learning_phases,
     refusals,
     uncorrected_staleness,
@@ -44,7 +45,6 @@ from skill_ttrl.stages.setup.defaults import overruled, with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.ranks import check_started
 from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.sft import cold_start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,14 +13,13 @@ from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, RunFolderError, did_you_mean
 from skill_ttrl.llm.backend import Sampling
-from skill_ttrl.llm.openai.ledger import USAGE, track_usage, usage_lines
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rollout.samples import SAMPLE, SamplingPass
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.stages.evaluation.vote_comparison import JudgedVote, Visits, VoteLab, replay
 from skill_ttrl.stages.setup.checks import load_checked
-from skill_ttrl.stages.targets.draw import draw_samples, open_samples
+from skill_ttrl.stages.targets.draw import draw_samples
 from skill_ttrl.stages.targets.resolve import resolve_target, with_limit
 from skill_ttrl.stages.targets.stored import is_stored, read_stored
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
@@ -147,22 +146,18 @@ def _drawn(
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
     if drawing.both_wordings and count % 2:
         raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
-    draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
-    asked: dict[str, Any] = {
-        "chunk": drawing.chunk,
-        "use_bank": drawing.use_bank,
-        "both_wordings": drawing.both_wordings,
-    }
-    folder = None
-    with ExitStack() as stack:
-        if output is not None:
-            folder = stack.enter_context(open_samples(output, subject, problems, draws, **asked))
-        ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, subject.config.endpoints))
-        stack.enter_context(ledger.phase("vote"))
-        found = draw_samples(subject, problems, draws, folder=folder, progress=progress, **asked)
-    for line in usage_lines(ledger.report()):
-        progress.notice(line)
+    found = draw_samples(
+        subject,
+        problems,
+        [SamplingPass(SAMPLE, count, sampling, seed)],
+        phase="vote",
+        output=output,
+        chunk=drawing.chunk,
+        use_bank=drawing.use_bank,
+        both_wordings=drawing.both_wordings,
+        progress=progress,
+    )
     known = found.known
     trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
     return _Found([found.rows], subject.config, trained_on)

@@ -185,7 +185,12 @@ class Collection:
             writer = EpisodeWriter(units, log, self.progress)
             there = writer.read_existing()
             if there < len(units):
-                tokens = play(writer)
+                self.progress.start(PHASE, len(units), "episode", there)
+                try:
+                    tokens = play(writer)
+                finally:  # what was played is kept however it ends
+                    writer.write()
+                self.progress.finish(PHASE)
             if log is not None and self.output is not None and log.path != Path(self.output):
                 write_array(Path(self.output), log.lines())
             return self._result(writer, there, time.perf_counter() - began, tokens)

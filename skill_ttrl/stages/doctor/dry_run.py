@@ -17,7 +17,7 @@ from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.progress import SilentProgress
 from skill_ttrl.rl.device import resolve_device
 from skill_ttrl.stages.data_phases import episode_leaks
-from skill_ttrl.stages.doctor.hosts import CHROMA, host_checks
+from skill_ttrl.stages.doctor.diagnose import CHROMA, host_checks
 from skill_ttrl.stages.doctor.memory import MemoryEstimate, estimate_here, memory_advice
 from skill_ttrl.stages.inputs.demonstrate import answer_note
 from skill_ttrl.stages.inputs.leak import (

@@ -243,10 +243,9 @@ def _exploit_rate(rows: Sequence[TaskSamples]) -> float | None:
 
 
 def _score(rows: Sequence[TaskSamples], config: EvalConfig) -> tuple[float | None, Interval | None]:
-    """Mean score and its interval; None where they are not `_scored`."""
-    if not _scored(rows):
+    """Mean score and its interval; None where they have no score."""
+    if not (scores := _scores(rows)):
         return None, None
-    scores = [[sample.score or 0.0 for sample in row.samples] for row in rows]
     bounds = interval_of_rollouts(scores, confidence=config.confidence)
     return float(np.mean([np.mean(each) for each in scores])), bounds
 
@@ -260,6 +259,7 @@ def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
     right = correctness(row)
     known = all(each is not None for each in right)
     winner = vote.matches.index(True) if vote.answer is not None else None
+    scores = _scores([row])
     return ProblemResult(
         task=row.task.id,
         correct=sum(bool(each) for each in right) if known else None,
@@ -268,18 +268,16 @@ def _result(row: TaskSamples, greedy: TaskSamples | None) -> ProblemResult:
         majority_ratio=vote.majority_ratio,
         majority_correct=(winner is not None and bool(right[winner])) if known else None,
         greedy_correct=correctness(greedy)[0] if greedy else None,
-        score=_score_of(row),
+        score=float(np.mean(scores[0])) if scores else None,
     )
 
 
-def _scored(rows: Sequence[TaskSamples]) -> bool:
-    """True if there are samples that did not fail, and each of them has a score."""
+def _scores(rows: Sequence[TaskSamples]) -> list[list[float]]:
+    """Scores of each row, of failed samples 0; empty unless there are samples that did not fail and each of them has a score."""
     whole = [sample for row in rows for sample in row.samples if sample.error is None]
-    return bool(whole) and all(sample.score is not None for sample in whole)
-
-
-def _score_of(row: TaskSamples) -> float | None:
-    return None if not _scored([row]) else float(np.mean([sample.score or 0.0 for sample in row.samples]))
+    if not whole or any(sample.score is None for sample in whole):
+        return []
+    return [[sample.score or 0.0 for sample in row.samples] for row in rows]
 
 
 def _correct_matrix(rows: Sequence[TaskSamples]) -> np.ndarray:

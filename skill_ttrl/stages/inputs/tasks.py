@@ -17,7 +17,7 @@ from skill_ttrl.errors import ConfigError, DataError, EnvError, SplitError, Trus
 from skill_ttrl.llm.backend import Backend
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress
 from skill_ttrl.stages.inputs.leak import leaked, run_of, seen_by_run, seen_tasks, settle, task_content
-from skill_ttrl.stages.inputs.pin import data_revision
+from skill_ttrl.stages.inputs.pin import pinned_source
 from skill_ttrl.types import Task, derive_seed
 
 _SPLITS = "A run trains on env.train_split and evaluates on env.eval_split."
@@ -178,10 +178,7 @@ def own_training_tasks(config: SkillTTRLConfig) -> list[Task]:
     Raises:
         DataError, EnvError: they cannot be read.
     """
-    source = config.data.train
-    if source is not None:
-        source = source.model_copy(update={"revision": data_revision(source)})
-    return training_tasks(config, resolve_env(config.env.id), source)
+    return training_tasks(config, resolve_env(config.env.id), pinned_source(config.data.train))
 
 
 def gate_of(config: SkillTTRLConfig) -> GateConfig | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from skill_ttrl.agents.action_parser import possible
 from skill_ttrl.agents.agent import Agent, AgentInput
@@ -56,6 +55,7 @@ MOST_CHARS = 1200
 """Longest thought in characters; a longer one is cut."""
 KEPT = "The answers received so far are saved with the run and will be reused."
 """Said of thoughts that were paid for, where the others failed."""
+_MESSAGES = TypeAdapter(list[Message])
 TAGS = ("<think>", "</think>", "<action>", "</action>")
 
 
@@ -384,33 +384,16 @@ def encode_kept(parts: TrainingComponents, path: Path) -> list[EncodedDemonstrat
     Raises:
         RunFolderError: it was changed.
     """
-    chats: list[tuple[tuple[Message, ...], str]] = []
-    if parts.config.agent.context_mode == MEMORY:
-        with suppress(KeyError, TypeError, ValueError, StopIteration):
+    try:
+        if parts.config.agent.context_mode == MEMORY:
             return _encode_grown(parts, [EpisodeShown.from_chat(row) for row in read_jsonl(path)])
-        raise _changed(path)
-    for row in read_jsonl(path):
-        said = row.get("messages")
-        if not isinstance(said, list) or len(said) < 2 or not all(map(_is_message, said)):
-            chats = []
-            break
-        *asked, answer = [Message(**message) for message in said]
-        chats.append((tuple(asked), answer.content))
+        said = [_MESSAGES.validate_python(row["messages"]) for row in read_jsonl(path)]
+        chats = [(tuple(asked), answer.content) for *asked, answer in said]
+    except (KeyError, TypeError, ValueError, StopIteration):
+        chats = []
     if not chats:
-        raise _changed(path)
+        raise RunFolderError(f"{path} has changed since this run started. Restore it, or start a new run.")
     return _encode_chats(parts, chats)
-
-
-def _changed(path: Path) -> RunFolderError:
-    return RunFolderError(f"{path} has changed since this run started. Restore it, or start a new run.")
-
-
-def _is_message(found: object) -> bool:
-    return (
-        isinstance(found, dict)
-        and found.keys() == {"role", "content"}
-        and all(isinstance(each, str) for each in found.values())
-    )
 
 
 def _encode_chats(

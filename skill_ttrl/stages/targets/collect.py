@@ -22,7 +22,6 @@ from skill_ttrl.rollout.outcome import episode_result
 from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.runs.episode_logs import lines_of
 from skill_ttrl.stages.collecting.collection import (
-    PHASE,
     Collected,
     Collection,
     EpisodeWriter,
@@ -146,8 +145,7 @@ def _collect(
 
 
 def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter: _Meter) -> None:
-    """Play the chunks that are not whole yet; what was played is kept however it ends."""
-    writer.progress.start(PHASE, len(writer.units), "episode", len(writer.outcomes))
+    """Play the chunks that are not whole yet."""
 
     def on_episode(trajectory: Trajectory) -> None:
         meter.add(trajectory)
@@ -171,11 +169,7 @@ def _play(sampler: Sampler, plan: Sequence[Chunk], writer: EpisodeWriter, meter:
         if writer.write():
             current_ledger().settle()
 
-    try:
-        sample_chunks(plan, len(writer.outcomes), sample, take, writer.leaving)
-    finally:
-        writer.write()
-    writer.progress.finish(PHASE)
+    sample_chunks(plan, len(writer.outcomes), sample, take, writer.leaving)
 
 
 class _Meter:

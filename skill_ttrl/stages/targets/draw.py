@@ -8,7 +8,7 @@ everything is drawn in one go, as a run's own evaluations do.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.backends import COMMAND, backend_facts
-from skill_ttrl.llm.openai.ledger import SAME, current_ledger
+from skill_ttrl.llm.openai.ledger import SAME, USAGE, current_ledger, track_usage, usage_lines
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
@@ -60,7 +60,8 @@ def draw_samples(
     problems: Sequence[EvalDataset],
     draws: Sequence[SamplingPass],
     *,
-    folder: SampleFolder | None,
+    phase: str,
+    output: str | Path | None,
     chunk: int | None,
     use_bank: bool,
     progress: Progress,
@@ -73,43 +74,54 @@ def draw_samples(
         subject: policy to sample.
         problems: data sets to sample it on.
         draws: ways of sampling.
-        folder: folder that stores the samples; None: they are not stored.
+        phase: what requests to remote models are counted under.
+        output: folder that stores the samples; None: they are not stored.
         chunk: problems drawn together; 0: all. None: as many as the backend takes at once, or all without a folder.
         use_bank: False samples without the skill bank.
-        progress: reports what is drawn and what is left out.
+        progress: reports what is drawn, what is left out and what it cost.
         both_wordings: half of the samples answer a paraphrase of the question (`vote.paraphrase` of the config).
         controls: True: scripted agents play the problems too (`eval.controls`); the folder stores their episodes.
 
     Raises:
+        RunFolderError: the folder belongs to another model, other data or other settings, which are named.
         SkillTTRLError: a problem cannot be read, or the subject cannot be loaded.
         Interrupted: a signal came; samples drawn so far are stored where there is a folder.
         BudgetError: the budget is spent; as above.
     """
-    env_id = resolve_env(subject.config.env.id)
-    tasks = {each.name: source_tasks(subject.config, env_id, each.source, each.split, each.limit) for each in problems}
-    known, why = _known(subject, tasks)
-    played = _kept_controls(folder, subject.config, tasks) if controls else Controls()
-    if folder is not None and folder.complete and played is not None:
-        rows = _read(folder)
-        progress.notice(f"All samples are in {folder.path} already.")
-        return DrawnSamples(tuple(rows), known, why, played)
-    size = chunk if chunk is not None or folder is not None else 0
-    most = plan_samples(tasks, draws, size, subject.config.rollout.max_batch_size)
-    how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
-    if len(most) == 1 and subject.config.scale.engine != LOCAL:
-        progress.notice("All problems form one batch, which one worker samples. --batch-size N divides them.")
-    with open_sampler(subject, tasks, progress, **how) as sampler:
-        plan = plan_samples(sampler.fitting, draws, size, subject.config.rollout.max_batch_size)
-        unknown = UnknownWords(sampler.tokenizer)
-        rows = run_sampling_plan(
-            plan, lambda left: unknown.watch(sampler.sample(left)), folder, progress, _facts(known)
-        )
-        if unknown.note:
-            progress.notice(unknown.note, warning=True)
-        if played is None:
-            played = sampler.controls()
-            if folder is not None:
-                folder.write_text(CONTROLS, f"{to_json(played)}\n")
+    config, folder = subject.config, None
+    with ExitStack() as stack:
+        if output is not None:
+            made_with = _made_with(subject, problems, draws, chunk, use_bank, both_wordings)
+            folder = stack.enter_context(SampleFolder(output, made_with))
+        ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, config.endpoints))
+        stack.enter_context(ledger.phase(phase))
+        env_id = resolve_env(config.env.id)
+        tasks = {each.name: source_tasks(config, env_id, each.source, each.split, each.limit) for each in problems}
+        known, why = _known(subject, tasks)
+        played = _kept_controls(folder, config, tasks) if controls else Controls()
+        if folder is not None and folder.complete and played is not None:
+            rows = _read(folder)
+            progress.notice(f"All samples are in {folder.path} already.")
+        else:
+            size = chunk if chunk is not None or folder is not None else 0
+            most = plan_samples(tasks, draws, size, config.rollout.max_batch_size)
+            how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
+            if len(most) == 1 and config.scale.engine != LOCAL:
+                progress.notice("All problems form one batch, which one worker samples. --batch-size N divides them.")
+            with open_sampler(subject, tasks, progress, **how) as sampler:
+                plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
+                unknown = UnknownWords(sampler.tokenizer)
+                rows = run_sampling_plan(
+                    plan, lambda left: unknown.watch(sampler.sample(left)), folder, progress, _facts(known)
+                )
+                if unknown.note:
+                    progress.notice(unknown.note, warning=True)
+                if played is None:
+                    played = sampler.controls()
+                    if folder is not None:
+                        folder.write_text(CONTROLS, f"{to_json(played)}\n")
+    for line in usage_lines(ledger.report()):
+        progress.notice(line)
     return DrawnSamples(tuple(rows), known, why, played)
 
 
@@ -197,22 +209,16 @@ def run_sampling_plan(
     return rows
 
 
-def open_samples(
-    output: str | Path,
+def _made_with(
     subject: EvalTarget,
     problems: Sequence[EvalDataset],
     draws: Sequence[SamplingPass],
-    *,
     chunk: int | None,
     use_bank: bool,
-    both_wordings: bool = False,
-) -> SampleFolder:
-    """Open the folder that stores these samples, to begin or to resume.
-
-    Raises:
-        RunFolderError: it belongs to another model, other data or other settings, which are named.
-    """
-    made_with = {
+    both_wordings: bool,
+) -> dict[str, Any]:
+    """All that the samples depend on."""
+    return {
         "model": subject.fingerprint(),
         "config": decisive(subject.config),
         "data": [
@@ -228,7 +234,6 @@ def open_samples(
         "skill_bank": use_bank and subject.config.skills is not None,
         "paraphrase": subject.config.vote.paraphrase if both_wordings else None,
     }
-    return SampleFolder(output, made_with)
 
 
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import gymnasium
 
-from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.envs import TextEnv, make_env, resolve_env
 from skill_ttrl.envs.lookup import env_question_option
 from skill_ttrl.errors import ConfigError
@@ -22,7 +20,7 @@ from skill_ttrl.rollout.rollout import refuse_failure, rollout
 from skill_ttrl.rollout.turns import RolloutSettings
 from skill_ttrl.sanitize import replace_surrogates
 from skill_ttrl.stages.collecting.watch import Stopped, TextEnvironment, Watch, WatchedEnv, ended, env_kwargs
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy
 from skill_ttrl.stages.targets.resolve import (
     EvalTarget,
@@ -34,7 +32,7 @@ from skill_ttrl.stages.targets.resolve import (
     resolve_target,
 )
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
-from skill_ttrl.types import Group, Task, Trajectory, VoteResult
+from skill_ttrl.types import Task, Trajectory, VoteResult
 from skill_ttrl.voting import majority_vote
 
 Policy = TrainedPolicy | EvalTarget
@@ -141,16 +139,31 @@ def ask(
         raise ConfigError("The question is not valid Unicode: it holds an unpaired surrogate.")
     if temperature is None:
         temperature = 0.0 if samples == 1 else 1.0
-    config = trained.config
+    config, option = trained.config, env_question_option(trained.config.env.id)
+
+    def make() -> gymnasium.Env[str, str]:
+        if option is not None:
+            return make_env(config.env.id, **config.env.kwargs)
+        grader = make_env(config.env.id, **config.env.kwargs) if config.agent.max_turns == 1 else None
+        return Question(question, grader)
+
+    task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
+    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+    settings = RolloutSettings(sampling, config.seed)
     with (
         track_usage(None, config.endpoints) as ledger,
         ledger.phase("ask"),
         annotate_budget_error("Raise it, or ask for fewer answers."),
+        load_policy(trained, use_bank) as parts,
+        closing(EnvPool(make)) as envs,
     ):
-        group, unformatted = _asked(trained, question, samples, temperature, max_new_tokens, use_bank)
+        asked = rollout([task], samples, envs=envs, agent=parts.agent, backend=parts.backend, settings=settings)
+        (group,) = wait_for(asked)
+        refuse_failure([group])
+        unformatted = template_warning(parts.backend, parts.agent.formatter.messages("?"))
     completions = [step.completion for trajectory in group.trajectories for step in trajectory.steps if step.completion]
     retrieved = tuple(trajectory.retrieved for trajectory in group.trajectories)
-    whole = config.agent.max_turns == 1 or env_question_option(config.env.id) is not None
+    whole = config.agent.max_turns == 1 or option is not None
     first = "" if whole else FIRST_TURN.format(env=config.env.id)
     return Reply(
         question,
@@ -160,37 +173,6 @@ def ask(
         retrieved,
         tuple(text for text in (unformatted, first) if text),
     )
-
-
-def _as_question(question: str, config: SkillTTRLConfig) -> Question:
-    one_turn = config.agent.max_turns == 1
-    return Question(question, make_env(config.env.id, **config.env.kwargs) if one_turn else None)
-
-
-def _asked(
-    trained: Policy, question: str, samples: int, temperature: float, max_new_tokens: int | None, use_bank: bool
-) -> tuple[Group, str]:
-    config = trained.config
-    with load_policy(trained, use_bank) as parts, ExitStack() as stack:
-        sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
-        option = env_question_option(config.env.id)
-        make: Callable[[], gymnasium.Env[str, str]] = partial(_as_question, question, config)
-        if option is not None:
-            make = partial(make_env, config.env.id, **config.env.kwargs)
-        task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
-        envs = stack.enter_context(closing(EnvPool(make)))
-        (group,) = wait_for(
-            rollout(
-                [task],
-                samples,
-                envs=envs,
-                agent=parts.agent,
-                backend=parts.backend,
-                settings=RolloutSettings(sampling, config.seed),
-            )
-        )
-        refuse_failure([group])
-        return group, template_warning(parts.backend, parts.agent.formatter.messages("?"))
 
 
 @contextmanager

@@ -15,14 +15,12 @@ from pydantic import ValidationError
 from skill_ttrl.config import SourceConfig, load_config
 from skill_ttrl.data.records import column, read_records
 from skill_ttrl.data.tasks import load_tasks
-from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, TrustError
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples, sample_of
 from skill_ttrl.runs.episode_logs import SAMPLES, SampleFolder, read_facts
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.ops import OutputParser
-from skill_ttrl.stages.inputs.pin import data_revision
-from skill_ttrl.stages.inputs.tasks import training_tasks
+from skill_ttrl.stages.inputs.tasks import own_training_tasks
 from skill_ttrl.storage.jsonl import first_keys, whole_lines
 from skill_ttrl.types import Task, Trajectory, first_problem, from_json
 
@@ -132,11 +130,7 @@ def _references(run: Path, notes: list[str]) -> dict[str, str]:
     if not RunFolder.exists(run):
         return {}
     try:
-        config = load_config(run / "config.yaml")
-        source = config.data.train
-        if source is not None:
-            source = source.model_copy(update={"revision": data_revision(source)})
-        tasks = training_tasks(config, resolve_env(config.env.id), source)
+        tasks = own_training_tasks(load_config(run / "config.yaml"))
     except (ConfigError, DataError, EnvError, TrustError) as error:
         notes.append(f"True answers are missing because the run's training problems cannot be read: {error}")
         return {}

@@ -17,7 +17,7 @@ from skill_ttrl.config import load_config
 from skill_ttrl.runs.identity import describe_environment
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, ProblemResult, SamplingResult, TypeResult
-from skill_ttrl.stages.inputs.env_defaults import with_env_defaults
+from skill_ttrl.stages.setup.defaults import with_env_defaults
 from skill_ttrl.statistics import wilson_interval
 from skill_ttrl.types import to_json
 

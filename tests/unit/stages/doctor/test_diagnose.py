@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
-from skill_ttrl.stages.doctor.diagnose import Diagnosis, check_machine, diagnose
-from skill_ttrl.stages.doctor.hosts import Check, ask, host_checks
+from skill_ttrl.stages.doctor.diagnose import Check, Diagnosis, ask, check_machine, diagnose, host_checks
 from tests.doctor_sites import FITS, site
 
 KEY = "sk-very-secret-0123456789"

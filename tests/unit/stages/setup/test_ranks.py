@@ -7,7 +7,7 @@ import pytest
 from skill_ttrl.config import RuntimeConfig, SkillTTRLConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.rl.parallel.environment import strategy
-from skill_ttrl.stages.setup.ranks import PROCESS_BYTES, check_gpus, check_ranks, check_started, planned_ranks
+from skill_ttrl.stages.setup.checks import PROCESS_BYTES, check_gpus, check_ranks, check_started, planned_ranks
 
 
 def test_ranks_hold_shards_on_gpus_and_everything_on_a_cpu() -> None:
@@ -76,7 +76,7 @@ def test_ranks_without_a_gpu_each_are_refused(
 
 def test_ranks_that_are_asked_for_share_the_cpu_as_far_as_its_memory_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skill_ttrl.rl.device.gpu_count", lambda: 0)
-    monkeypatch.setattr("skill_ttrl.stages.setup.ranks.free_memory", lambda: 8 * PROCESS_BYTES)
+    monkeypatch.setattr("skill_ttrl.stages.setup.checks.free_memory", lambda: 8 * PROCESS_BYTES)
     check_gpus(config(runtime={"nproc": 8}), asked=True)
     check_gpus(config(runtime={"nproc": 8, "device": "cpu"}))
     with pytest.raises(
