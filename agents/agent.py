@@ -144,9 +144,7 @@ class Agent:
         return self.project(written, (*self.listed(scene), *filter(has_slot, scene.admissible_actions)))
 
     def choices(self, scene: AgentInput) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """All that the model may write in this scene where it is held to possible actions, and the only words that may stand in a place for
-        words of its own; no words: any may.
-        """
+        """All that the model may write in this scene where it is held to possible actions, and the words that may stand in a slot."""
         actions = self.form_actions(scene)
         return (scene.admissible_actions, ()) if actions is None else (actions.choices, actions.slot_words)
 

@@ -93,11 +93,6 @@ class RolloutConfig(Section):
     """Seconds that an episode may wait for its environment and the sampler. After that it ends as failed (`stop_reason` "timeout"). None:
     unlimited."""
 
-    kv_cache_on_update: Literal["drop", "keep"] = "drop"
-    """Cached keys and values of an episode in flight when `hf` gets new weights (`rl.max_staleness`). `drop`: the next turn recomputes the
-    episode with the new weights. `keep`: it computes only its own tokens, on top of the older cache (PipelineRL). Either way, log-probs are
-    those of sampling."""
-
     @model_validator(mode="after")
     def _votes_cover_samples(self) -> RolloutConfig:
         if self.n_votes_per_prompt < self.n_samples_per_prompt:

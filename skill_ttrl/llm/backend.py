@@ -44,11 +44,10 @@ class Request:
     assistant_prefix: str = ""
     """Text of the answer so far, which the completion continues; for backends that work on text only."""
     choice: tuple[str, ...] = ()
-    """The completion is exactly one of these texts; empty: anything. Only for backends that say `supports_structured_outputs`. A text with a place for the
-    model's own words, `search[<your query>]`, is met by any words there where the backend is `hf`."""
+    """The completion is exactly one of these texts; empty: anything. Only for backends that say `supports_structured_outputs`."""
     slot_words: tuple[str, ...] = ()
-    """The only texts that may stand in such a place, any number of them but at least one, with a space between two; the place is then
-    the end of its choice. Empty: any words. Only for backends that say `limits_slots`."""
+    """The texts that may stand in the place `<...>` at the end of a choice, any number of them but at least one, with a space between two.
+    Only for backends that say `limits_slots`."""
     max_new_tokens: int | None = None
     """Longest completion of this request, at most `Sampling.max_new_tokens`; None: that."""
 

@@ -110,8 +110,7 @@ def _hf(context: BackendContext) -> Backend:
     options: dict[str, Any] = {"max_batch_size": rollout.max_batch_size, "autocast": context.autocast}
     if not (context.model.trains and runs_ahead(context.settings)):
         return HFBackend(loaded.model, loaded.tokenizer, **options)
-    keeps = rollout.kv_cache_on_update == "keep"
-    return HFCopyBackend(loaded.model, loaded.tokenizer, keeps_cache=keeps, **options)
+    return HFCopyBackend(loaded.model, loaded.tokenizer, **options)
 
 
 @BACKENDS.register("vllm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -57,8 +57,6 @@ class BackendContext:
     """True once the user wants to leave: then nothing that was lost is waited for."""
     over_ranks: OnLearner | None = None
     """How to reach a learner's model that spans several ranks; None: it is here."""
-    rank_environment: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables of this rank, for an engine that shares the ranks' process group; empty for a process alone."""
 
     @classmethod
     def of(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from skill_ttrl.llm.openai.ledger import Ledger
 from tests.faulty_server import FaultyServer, requests_in
+from tests.preloaded import run_code
 
 QUESTIONS = 4
 ASKS = """
@@ -50,8 +49,7 @@ def test_an_answer_that_was_counted_is_never_paid_again(kill_at: int, tmp_path: 
     with FaultyServer([]) as server:
 
         def run(kill_at: int) -> int:
-            command = [sys.executable, "-c", ASKS, str(tmp_path), server.url, str(kill_at)]
-            return subprocess.run(command, timeout=120).returncode
+            return run_code(ASKS, tmp_path, server.url, kill_at).returncode
 
         ended = run(kill_at)
         counted = Ledger(usage).totals().attempts

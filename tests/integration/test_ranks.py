@@ -129,6 +129,7 @@ def test_several_processes_train_as_one_does(
     assert_same_run(tmp_path / "run", alone)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_with_other_numbers_of_processes_it_ends_as_one(
     alone: Path, tiny_yaml: Path, tmp_path: Path
 ) -> None:

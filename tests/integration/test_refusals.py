@@ -65,7 +65,6 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     ([*STEP, "rl.invalid_action_penalty_coef=0.1"], 2, "invalid"),
     ([*AHEAD, "rollout.backend=own_refusals:Shares"], 2, "is_learner"),
     ([*AHEAD, *SERVER, "vllm.enable_sleep_mode=true"], 2, "vllm.enable_sleep_mode"),
-    ([*AHEAD, *SERVER, "rollout.kv_cache_on_update=keep"], 2, "rollout.kv_cache_on_update"),
     ([*AHEAD, "rl.dynamic_sampling={}"], 2, "rl.dynamic_sampling"),
     ([*AHEAD, SKILLS, "skills.gate={}"], 2, "skills.gate"),
     ([*STEP, "rl.max_staleness=2", "rl.in_flight_updates=false"], 2, "max_staleness is 2"),

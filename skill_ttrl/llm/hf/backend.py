@@ -264,13 +264,10 @@ class HFBackend(TokenizerMixin):
         return Decoding(self.model, prompts, self.pad_id, most_rows=rows, most_new_tokens=longest)
 
     def _rows_to_keep(self) -> KeptRows:
-        weights = self._weight_versions()
+        weights = tuple(part._version for part in self.model.parameters())  # raised by what is done to them in place
         if self._kept_rows is None or weights != self._weights:
             self._kept_rows, self._weights = KeptRows(), weights
         return self._kept_rows
-
-    def _weight_versions(self) -> tuple[int, ...]:
-        return tuple(part._version for part in self.model.parameters())  # raised by what is done to them in place
 
     def _collect(
         self, tokens: list[list[int]], logprobs: list[list[float]], stopped: Sequence[bool]
@@ -286,24 +283,13 @@ class HFBackend(TokenizerMixin):
 
 
 class HFCopyBackend(HFBackend):
-    """Samples from a copy of the learner's model, which has the learner's weights as of the last `update_weights`.
-
-    With `keeps_cache` the keys and values of episodes in flight outlive an update (`rollout.kv_cache_on_update`).
-    """
+    """Samples from a copy of the learner's model, which has the learner's weights as of the last `update_weights`."""
 
     is_learner = False
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase,
-        *,
-        keeps_cache: bool = False,
-        **options: Any,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, **options: Any) -> None:
         # The copy's parameters need grads as the learner's do: torch takes other kernels where they do not, which round otherwise.
         super().__init__(deepcopy(model), tokenizer, **options)
-        self._keeps_cache = keeps_cache
         self._learner: Any = model
 
     @torch.no_grad()
@@ -312,6 +298,4 @@ class HFCopyBackend(HFBackend):
         for own, learned in zip(self.model.parameters(), self._learner.parameters(), strict=True):
             if learned.requires_grad:
                 own.copy_(learned)
-        kept_rows = self._kept_rows if self._keeps_cache else None
         super().update_weights(policy_version)
-        self._kept_rows, self._weights = kept_rows, self._weight_versions()

@@ -166,7 +166,7 @@ class Ledger:
         """The phase of requests that begin now."""
         self.unsettled = 0
         """Saved answers of which nothing else is saved yet."""
-        self._parts: Parts = {}
+        self._parts: Parts = defaultdict(Totals)
         self._answers: dict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
         self._reserved: dict[object, Spend] = {}
         self._refused: tuple[Spend, str] | None = None
@@ -178,7 +178,7 @@ class Ledger:
                     self._answers.clear()
                     self.unsettled = 0
                     continue
-                _add(self._parts, entry)
+                self._parts[entry.phase, entry.role] += Totals.of(entry)
                 if entry.key is not None and entry.answer is not None:
                     self._answers[entry.key].append(entry.answer)
                     self.unsettled += 1
@@ -267,7 +267,7 @@ class Ledger:
                     append_whole(self.path, f"{json.dumps(line)}\n".encode(), durable=entry.answer is not None)
                     self.unsettled += entry.answer is not None
             finally:
-                _add(self._parts, entry)
+                self._parts[entry.phase, entry.role] += Totals.of(entry)
                 self._reserved.pop(hold, None)
 
     def release(self, hold: object) -> None:
@@ -402,9 +402,9 @@ def read_usage(path: Path) -> dict[str, Any]:
     Raises:
         RunFolderError: it cannot be read, or a line is none of a ledger.
     """
-    parts: Parts = {}
+    parts: Parts = defaultdict(Totals)
     for entry in filter(None, _read(path)):
-        _add(parts, entry)
+        parts[entry.phase, entry.role] += Totals.of(entry)
     return _report(parts)
 
 
@@ -519,11 +519,6 @@ class _Spent(BudgetError):
 def _figures(totals: Totals) -> dict[str, Any]:
     """Totals as a report has them: a cost of which nothing is known is None."""
     return {**asdict(totals), **({"cost": None} if totals.unpriced and not totals.cost else {})}
-
-
-def _add(parts: Parts, entry: Entry) -> None:
-    place = entry.phase, entry.role
-    parts[place] = parts.get(place, Totals()) + Totals.of(entry)
 
 
 _ambient: ContextVar[Ledger] = ContextVar("ledger", default=Ledger())  # noqa: B039  # nobody reads the default's totals

@@ -433,27 +433,24 @@ def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
     Fenced blocks come first, then the text itself from each brace on. A schema with `from_list` is handed lists too, where
     there is no object: one of objects, from a bracket that stands before every brace to where it ends. Nothing is evaluated.
     """
-    problem = ""
-    pieces = [*_FENCE.findall(text), text]
-    for piece in pieces:
-        for value in _objects(piece):
-            try:
-                return schema.model_validate(value), ""
-            except ValidationError as error:
-                problem = problem or _explained(error)  # the outermost object is the one that was meant
+    problem, pieces = "", [*_FENCE.findall(text), text]
+    values = [value for piece in pieces for value in _values(piece, "{")]
     if getattr(schema, "from_list", False):
-        for value in (each for piece in pieces for each in _lists(piece)):
-            try:
-                return schema.model_validate(value), ""
-            except ValidationError as error:
-                problem = _explained(error)
+        values += [value for piece in pieces for value in _lists(piece)]
+    for value in values:
+        try:
+            return schema.model_validate(value), ""
+        except ValidationError as error:
+            # The outermost object is the one that was meant; a list comes after objects that were none.
+            problem = _explained(error) if isinstance(value, list) else problem or _explained(error)
     return None, problem or "there is no JSON object in it."
 
 
-def _objects(text: str) -> list[Any]:
-    decoder, found, at = json.JSONDecoder(), [], 0
+def _values(text: str, sign: str, end: int | None = None) -> list[Any]:
+    """The values of JSON that begin with a sign before `end`, one behind the other."""
+    decoder, found, at = json.JSONDecoder(), list[Any](), 0
     for _ in range(MOST_STARTS):
-        at = text.find("{", at)
+        at = text.find(sign, at, end)
         if at < 0:
             break
         try:
@@ -466,16 +463,9 @@ def _objects(text: str) -> list[Any]:
 
 def _lists(text: str) -> list[Any]:
     """Lists of objects that stand in no object: of an answer that was cut off, no inner list is taken for the whole."""
-    decoder, found, first_brace = json.JSONDecoder(), [], text.find("{")
-    starts = [match.start() for match in re.finditer(r"\[", text[: first_brace if first_brace >= 0 else len(text)])]
-    for at in starts[:MOST_STARTS]:
-        try:
-            value, _ = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            continue
-        if all(isinstance(each, dict) for each in value):
-            found.append(value)
-    return found
+    brace = text.find("{")
+    lists = _values(text, "[", brace if brace >= 0 else None)
+    return [each for each in lists if all(isinstance(part, dict) for part in each)]
 
 
 def _explained(error: ValidationError) -> str:

@@ -109,15 +109,6 @@ class VLLMBackend(TokenizerMixin):
         self._probe.take(found)
         return found
 
-    @property
-    def probe(self) -> list[tuple[int, ...]]:
-        """Token sequences that engine and learner score after an update. Ranks of one learner score the same ones."""
-        return self._probe.sequences
-
-    @probe.setter
-    def probe(self, sequences: list[tuple[int, ...]]) -> None:
-        self._probe.sequences = sequences
-
     def start(self) -> None:
         """Start the engine where it is not there yet.
 
@@ -183,15 +174,13 @@ class VLLMBackend(TokenizerMixin):
             weights or Path(files)
         ):  # no folder that vLLM could read
             files, revision = self._folder.name, None
-            loaded, whole = self._context.loaded, self._context.rank_environment
-            weights_here = self._context.on_learner(trained_weights) if whole else None
-            save_model(loaded.model, loaded.tokenizer, Path(files), weights=weights_here)
+            save_model(self._context.loaded.model, self._context.loaded.tokenizer, Path(files))
         elif weights is not None and not is_adapter(weights):
             files, revision = str(weights), None
         layers = adapted_layers(self._context.loaded.model) if hands_adapters(self._context) else []
         arguments = engine_arguments(self._config, model, files, revision, self.dtype, self._length, layers)
         self._context.notice("Starting vLLM ...")
-        return Engine(arguments, self._context.rank_environment)
+        return Engine(arguments)
 
     def _params(self, prompt: Sequence[int], request: Request, sampling: Sampling, seed: int) -> Any:
         from vllm import SamplingParams

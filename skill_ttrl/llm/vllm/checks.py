@@ -18,15 +18,11 @@ from skill_ttrl.llm.chat import end_ids
 from skill_ttrl.llm.context import longest_sequence
 from skill_ttrl.llm.models.load import load_tokenizer
 from skill_ttrl.llm.models.model_config import load_model_config
+from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, LORA_RANKS
 from skill_ttrl.types import Completion, FinishReason, derive_seed
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.context import BackendContext, ModelSource
-
-LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Most ranks that vLLM keeps room for; it takes none but these."""
-BATCHED_TOKENS = 4096
-"""Tokens of a step on a CPU, at least."""
 
 
 def check_fits(settings: SkillTTRLConfig, model: ModelSource, device: str) -> None:

@@ -7,7 +7,6 @@ changes for the whole process when it starts (seeds, threads, default dtype) is 
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import os
@@ -62,28 +61,23 @@ class Engine:
 
     Args:
         arguments: Of `vllm.LLM`.
-        rank_environment: Environment variables of a rank whose process group the engine shares with the learner; every rank starts
-            its own at the same time. Empty: the engine makes a process group, for itself alone.
 
     Raises:
-        ConfigError: there is one already, or the learner has a process group and no `rank_environment` is given.
+        ConfigError: there is one already, or the learner has a process group.
         ModelError: vLLM could not start with them.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], rank_environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, arguments: Mapping[str, Any]) -> None:
         self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._waiting: dict[str, Future[Any]] = {}
         self._names = map(str, itertools.count())
         self._broken: Exception | None = None
         self._closed = False
         self._llm: Any = None
-        self._shares_group = bool(rank_environment)
-        if rank_environment:  # then vLLM joins a process group that is there
-            arguments = {**arguments, "distributed_executor_backend": "external_launcher"}
-        _claim(shares_group=self._shares_group)
+        _claim()
         ready: Future[None] = Future()
         threads = torch.get_num_threads()
-        live = partial(self._live, dict(arguments), threads, rank_environment or {}, ready)
+        live = partial(self._live, dict(arguments), threads, ready)
         self._thread = threading.Thread(target=live, name="vllm", daemon=True)
         self._thread.start()
         try:
@@ -142,12 +136,10 @@ class Engine:
         if self._broken is not None:
             raise ModelError(f"vLLM's engine failed before: {reason(self._broken)}.") from self._broken
 
-    def _live(
-        self, arguments: dict[str, Any], threads: int, rank_environment: Mapping[str, str], ready: Future[None]
-    ) -> None:
+    def _live(self, arguments: dict[str, Any], threads: int, ready: Future[None]) -> None:
         """The engine's thread, from the start of the engine to its end."""
         try:
-            self._llm = _start(arguments, threads, rank_environment)
+            self._llm = _start(arguments, threads)
         except BaseException as error:
             _only.release()
             ready.set_exception(error)
@@ -223,13 +215,11 @@ class Engine:
             _fail(future, "vLLM's engine failed", error)
 
     def _end(self) -> None:
-        client = self._llm.llm_engine.engine_core
-        self._llm = None
-        if self._shares_group:
-            _end_in_group(client)
-        else:
-            client.shutdown()
-        _leave_groups(self._shares_group)
+        from vllm.distributed import cleanup_dist_env_and_memory
+
+        client, self._llm = self._llm.llm_engine.engine_core, None
+        client.shutdown()
+        cleanup_dist_env_and_memory()
 
 
 def reason(error: BaseException) -> str:
@@ -257,30 +247,9 @@ def set_environment() -> None:
         logging.getLogger(DUMP).setLevel(logging.CRITICAL)
 
 
-def _end_in_group(client: Any) -> None:
-    """Do what vLLM's own shutdown does, but for the end of every process group of this process: the learner goes on with them."""
-    client._finalizer.detach()  # it would shut down at the end of the process
-    core = client.engine_core
-    core.structured_output_manager.clear_backend()
-    core.model_executor.shutdown()
-    core.scheduler.shutdown()
-    gc.unfreeze()  # vLLM has frozen what it made
-
-
-def _leave_groups(shares_group: bool) -> None:
-    """Destroy vLLM's process groups: all of them, or only its own if it shares the learner's process group."""
-    from vllm.distributed import cleanup_dist_env_and_memory, destroy_model_parallel
-
-    if shares_group:
-        destroy_model_parallel()
-    else:
-        cleanup_dist_env_and_memory()
-
-
-def _claim(*, shares_group: bool) -> None:
+def _claim() -> None:
     """Make the caller's engine the one of this process, or say why there cannot be another."""
-    group = torch.distributed.is_available() and torch.distributed.is_initialized()
-    if group and not shares_group and not _only.locked():
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and not _only.locked():
         raise ConfigError(
             "The learner has a process group of its own, which an engine in the same process would end. Start servers "
             "(skillttrl serve) and set vllm.mode=server."
@@ -292,20 +261,20 @@ def _claim(*, shares_group: bool) -> None:
         )
 
 
-def _start(arguments: Mapping[str, Any], threads: int, rank_environment: Mapping[str, str]) -> Any:
+def _start(arguments: Mapping[str, Any], threads: int) -> Any:
     """A `vllm.LLM` that computes in this process, in this thread, with `threads` CPU threads."""
     set_environment()
     torch.set_num_threads(threads)  # each thread has its own number
     with process_untouched(), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         from vllm import LLM
+        from vllm.distributed import cleanup_dist_env_and_memory
 
         _survive_scan()
         try:
-            with _environment(rank_environment):
-                return LLM(**arguments)
+            return LLM(**arguments)
         except BaseException:
-            _leave_groups(bool(rank_environment))
+            cleanup_dist_env_and_memory()
             raise
 
 
@@ -317,17 +286,6 @@ def _survive_scan() -> None:
     """
     if ffi := sys.modules.get("llvmlite.binding.ffi"):
         ffi.lib._fntab.setdefault("__dict__", {})
-
-
-@contextmanager
-def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for a while; they are not there before."""
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name in variables:
-            os.environ.pop(name, None)
 
 
 @contextmanager

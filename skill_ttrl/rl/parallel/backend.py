@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
+from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.hf import HFBackend, sample_seeds
 from skill_ttrl.rl.parallel.commands import Driver, Objects, call
 from skill_ttrl.rl.parallel.split import even_cuts
-from skill_ttrl.types import derive_seed
 
 Share = tuple[list[int], list[Request], list[list[int]]]
 """Places of requests, the requests with as many samples as are this rank's, and these samples' seeds."""
@@ -96,78 +95,3 @@ def on_model(objects: Objects, function: Any, *args: Any, **kwargs: Any) -> Any:
     if not isinstance(result, Iterator):
         policy.release_weights()
     return result
-
-
-# An inference engine on every rank: each has the weights of the learner, and draws its share of the samples on its own device.
-#
-# Every rank calls its engine's methods at the same time: weights that are spread over the ranks are gathered parameter by parameter, by
-# all of them, and each engine takes each as it comes.
-
-
-class RanksEngines:
-    """The engines of all ranks, as the driver holds them; what is not here is the driver's own backend's.
-
-    A sample's seed depends on the number of ranks: an engine draws it from a request's place among those that it was given.
-
-    Args:
-        driver: The ranks.
-        own: The driver's own backend, with an engine in this process (`llm.vllm.backend`).
-    """
-
-    is_learner, trainable, blocking = False, True, True
-
-    def __init__(self, driver: Driver, own: Any) -> None:
-        self._driver, self._own = driver, own
-        self.policy_version: int = own.policy_version
-        driver.objects["backend"] = own
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._own, name)
-
-    async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """Sample every request on all ranks; see `Backend.generate`."""
-        return self._driver.run(sample_on_engine, list(requests), sampling, seed)
-
-    def start(self) -> None:
-        """Start the engines where they are not there yet."""
-        self._driver.run(on_engine, "start")
-
-    def update_weights(self, policy_version: int) -> None:
-        """Have every engine take over the learner's weights; see `Backend.update_weights`."""
-        self._driver.run(on_engine, "update_weights", policy_version)
-        self.policy_version = policy_version
-
-    def sleep(self) -> None:
-        """Let the engines sleep, where the config says so."""
-        self._driver.run(on_engine, "sleep")
-
-    def close(self) -> None:
-        """End the engines; of ranks that are gone they are too."""
-        if self._driver.in_step:
-            self._driver.run(on_engine, "close")
-        else:
-            self._own.close()
-
-
-def on_engine(objects: Objects, method: str, *args: Any) -> None:
-    """Command: call a method of each rank's backend. All compare their engine with the learner on the driver's sequences."""
-    policy, backend = objects["policy"], objects["backend"]
-    policy.release_weights()
-    backend.probe = objects.ranks.broadcast(backend.probe)
-    getattr(backend, method)(*args)
-    policy.release_weights()
-
-
-def sample_on_engine(objects: Objects, requests: Sequence[Request], sampling: Sampling, seed: int) -> list[Generation]:
-    """Command: sample this rank's share with its engine.
-
-    Returns:
-        On the driver one `Generation` for each request, in order.
-    """
-    ranks, backend = objects.ranks, objects["backend"]
-    on_engine(objects, "start")
-    places, own, _ = shares(requests, seed, ranks.size)[ranks.rank]
-    own_seed = derive_seed(seed, "rank", ranks.rank)
-    found = wait_for(backend.generate(own, sampling, seed=own_seed)) if own else []
-    parts = ranks.gather(list(zip(places, found, strict=True)))
-    return merged(parts, len(requests))

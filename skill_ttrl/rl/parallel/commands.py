@@ -12,7 +12,6 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from skill_ttrl.errors import ModelError, RankError, SkillTTRLError
@@ -24,19 +23,12 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass
-class Objects:
-    """Objects of one rank that commands work on."""
+class Objects(dict[str, Any]):
+    """Objects of one rank that commands work on, by the name under which a command has put them there: `policy`, `learner`, `backend`."""
 
-    ranks: Ranks
-    named: dict[str, Any] = field(default_factory=dict)
-    """By the name under which a command has put them there, such as `policy`, `learner` and `backend`."""
-
-    def __getitem__(self, name: str) -> Any:
-        return self.named[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.named[name] = value
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__()
+        self.ranks = ranks
 
 
 Command = Callable[Concatenate[Objects, P], T]
@@ -63,7 +55,7 @@ class Driver:
         if not self.ranks.several:
             return command(self.objects, *args, **kwargs)
         if not self.in_step:
-            raise RankError("A command failed half way, so the processes of the run are no longer at the same place.")
+            raise RankError("A command failed on one rank, so the ranks of the run are no longer in step.")
         with self._lock, signals_held():
             self.in_step = False
             self.ranks.broadcast((command, args, kwargs))
@@ -74,7 +66,7 @@ class Driver:
 
     def forget(self) -> None:
         """Let go of all objects on every rank, at the end of a run. Where a command failed half way only here: the others will end."""
-        self.objects.named.clear()
+        self.objects.clear()
         if self.ranks.several and self.in_step:
             self.run(forget)
 
@@ -104,7 +96,7 @@ def call(objects: Objects, name: str, method: str, /, *args: Any, **kwargs: Any)
 
 def forget(objects: Objects) -> None:
     """Command: let go of all objects, at the end of a run."""
-    objects.named.clear()
+    objects.clear()
 
 
 def serve(ranks: Ranks) -> None:

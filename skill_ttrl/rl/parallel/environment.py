@@ -40,12 +40,6 @@ def local_rank() -> int:
     return int(_value("LOCAL_RANK") or _value("RANK") or 0)
 
 
-def variables() -> dict[str, str]:
-    """The variables of this rank, also after `take_variables`; none without a launcher."""
-    found = {name: _value(name) for name in LAUNCH_VARIABLES} if launched() else {}
-    return {name: value for name, value in found.items() if value is not None}
-
-
 def take_variables() -> None:
     """Take the variables out of the environment: an engine or an environment that this process starts is no rank."""
     for name in LAUNCH_VARIABLES:

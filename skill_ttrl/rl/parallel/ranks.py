@@ -163,9 +163,7 @@ class Ranks:
             raise (self.failure() or RankError(f"{GONE}.")) from error
 
 
-GONE = (
-    "Another process of this run has ended without a word: it was killed, by hand or by the system for want of memory"
-)
+GONE = "Another process of this run ended without an error message: it was killed, by hand or by the system because memory ran out"
 ALONE = Ranks()
 _joined: Ranks | None = None
 
@@ -196,7 +194,9 @@ def join() -> Ranks:
         where = ", ".join(
             f"{name}={os.environ.get(name)}" for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         )
-        raise RankError(f"The processes of the run did not meet ({where}): {str(error).splitlines()[0]}") from error
+        raise RankError(
+            f"The processes of the run could not connect to each other ({where}): {str(error).splitlines()[0]}"
+        ) from error
     store = dist.distributed_c10d._get_default_store()
     _joined = Ranks(dist.get_rank(), dist.get_world_size(), control, store)
     take_variables()

@@ -16,7 +16,7 @@ from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.progress import Progress
-from skill_ttrl.rl.parallel.environment import strategy, variables
+from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
 from skill_ttrl.stages.inputs.tasks import (
@@ -119,13 +119,11 @@ def build_learner_policy(
 ) -> PolicyBundle:
     """Sampler and agent of a policy that learns, on all ranks of `driver`, whose objects get the policy (`make_replica`)."""
     from skill_ttrl.llm.hf import HFBackend
-    from skill_ttrl.rl.parallel.backend import RanksBackend, RanksEngines, on_model
-    from skill_ttrl.stages.setup.build import make_replica  # torch, which what asks a remote model does not load
+    from skill_ttrl.rl.parallel.backend import RanksBackend, on_model
 
     def over_ranks(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return driver.run(on_model, function, *args, **kwargs)
 
-    engine = backend_facts(config).engine
     parts = build_policy(
         config,
         weights=weights,
@@ -133,16 +131,13 @@ def build_learner_policy(
         notice=notice,
         stopping=stopping,
         load=lambda: driver.run(make_replica, config, weights),
-        # An engine in each rank's process takes the weights as they are gathered by all of them.
-        over_ranks=over_ranks if driver.ranks.several and not engine else None,
+        over_ranks=over_ranks if driver.ranks.several else None,
     )
     assert parts.context.loaded is not None  # a sampler that lives elsewhere has not looked at it yet
     if refused := driver.objects["policy"].packing_refused:
         notice(f"Sequences are padded, not packed (model.packing): {refused}.")
     if driver.ranks.several and type(parts.backend) is HFBackend:
         return replace(parts, backend=RanksBackend(driver, parts.backend))
-    if driver.ranks.several and engine:
-        return replace(parts, backend=RanksEngines(driver, parts.backend))
     return parts
 
 
@@ -221,10 +216,9 @@ def make_replica(objects: Objects, config: SkillTTRLConfig, weights: Path | None
             objects["policy"].check_copy()  # the copy is made when the phase begins
         else:
             objects["critic"] = _load_critic(objects, config, accelerator)
-    facts = backend_facts(config)
-    if not ranks.is_driver and (facts.is_learner or facts.engine):
+    if not ranks.is_driver and backend_facts(config).is_learner:
         place: dict[str, Any] = {"device": str(accelerator.device), "autocast": autocast_dtype(accelerator)}
-        place |= {"weights": weights, "rank_environment": variables() if facts.engine else {}}
+        place["weights"] = weights
         objects["backend"] = make_backend(BackendContext.of(config, lambda: loaded, **place, trains=True))
     return loaded
 

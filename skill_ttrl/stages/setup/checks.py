@@ -75,6 +75,11 @@ def check_ranks(config: SkillTTRLConfig) -> None:
             "uses the GPU of its number."
         )
     backend = config.rollout.backend
+    if backend == "vllm" and config.vllm.mode == "colocate":
+        raise ConfigError(
+            f"vllm.mode=colocate puts an engine into the learner's process, but there are {ranks} ranks. Start servers (skillttrl "
+            "serve) and set vllm.mode=server, or use rollout.backend=hf."
+        )
     if how == "fsdp" and backend not in ("hf", "vllm"):
         raise ConfigError(
             f"rollout.backend={backend} samples with one process's weights, but runtime.parallel=fsdp spreads them over {ranks}. "
@@ -420,9 +425,6 @@ def check_ahead(config: SkillTTRLConfig) -> None:
         "which keeps a copy, or vLLM servers": facts.is_learner,
         "vllm.enable_sleep_mode stops servers while the learner computes. Set it to false": backend == "vllm"
         and config.vllm.enable_sleep_mode,
-        f"rollout.kv_cache_on_update=keep works only with hf, not with rollout.backend={backend}. Set it to drop": backend
-        != "hf"
-        and config.rollout.kv_cache_on_update == "keep",
         f"rollouts cannot run ahead of {planned_ranks(config)} ranks, only of one process. Set runtime.nproc=1": planned_ranks(
             config
         )

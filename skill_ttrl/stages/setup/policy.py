@@ -27,7 +27,6 @@ from skill_ttrl.llm.backend import Backend
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.context import BackendContext, OnLearner
 from skill_ttrl.prompts.templates import Templates
-from skill_ttrl.rl.parallel.environment import variables
 from skill_ttrl.skills.retrieval.bank_view import TIERS
 from skill_ttrl.stages.setup.checks import (
     check_constrained,
@@ -91,7 +90,6 @@ def build_policy(
         load or partial(load_policy, config, accelerator, weights),
         **place,
         over_ranks=over_ranks,
-        rank_environment=variables() if trains and backend_facts(config).engine else {},
         weights=weights,
         trains=trains,
         notice=notice,

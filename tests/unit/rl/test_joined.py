@@ -172,7 +172,7 @@ def sampled_episodes(backend: HFBackend, temperature: float) -> list[Group]:
     how = Sampling(max_new_tokens=9, temperature=temperature)
     with backend.keeping():
         for number, choices in enumerate(turns):
-            requests = [Request(token_ids=ids, choice=choices) for ids in seen]
+            requests = [Request(token_ids=ids, choice=choices, slot_words=("84", "12;")) for ids in seen]
             for at, found in enumerate(backend.sample(requests, how, sample_seeds(requests, number))):
                 (done,) = found.completions
                 steps[at].append(Step("", done.text, 0.0, False, False, found.prompt_ids, done))

@@ -25,8 +25,8 @@ BATCHED_TOKENS = 4096
 """Tokens of a step on a CPU, at least."""
 ADAPTED = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 """Layers that take adapters on a CPU where no others are named: those of a decoder block."""
-LORA_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM makes room for."""
+LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Most ranks that vLLM makes room for; it takes none but these."""
 
 
 def vllm_arguments(options: SimpleNamespace, *, on_cpu: bool) -> list[str]:

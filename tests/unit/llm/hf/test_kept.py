@@ -21,7 +21,7 @@ SHAPE: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "initializer_range": 0.3,
 }  # fmt: skip
-ACTIONS = ("go to 1", "go to 12", "go", "take 3", "take 3 from 4", "look", "stop <when> now")
+ACTIONS = ("go to 1", "go to 12", "go", "take 3", "take 3 from 4", "look", "stop <when>")
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def episodes(
             for number, tokens in living.items():
                 asked.setdefault(tokens, []).append(number)
             requests = [
-                Request(token_ids=tokens, n=len(rows), choice=choices[place % 2 :])
+                Request(token_ids=tokens, n=len(rows), choice=choices[place % 2 :], slot_words=("now", "at 12"))
                 for place, (tokens, rows) in enumerate(asked.items())
             ]
             generations = backend.sample(requests, sampling, sample_seeds(requests, seed + turn))

@@ -33,6 +33,7 @@ def config(**changes: Any) -> SkillTTRLConfig:
     [
         ({"runtime": {"nproc": 2, "device": "cuda:1"}}, "a single device"),
         ({"runtime": {"nproc": 2, "device": "mps"}}, "a single device"),
+        ({"rollout": {"backend": "vllm"}}, "vllm.mode=server"),
         (
             {"runtime": {"nproc": 2, "device": "cpu", "parallel": "fsdp"}, "rollout": {"backend": "my.own:Backend"}},
             "runtime.parallel=ddp",
@@ -48,7 +49,6 @@ def test_what_they_can_do_passes() -> None:
     server = {"mode": "server", "servers": ["http://127.0.0.1:8000"]}
     for changes in (
         {},
-        {"rollout": {"backend": "vllm"}},
         {"rollout": {"backend": "vllm"}, "vllm": server},
         {"rollout": {"backend": "my.own:Backend"}},
     ):
