@@ -20,7 +20,7 @@ from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.hf import HFBackend
 from skill_ttrl.llm.models.load import LoadedModel, load_model
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
-from skill_ttrl.llm.vllm.checks import BATCHED_TOKENS
+from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS
 from skill_ttrl.types import Completion, Message
 
 pytest.importorskip("vllm")
