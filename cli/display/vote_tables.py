@@ -13,7 +13,7 @@ from skill_ttrl.cli.display.views import interval, number, signed
 from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.evaluation.vote_comparison import Replayed, VoteLab
+    from skill_ttrl.stages.vote import Replayed, VoteLab
 
 MAX_NAME = 24
 """Longest name in a table in characters."""
@@ -21,7 +21,7 @@ MAX_NAME = 24
 
 def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     """The main metric of every strategy, with the difference from the majority and its verdict; with `full` every metric."""
-    from skill_ttrl.stages.evaluation.vote_comparison import TITLES
+    from skill_ttrl.stages.vote import TITLES
     from skill_ttrl.statistics import PAIRED_TEST
 
     judged = [each for each in lab.strategies if each.requires is None]

@@ -30,22 +30,21 @@ from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
 from skill_ttrl.stages.reports.summary_text import write_summary
 from skill_ttrl.stages.rl import reinforce
-from skill_ttrl.stages.setup.build import build
+from skill_ttrl.stages.setup.build import build, make_rewards
 from skill_ttrl.stages.setup.checks import (
     check_bank,
-    check_dagger_backend,
     check_enough,
     check_names,
     check_started,
+    check_structured,
     learning_phases,
     refusals,
     uncorrected_staleness,
 )
-from skill_ttrl.stages.setup.defaults import overruled, with_defaults
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import KEPT, Encoded, encode_demonstrations
 from skill_ttrl.stages.setup.open_bank import discard_bank, open_run_bank
 from skill_ttrl.stages.setup.open_run import Resume, check_new, open_folder, restore_checkpoint
-from skill_ttrl.stages.setup.rewards import make_rewards
 from skill_ttrl.stages.setup.rollout_workers import on_cluster
 from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
@@ -208,7 +207,8 @@ def _prepare(
                     if name == "sft":
                         functions[name] = partial(cold_start, demonstrations=encoded)
                     elif name == "dagger":
-                        check_dagger_backend(config, parts.backend)
+                        if config.dagger.structured_actions:
+                            check_structured("dagger.structured_actions", config, parts.backend)
                         functions[name] = partial(imitate_expert, demonstrations=encoded[1])
                     elif name == "vote_sft":
                         check_enough(config, parts.train_tasks)
@@ -231,8 +231,6 @@ def _prepare(
 def _build(stack: ExitStack, session: Session, bank: RunBank | NoBank) -> tuple[TrainingComponents, Meter]:
     """The phases without weights, and then the parts: the built-in policy takes its words from what was collected."""
     config, checkpoint = with_collected(session.config, session.folder), session.resumed.checkpoint
-    if "rl" in config.phases:
-        session.warnings.extend(overruled(config))
     if checkpoint is None:
         kept = f"Collected episodes are saved in {session.folder.path}. " if "collect" in config.phases else ""
         with annotate_budget_error(f"{kept}{GO_ON}"):

@@ -38,7 +38,7 @@ from skill_ttrl.stages.setup.checks import (
     check_states,
     refusals,
 )
-from skill_ttrl.stages.setup.defaults import overruled, with_defaults
+from skill_ttrl.stages.setup.defaults import with_defaults
 from skill_ttrl.stages.setup.encode import imitated_files
 from skill_ttrl.types import Task, derive_seed
 
@@ -123,7 +123,6 @@ def dry_run(config: SkillTTRLConfig, *, asks_ranks: bool = False, measures: bool
                 kind = SkillBankError if check.name == CHROMA else EndpointError
                 found.refuse(kind(f"{check.name}: {check.found}. {check.advice}".rstrip()))
     found.phases = [_phase(name, config, found) for name in (*config.phases, "evaluate")]
-    found.notes += overruled(config) if "rl" in config.phases else ()
     return found
 
 

@@ -22,7 +22,7 @@ from skill_ttrl.rl.forward.tree import refuse_config
 from skill_ttrl.rl.out_of_memory import out_of_memory
 from skill_ttrl.rl.policy import LOGIT_BUDGET
 from skill_ttrl.runs.checkpoint import what_is_saved
-from skill_ttrl.stages.setup.checks import PROCESS_BYTES, planned_ranks
+from skill_ttrl.stages.setup.checks import PROCESS_BYTES, context_parts, planned_ranks
 
 FP32 = 4
 CUDA_CONTEXT_BYTES = 800_000_000
@@ -249,11 +249,8 @@ def _sampling(config: SkillTTRLConfig, shape: _Shape, ranks: int) -> dict[str, i
 
 def longest_turn(config: SkillTTRLConfig) -> tuple[int, int]:
     """(tokens of the longest prompt, of the longest answer); skills add budgets of their own to both."""
-    prompt, answer = config.data.max_prompt_tokens, config.rollout.max_new_tokens
-    if config.skills is not None and config.skills.enabled:
-        prompt += config.skills.prompt_max_tokens if config.skills.prompt_top_k else 0
-        answer += config.skills.max_retrievals * config.skills.retrieval_max_tokens
-    return prompt, answer
+    prompt, answer, *skills = context_parts(config).values()
+    return (prompt + skills[0], answer + skills[1]) if skills else (prompt, answer)
 
 
 def estimate_here(config: SkillTTRLConfig, model_config: Any) -> tuple[MemoryEstimate, int, str]:

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent
 from skill_ttrl.config import SkillTTRLConfig
-from skill_ttrl.config.rl import COPY
+from skill_ttrl.config.rl import COPY, OverlongConfig
 from skill_ttrl.envs import check_text_env, make_env, resolve_env
-from skill_ttrl.errors import ModelError
+from skill_ttrl.errors import ConfigError, EnvError, ModelError
 from skill_ttrl.llm.backends import backend_facts, make_backend
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.parallel.environment import strategy
 from skill_ttrl.rollout.env_pool import EnvPool
-from skill_ttrl.stages.evaluation.controls import check_controls, lists_actions
+from skill_ttrl.rollout.info import failure, reset_options
+from skill_ttrl.signals import FAILURES
+from skill_ttrl.stages.inputs.pin import FOLDER_DIGEST
 from skill_ttrl.stages.inputs.tasks import (
     evaluation_split,
     fit_prompts,
@@ -29,12 +33,12 @@ from skill_ttrl.stages.inputs.tasks import (
     training_tasks,
 )
 from skill_ttrl.stages.setup.checks import check_cut_series, check_states
-from skill_ttrl.stages.setup.defaults import warn_unlisted
 from skill_ttrl.stages.setup.policy import PolicyBundle, build_policy, check_context, load_policy
 from skill_ttrl.stages.training.components import GateTasks, RolloutWorker, TrainingComponents
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
-from skill_ttrl.types import Task
+from skill_ttrl.types import Group, Task, VoteResult
+from skill_ttrl.voting.rewards import MODEL_REWARD, OVERLONG, Reward, RewardSet, build_reward
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -77,7 +81,6 @@ def build(
 
     driver = driver or Driver(ALONE)
     env_id = resolve_env(config.env.id)
-    check_controls(config)
     train = training_tasks(config, env_id, config.data.train, progress)
     held_out = config.data.eval is not None or config.data.train is None
     evaluated = train
@@ -161,10 +164,10 @@ def build_for_eval(
     Raises:
         SkillTTRLError: a part cannot be made; the message names it.
     """
-    check_controls(config)
+    for name in config.eval.controls:  # one that does not exist is refused before anything is loaded
+        make_scripted_agent(name, resolve_env(config.env.id), config.agent)
     every = [task for tasks in problems.values() for task in tasks]
     envs = make_envs(config, every)
-    warn_unlisted(config, lists_actions(envs, every, config), progress)
     parts = build_policy(config, weights=weights, notice=progress.notice)
     if unformatted := template_warning(parts.backend, parts.agent.formatter.messages("?")):
         progress.notice(unformatted, warning=True)
@@ -286,3 +289,71 @@ def _load_sharded(
     else:
         sharding.fill(whole if ranks.is_driver else {}, ranks)
     return loaded, sharding
+
+
+def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
+    """The rewards that `rl.reward` and `rl.extra_rewards` name. The `label` control is the only one that holds the true answers.
+
+    Raises:
+        ConfigError: one cannot be computed in this run.
+        EnvError: the environment fails at the first task.
+    """
+    rl = components.config.rl
+    names = [rl.reward, *rl.extra_rewards]
+    if components.config.evolve is not None and "env" not in names:
+        instead = "Leave it out: no success is known that it could go by."
+        check_graded(components.train_tasks[0], components.worker.envs, "There is an evolve section", instead)
+    gate = components.gate
+    if gate is not None:
+        instead = "Give skills.gate.data tasks with their true answers, or leave skills.gate out."
+        check_graded(gate.tasks[0], gate.envs, "There is a gate (skills.gate)", instead)
+    rewards = {name: _make_reward(name, components, meter) for name in names}
+    if rl.overlong is not None and rl.overlong.penalty:
+        rewards[OVERLONG] = partial(_length_penalty, rl.overlong, components.config.rollout.max_new_tokens)
+    return RewardSet(rewards, rl.extra_rewards)
+
+
+def _length_penalty(settings: OverlongConfig, limit: int, group: Group, vote: VoteResult, seed: int) -> list[float]:
+    """A reward: the penalty of each rollout's length."""
+    from skill_ttrl.rl.learn import overlong_penalties
+
+    return overlong_penalties(group, settings, limit)
+
+
+def _make_reward(name: str, components: TrainingComponents, meter: Meter) -> Reward:
+    config = components.config
+    asked = f"rl.reward={name}" if name == config.rl.reward else f"rl.extra_rewards.{name}"
+    if name == "env":
+        instead = "Use rl.reward=majority, or rl.reward=label as a control."
+        check_graded(components.train_tasks[0], components.worker.envs, asked, instead)
+    if name.startswith(MODEL_REWARD):
+        from skill_ttrl.llm.reward_model import RewardModel
+
+        pinned = config.rl.reward_revision or ""
+        commit = None if pinned.startswith(FOLDER_DIGEST) else pinned or None
+        scorer = RewardModel(name.removeprefix(MODEL_REWARD), revision=commit, device=str(components.policy.device))
+        return build_reward(name, {}, scorer)
+    if name != "label":
+        return build_reward(name, {})
+    tasks = components.train_tasks
+    missing = [task.id for task in tasks if task.id not in meter.references]
+    if missing:
+        raise ConfigError(
+            f"{asked} needs a true answer for every training task; {len(missing)} of {len(tasks)} have none, first {missing[0]!r}. "
+            "Use rl.reward=majority, or remove those tasks."
+        )
+    return build_reward(name, meter.references)
+
+
+def check_graded(task: Task, envs: EnvPool, asked: str, instead: str) -> None:
+    """Raise `ConfigError` where the environment says that it cannot grade a task as it is given."""
+    env = envs.acquire(1)[0]
+    try:
+        env.reset(seed=task.seed, options=reset_options(task))
+        graded = env.step("")[4].get("graded")
+    except FAILURES as raised:
+        raise EnvError(f"{task.env_id} failed on task {task.id!r}: {failure(raised)}") from raised
+    if graded is False:
+        raise ConfigError(
+            f"{asked}, but {task.env_id} cannot grade without true answers, which these tasks lack. {instead}"
+        )

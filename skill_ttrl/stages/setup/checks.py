@@ -22,7 +22,7 @@ from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
 from skill_ttrl.config import BUILTIN, Phase, Role, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
-from skill_ttrl.cores import cores, free_memory
+from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import find_family, longest_series
 from skill_ttrl.envs.contract import names_states
 from skill_ttrl.envs.lookup import check_arguments, resolve_env
@@ -136,13 +136,8 @@ def check_processes(ranks: int) -> None:
     if needed > available:
         raise ModelError(
             f"{ranks} ranks on the CPU (runtime.nproc) need {needed / 1000000000.0:.1f} GB of memory even without a model; "
-            f"{available / 1000000000.0:.1f} GB are free. Start fewer: --nproc {_fitting(available)}."
+            f"{available / 1000000000.0:.1f} GB are free. Start fewer: --nproc."
         )
-
-
-def _fitting(available: int) -> int:
-    """Ranks on a CPU that are worth trying: not above its cores, nor above what half of its memory holds."""
-    return max(1, min(cores(), available // PROCESS_BYTES // 2))
 
 
 def _on_gpu(device: str) -> bool:
@@ -309,19 +304,17 @@ def check_groups(config: SkillTTRLConfig) -> None:
             "The reward majority needs several votes, but rollout.n_votes_per_prompt is 1, and a single vote always agrees with "
             "itself. Raise it (TTRL: 64), or set another rl.reward."
         )
-    if "rl" in config.phases and rollout.n_samples_per_prompt == 1 and not _learns_from_one(config):
+    if "rl" not in config.phases or rollout.n_samples_per_prompt > 1:
+        return
+    from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
+
+    algorithm = build_algorithm(rl.algorithm)
+    # Some algorithms give a group of one sample an advantage; an estimate tells.
+    if isinstance(algorithm, GroupRelative) and not algorithm.estimate([1.0, 0.0], [0, 1]).any():
         raise ConfigError(
             f"rl.algorithm={rl.algorithm['type']} compares the samples of a group, but rollout.n_samples_per_prompt is 1, so every "
             "advantage would be 0. Raise it, or set rl.algorithm=reinforce_plus_plus."
         )
-
-
-def _learns_from_one(config: SkillTTRLConfig) -> bool:
-    """Tell whether a group of one sample has an advantage, asking the algorithm where that follows from the rewards alone."""
-    from skill_ttrl.rl.algorithms import GroupRelative, build_algorithm
-
-    algorithm = build_algorithm(config.rl.algorithm)
-    return not isinstance(algorithm, GroupRelative) or bool(algorithm.estimate([1.0, 0.0], [0, 1]).any())
 
 
 def check_memory(config: SkillTTRLConfig) -> None:
@@ -371,7 +364,7 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
     agent, name = config.agent, f"rollout.backend={config.rollout.backend}"
     if not agent.structured_actions:
         return
-    _check_structured("agent.structured_actions", config, backend)
+    check_structured("agent.structured_actions", config, backend)
     facts = backend_facts(config)
     if trains and not (facts.is_learner or facts.is_copy):
         raise ConfigError(
@@ -380,13 +373,8 @@ def check_constrained(config: SkillTTRLConfig, backend: Backend, trains: bool) -
         )
 
 
-def check_dagger_backend(config: SkillTTRLConfig, backend: Backend) -> None:
-    """Raise `ConfigError` where the policy is to be constrained in the phase dagger, and its backend cannot."""
-    if config.dagger.structured_actions:
-        _check_structured("dagger.structured_actions", config, backend)
-
-
-def _check_structured(key: str, config: SkillTTRLConfig, backend: Backend) -> None:
+def check_structured(key: str, config: SkillTTRLConfig, backend: Backend) -> None:
+    """Raise `ConfigError` where the policy is to be constrained by the setting `key`, and its backend cannot."""
     if not backend.supports_structured_outputs:
         raise ConfigError(
             f"{key} needs a backend that can restrict a completion to given texts; rollout.backend={config.rollout.backend} "
@@ -418,26 +406,19 @@ def check_ahead(config: SkillTTRLConfig) -> None:
     if not runs_ahead(config):
         return
     facts, backend, skills = backend_facts(config), config.rollout.backend, config.skills
-    problems = {
-        "vllm.mode=colocate shares the learner's process, so sampling and learning cannot overlap. Use servers (vllm.mode=server, "
-        "docs/models.md) or rollout.backend=hf": facts.engine,
-        f"rollout.backend={backend} samples with the learner's own weights (is_learner), which change while rollouts run ahead. Use hf, "
-        "which keeps a copy, or vLLM servers": facts.is_learner,
-        "vllm.enable_sleep_mode stops servers while the learner computes. Set it to false": backend == "vllm"
-        and config.vllm.enable_sleep_mode,
-        f"rollouts cannot run ahead of {planned_ranks(config)} ranks, only of one process. Set runtime.nproc=1": planned_ranks(
-            config
-        )
-        > 1,
-        "rl.dynamic_sampling needs the rewards of earlier steps, which are not known yet. Set it to null": config.rl.dynamic_sampling
-        is not None,
-        "skills.gate needs the sampler, which is busy with later steps. Set it to null": skills is not None
-        and skills.gate is not None,
+    needs = {
+        "a sampler in another process than the learner's (vllm.mode=server, or rollout.backend=hf)": facts.engine,
+        "a sampler with weights of its own, so none with is_learner (rollout.backend=hf, or vLLM servers)": facts.is_learner,
+        "vllm.enable_sleep_mode=false": backend == "vllm" and config.vllm.enable_sleep_mode,
+        "runtime.nproc=1": planned_ranks(config) > 1,
+        "rl.dynamic_sampling=null": config.rl.dynamic_sampling is not None,
+        "skills.gate=null": skills is not None and skills.gate is not None,
     }
-    found = [problem for problem, applies in problems.items() if applies]
-    if found:
-        ahead = f"rl.max_staleness={config.rl.max_staleness}"
-        raise ConfigError("\n".join(f"{ahead}: {problem}, or set rl.max_staleness=0." for problem in found))
+    if found := [need for need, lacks in needs.items() if lacks]:
+        raise ConfigError(
+            f"rl.max_staleness={config.rl.max_staleness} samples while the learner computes. It needs {', and '.join(found)}. Or set "
+            "rl.max_staleness=0."
+        )
 
 
 def uncorrected_staleness(config: SkillTTRLConfig) -> str | None:
@@ -602,7 +583,7 @@ def context_parts(config: SkillTTRLConfig) -> dict[str, int]:
         "data.max_prompt_tokens": config.data.max_prompt_tokens,
         "rollout.max_new_tokens": config.rollout.max_new_tokens,
     }
-    if (skills := config.skills) is not None:
+    if (skills := config.skills) is not None and skills.enabled:
         parts["skills.prompt_max_tokens"] = skills.prompt_max_tokens if skills.prompt_top_k else 0
         parts["skills.max_retrievals x skills.retrieval_max_tokens"] = (
             skills.max_retrievals * skills.retrieval_max_tokens

@@ -11,14 +11,13 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from skill_ttrl.agents.scripted.scripted_agent import make_scripted_agent, scripted_agent_names
-from skill_ttrl.config import RLConfig, Section, SkillTTRLConfig, load_config, parse_override
+from skill_ttrl.config import RLConfig, SkillTTRLConfig, load_config, parse_override
 from skill_ttrl.config.load import apply_override, read_source
 from skill_ttrl.config.rl import ImpliedType
 from skill_ttrl.config.section import explain_problem
 from skill_ttrl.data.tasks import system_message
 from skill_ttrl.envs import SHORT_NAMES, env_defaults, resolve_env
 from skill_ttrl.errors import ConfigError, DataError, EnvError, SkillTTRLError, did_you_mean
-from skill_ttrl.progress import Progress
 from skill_ttrl.prompts.templates import Templates
 from skill_ttrl.skills.settings import with_own_embedder
 from skill_ttrl.stages.inputs.tasks import training_tasks
@@ -94,19 +93,6 @@ def _check_served(key: str, value: object, url: str) -> None:
         f"The server {url} wants to set {key[:80]!r} to {value!r:.80}, which only your own config may. A server may set {', '.join(_SERVED)}, "
         "to values that come with this package. State the key in your config, or play on another server."
     )
-
-
-def warn_unlisted(config: SkillTTRLConfig, lists: bool, progress: Progress) -> None:
-    """Say that the environment lists what can be done (`lists`) and the prompts will not show it, where nobody chose that."""
-    if lists and config.agent.context_mode not in ("window", "episode"):
-        progress.notice(
-            (
-                f"{config.env.id} lists possible actions, but prompts do not show them: agent.context_mode={config.agent.context_mode}, "
-                f"agent.template={config.agent.template}. Set agent.context_mode=window and agent.template=episode (or the "
-                "environment's own)."
-            ),
-            warning=True,
-        )
 
 
 def in_another_env(source: str, env: str) -> list[str]:
@@ -231,33 +217,6 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     return config.model_copy(update={"rl": rl})
 
 
-def overruled(config: SkillTTRLConfig) -> list[str]:
-    """A line on what the algorithm brings and the config states otherwise; none where there is nothing.
-
-    Args:
-        config: with the defaults of its algorithm.
-    """
-    name = config.rl.algorithm["type"]
-    brought, stated = dict[str, str](), dict[str, str]()
-    for key, value in _brought(name).items():
-        own, default = getattr(config.rl, key), getattr(_alone(name), key)
-        if isinstance(own, dict) and isinstance(default, dict) and own["type"] == default["type"]:
-            pairs = {f"rl.{key}.{option}": (default[option], own[option], default[option]) for option in default}
-        else:
-            pairs = {f"rl.{key}": (default, own, value)}
-        for path, (expected, found, shown) in pairs.items():
-            if expected != found:
-                brought[path], stated[path] = _written(shown), _written(found)
-    if not brought:
-        return []
-    return [
-        (
-            f"rl.algorithm={name} comes with {_listed(brought)}, but the config sets {_listed(stated)}, which wins. To use the "
-            "algorithm's values, leave these keys out or --set them."
-        )
-    ]
-
-
 def superseded(source: str | Path | Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
     """Keys of `rl` that a source states just as its algorithm has them, where the overrides name another algorithm that has others.
 
@@ -301,11 +260,3 @@ def _brought(name: str) -> Mapping[str, Any]:
 def _alone(name: str) -> RLConfig:
     """The section of a config that states its algorithm and no more."""
     return with_algorithm_defaults(SkillTTRLConfig(rl=RLConfig(algorithm={"type": name}))).rl
-
-
-def _written(value: Any) -> str:
-    return json.dumps(value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, Section) else value)
-
-
-def _listed(values: Mapping[str, str]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())

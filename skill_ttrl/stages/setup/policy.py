@@ -53,8 +53,6 @@ Notice = Callable[[str], None]
 class PolicyBundle:
     """Parts needed to query a policy."""
 
-    accelerator: Accelerator | None
-    """Where weights compute; None of a remote model."""
     context: BackendContext
     """Loads the learner's model where it is looked at: a sampler that lives elsewhere needs none here."""
     backend: Backend
@@ -99,7 +97,7 @@ def build_policy(
     try:
         check_constrained(config, backend, trains)
         check_grows(config, backend)
-        return PolicyBundle(accelerator, context, backend, make_agent(config, backend))
+        return PolicyBundle(context, backend, make_agent(config, backend))
     except BaseException:
         backend.close()
         raise

@@ -26,9 +26,8 @@ from skill_ttrl.llm.hand_over import refuse_abandoned
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.env_pool import EnvPool
 from skill_ttrl.scale.cluster import open_hosts, open_pool
-from skill_ttrl.scale.crew import HostedEnv
+from skill_ttrl.scale.crew import HostedEnv, Shared
 from skill_ttrl.scale.pool import Pool
-from skill_ttrl.scale.worker import Shared
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.retrieval.retriever import Retriever

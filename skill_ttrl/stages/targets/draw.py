@@ -26,8 +26,7 @@ from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
-from skill_ttrl.stages.evaluation.controls import Controls, applies
-from skill_ttrl.stages.evaluation.measure import UnknownWords
+from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
@@ -239,7 +238,10 @@ def _made_with(
 def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
     """Return the settings that decide which samples are drawn from given weights, apart from the ways of sampling."""
     whole = config.model_dump(mode="json")
-    asked: dict[str, Any] = {"endpoints": {"policy": endpoint_identity(config)}} if backend_facts(config).remote else {}
+    asked: dict[str, Any] = {}
+    if backend_facts(config).remote:
+        policy = config.endpoints.policy
+        asked = {"endpoints": {"policy": policy and policy.model_dump(mode="json", include=set(DECISIVE))}}
     if config.command is not None and config.rollout.backend == COMMAND:
         asked = {"command": config.command.model_dump(mode="json", include={"argv", "env", "cwd"})}
     return (
@@ -251,12 +253,6 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
             "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
         }
     )
-
-
-def endpoint_identity(config: SkillTTRLConfig) -> dict[str, Any]:
-    """Return the fields of `endpoints.policy` that decide which samples are drawn: no limits, prices or the key's variable."""
-    policy = config.endpoints.policy
-    return {} if policy is None else policy.model_dump(mode="json", include=set(DECISIVE))
 
 
 def _known(subject: EvalTarget, tasks: Mapping[str, Sequence[Task]]) -> tuple[dict[tuple[str, str], bool] | None, str]:

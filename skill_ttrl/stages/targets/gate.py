@@ -14,8 +14,7 @@ from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.inputs.tasks import own_training_tasks, source_tasks, split_tasks
-from skill_ttrl.stages.setup.build import build_for_eval
-from skill_ttrl.stages.setup.rewards import check_graded
+from skill_ttrl.stages.setup.build import build_for_eval, check_graded
 from skill_ttrl.stages.targets.resolve import EvalTarget, resolve_target
 from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import RunBank

@@ -22,7 +22,7 @@ from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.scale.pool import Pool
 from skill_ttrl.signals import StopSignal
-from skill_ttrl.stages.evaluation.controls import Controls, join, play_controls
+from skill_ttrl.stages.evaluation.measure import Controls, join, play_controls
 from skill_ttrl.stages.setup.build import build_for_eval, make_envs
 from skill_ttrl.stages.setup.checks import check_shared_policy
 from skill_ttrl.stages.setup.rollout_workers import Sampled, worker_config

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from skill_ttrl.errors import EnvError
-from skill_ttrl.scale.crew import HostedEnv, HostLostError
-from skill_ttrl.scale.worker import Host
+from skill_ttrl.scale.crew import Host, HostedEnv, HostLostError
 from tests.doors import Doors
 
 

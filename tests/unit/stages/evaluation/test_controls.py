@@ -28,8 +28,7 @@ from skill_ttrl.skills.retrieval.make import make_retriever
 from skill_ttrl.skills.settings import BankSettings
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.stages.collect import run_as_configured
-from skill_ttrl.stages.evaluation.controls import play_controls
-from skill_ttrl.stages.evaluation.measure import control_results
+from skill_ttrl.stages.evaluation.measure import control_results, play_controls
 from skill_ttrl.stages.evaluation.results import ProblemResult
 from skill_ttrl.types import Skill, Task
 from tests.doors import DOORS

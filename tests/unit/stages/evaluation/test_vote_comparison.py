@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from skill_ttrl.rollout.samples import SAMPLE, Sample, TaskSamples
-from skill_ttrl.stages.evaluation.vote_comparison import Replayed, replay
+from skill_ttrl.stages.vote import Replayed, replay
 from skill_ttrl.types import Task
 
 LABELLED = ("label_accuracy", "decided_accuracy", "reward_accuracy", "false_consensus")
