@@ -94,7 +94,8 @@ def check(run: Path) -> list[dict[str, float]]:
 
 
 ESTIMATORS_ALONE = frozenset(
-    "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus_baseline psr w_reinforce ppo cispo sapo ttpo".split()
+    "dr_grpo maxrl rloo opo grpo_passk gpg reinforce_plus_plus reinforce_plus_plus_baseline nsr psr w_reinforce ppo cispo sapo gspo "
+    "ttpo gmae scrl dapo".split()
 )
 """Algorithms whose advantages, losses and inputs other tests hold, each run of which would repeat another's."""
 
@@ -119,6 +120,7 @@ def test_an_algorithm_trains_on_questions(name: str, model: Path, tiny_yaml: Pat
     assert ("rewards/format/mean" in rows[0]) == ("extra_rewards" in needs(name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*(name for name in ALGORITHMS if "episodes" in needs(name)), "gae", "remax", "rloo"])
 def test_an_algorithm_trains_on_episodes(name: str, tmp_path: Path) -> None:
     given = [NEEDED[each] for each in needs(name) if each in NEEDED]

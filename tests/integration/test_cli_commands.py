@@ -146,6 +146,7 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
     assert before == sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
 
 
+@pytest.mark.slow
 def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, Path]) -> None:
     base, _ = adapted
     code = (

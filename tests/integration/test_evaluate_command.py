@@ -172,6 +172,7 @@ def test_sources_that_are_none(run: Path, model: Path, tmp_path: Path) -> None:
         resolve_target(tmp_path / "adapter")
 
 
+@pytest.mark.slow
 def test_a_run_whose_training_data_is_gone_is_measured_and_says_what_it_cannot_say(
     tiny_yaml: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def _accept_first(test: Any) -> Any:
     return tested
 
 
+@pytest.mark.slow
 def test_stopped_between_two_decisions_and_resumed_it_decides_the_same(
     strict: Path, doors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

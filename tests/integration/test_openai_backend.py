@@ -169,6 +169,7 @@ def test_a_server_that_answers_nobody_is_an_endpoint_s_error_and_leaves_nothing(
     assert not (out / "samples.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_what_asks_a_model_behind_an_address_loads_no_torch(sums: Path) -> None:
     script = (
         "import sys; from skill_ttrl.cli.main import app; app(sys.argv[1:], standalone_mode=False); "

@@ -107,6 +107,7 @@ def test_a_document_is_evaluated_as_it_was_tested(tmp_path: Path) -> None:
         assert found.accuracy == 0.25
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_and_pays_for_nothing_twice(tmp_path: Path) -> None:
     one_by_one = {"max_concurrency": 1}
     with server() as there:

@@ -138,6 +138,7 @@ def test_a_client_that_is_killed_leaves_a_session_that_ends_by_itself() -> None:
         assert env.step("left")[2] is True
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_is_a_clear_error_and_a_new_one_begins_anew() -> None:
     with started(DOORS) as (process, address):
         env = make_env(DOORS, url=address, retry_seconds=0.5)

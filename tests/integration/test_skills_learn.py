@@ -95,6 +95,7 @@ def test_bank_off_leaves_questions_unanswered() -> None:
     assert share([is_correct(trajectory) for trajectory in found]) < 0.25
 
 
+@pytest.mark.slow
 def test_a_note_of_the_first_problem_is_found_in_the_second() -> None:
     made = built(load_config("quickstart_notes", SMALL))
     found = [trajectory for trajectory in tries(made, 16) if trajectory.ops]

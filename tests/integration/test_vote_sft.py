@@ -43,6 +43,7 @@ def lines(run: Path, name: str, phase: str) -> list[dict[str, Any]]:
     return [line for line in read_jsonl(run / name) if line["phase"] == phase]
 
 
+@pytest.mark.slow
 def test_it_draws_as_many_samples_of_the_same_prompts_in_the_same_order(pair: tuple[Path, Path]) -> None:
     reinforced, baseline = lines(pair[0], "trajectories.jsonl", "rl"), lines(pair[1], "trajectories.jsonl", "vote_sft")
     assert len(baseline) == len(reinforced) == 4 * 3 * 4

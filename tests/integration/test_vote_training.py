@@ -94,6 +94,7 @@ def test_a_strategy_trains_and_resumes_to_the_same_bytes(
     assert sum(bool(effect[name](vote)) for vote in votes) >= 2
 
 
+@pytest.mark.slow
 def test_the_run_was_shaped_by_its_votes(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
     """The first step samples alike; what is learned from it differs between strategies, and between weights of the labels."""
     asked = {

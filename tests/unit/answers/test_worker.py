@@ -42,6 +42,7 @@ def test_a_comparison_that_takes_too_long_is_killed_and_the_next_one_goes_on(has
     hasty.close()
 
 
+@pytest.mark.slow
 def test_a_worker_that_was_killed_is_replaced(hasty: Pool) -> None:
     hasty.judge([EASY])
     workers = [child for child in psutil.Process().children() if "skill_ttrl.answers.worker" in child.cmdline()]
@@ -53,6 +54,7 @@ def test_a_worker_that_was_killed_is_replaced(hasty: Pool) -> None:
     hasty.close()
 
 
+@pytest.mark.slow
 def test_an_interrupted_comparison_leaves_no_reply_behind() -> None:
     assert canonical(r"\sqrt{8}") == ROOT
     before = signal.signal(signal.SIGALRM, _interrupt)

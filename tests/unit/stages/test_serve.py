@@ -113,6 +113,7 @@ def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path, open_p
         plan(**serving(tmp_path, python="/no/such/python"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="this environment has vLLM")
 def test_an_interpreter_without_vllm_says_so(tmp_path: Path) -> None:
     words = ["serve", str(model_folder(tmp_path / "model")), "--port", str(free_port())]

@@ -114,6 +114,7 @@ def test_while_the_critic_warms_up_the_policy_rests(
     assert not same(before, weights(policy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [False, True])
 def test_resume_gives_the_same_critic_bit_for_bit(
     apart: bool, make_policy: MakePolicy, make_batch: MakeBatch, accelerator: Accelerator, tmp_path: Any
