@@ -74,13 +74,13 @@ def find_token(host: str) -> str | None:
         ConfigError: the token is too short, or other machines would need none.
     """
     from skill_ttrl.envs.remote.protocol import TOKEN_ENV
-    from skill_ttrl.envs.remote.server import is_loopback
+    from skill_ttrl.llm.server_key import is_localhost
 
     token = os.environ.get(TOKEN_ENV, "").strip()
     set_it = f"Set one here and where the agents run: export {TOKEN_ENV}=$(openssl rand -hex 32)"
     if token and (len(token) < MIN_TOKEN or not token.isascii()):
         raise ConfigError(f"The token in ${TOKEN_ENV} must be ASCII text of at least {MIN_TOKEN} characters. {set_it}")
-    if not token and not is_loopback(host):
+    if not token and not is_localhost(host):
         raise ConfigError(f"--host {host[:60]} accepts other machines, which needs a token. {set_it}")
     return token or None
 

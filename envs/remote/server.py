@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import hmac
 import io
-import ipaddress
 import json
 import queue
 import re
@@ -43,6 +42,7 @@ from skill_ttrl.envs.remote.protocol import (
     StepRequest,
 )
 from skill_ttrl.errors import EnvError
+from skill_ttrl.llm.server_key import is_localhost
 from skill_ttrl.signals import FAILURES
 from skill_ttrl.types import first_problem, to_json
 
@@ -298,32 +298,30 @@ class Service:
         self.sessions.close()
 
     def answer(self, method: str, target: str, body: bytes) -> Answer:
-        """Answer one request."""
+        """Answer one request.
+
+        Raises:
+            Refused: it is not carried out.
+        """
         try:
             parts = urlsplit(target)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=4)
         except ValueError as error:
-            return Refused(400, f"The address of the request cannot be read: {error}.").answer
-        try:
-            if method == "GET" and parts.path == "/v1/health":
-                return 200, '{"status": "ok"}'
-            if method == "GET" and parts.path == "/v1/environment":
-                return self._environment(query)
-            if method == "POST" and parts.path == "/v1/sessions":
-                return self._open(_read(NewSession, body))
-            found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
-            if found and method == "DELETE" and found[2] is None:
-                return 200, json.dumps({"ended": self.sessions.end(found[1])})
-            if found and method == "POST" and found[2] == "reset":
-                reset = _read(ResetRequest, body)
-                asked = self.sessions.ask(found[1], reset.step, "reset", seed=reset.seed, options=reset.options)
-                return _wait(asked, reset.wait)
-            if found and method == "POST" and found[2] == "step":
-                step = _read(StepRequest, body)
-                return _wait(self.sessions.ask(found[1], step.step, "step", action=step.action), step.wait)
-            raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
-        except Refused as error:
-            return error.answer
+            raise Refused(400, f"The address of the request cannot be read: {error}.") from None
+        if method == "GET" and parts.path == "/v1/health":
+            return 200, '{"status": "ok"}'
+        if method == "GET" and parts.path == "/v1/environment":
+            return self._environment(query)
+        if method == "POST" and parts.path == "/v1/sessions":
+            return self._open(_read(NewSession, body))
+        found = re.fullmatch(rf"/v1/sessions/({_ID})(?:/(reset|step))?", parts.path)
+        if found and method == "DELETE" and found[2] is None:
+            return 200, json.dumps({"ended": self.sessions.end(found[1])})
+        if found and method == "POST" and found[2]:
+            asked = _read(ResetRequest if found[2] == "reset" else StepRequest, body)
+            arguments = asked.model_dump(exclude={"step", "wait"})
+            return _wait(self.sessions.ask(found[1], asked.step, found[2], **arguments), asked.wait)
+        raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
 
     def _open(self, asked: NewSession) -> Answer:
         split = {} if asked.split is None else split_argument(self.name, asked.split)
@@ -471,7 +469,7 @@ class EnvServer(ThreadingHTTPServer):
                 return Refused(
                     401, "The token is missing or wrong: the environment variable SKILLTTRL_ENV_TOKEN."
                 ).answer
-        elif not is_loopback(re.sub(r":\d*$", "", host).lower()):
+        elif not is_localhost(re.sub(r":\d*$", "", host).lower().strip("[]")):
             return Refused(403, f"A server without a token answers this machine alone, not as {host[:80]!r}.").answer
         if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "A body is JSON: Content-Type: application/json.").answer
@@ -549,14 +547,6 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*answer)
 
     do_POST = do_DELETE = do_GET
-
-
-def is_loopback(host: str) -> bool:
-    """True if a host name or address is of this machine alone."""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def _describe(name: str, kwargs: Mapping[str, Any]) -> Description:

@@ -30,7 +30,7 @@ from skill_ttrl.errors import BudgetError, ConfigError, EndpointError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.openai.backend import GO_ON, TextBackend, all_of
 from skill_ttrl.llm.openai.ledger import PROGRAM, Spend, counted_request
-from skill_ttrl.llm.openai.replies import printable
+from skill_ttrl.sanitize import one_line
 from skill_ttrl.types import Completion, Message, derive_seed
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ class CommandBackend(TextBackend):
         for name in self.config.env:
             if len(self._env[name]) >= SHORTEST_SECRET:
                 said = said.replace(self._env[name], f"[{name}]")
-        return f"{self.name} {why}." + (f" Its stderr ends: {printable(said[-SHOWN:])}" if said else "")
+        return f"{self.name} {why}." + (f" Its stderr ends: {one_line(said[-SHOWN:])}" if said else "")
 
 
 class _Stop(threading.Event):

@@ -23,8 +23,8 @@ class Filling:
 
     rest: int = 0
     """Tokens that it needs at least from here on, the end token included."""
-    moves: tuple[tuple[frozenset[int], Filling], ...] = ()
-    """Sets of tokens that may come next, each with the state it leads to."""
+    moves: tuple[tuple[int, Filling], ...] = ()
+    """Tokens that may come next, each with the state it leads to."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,7 +83,7 @@ def _filling(first: Iterable[Ids], later: Iterable[Ids], end_id: int) -> Filling
                 over = True
             else:
                 longer.setdefault(ids[depth], []).append(ids)
-        moves = tuple((frozenset({token}), grow(group, depth + 1)) for token, group in longer.items())
+        moves = tuple((token, grow(group, depth + 1)) for token, group in longer.items())
         found = Filling(1 if over else 1 + min(then.rest for _, then in moves), moves)
         if over:
             ends.append(found)
@@ -91,7 +91,7 @@ def _filling(first: Iterable[Ids], later: Iterable[Ids], end_id: int) -> Filling
 
     begin, again = grow(first), grow(later)
     for each in ends:
-        each.moves = (*each.moves, (frozenset({end_id}), Filling()), *again.moves)
+        each.moves = (*each.moves, (end_id, Filling()), *again.moves)
     return begin
 
 
@@ -180,7 +180,7 @@ class Walk:
         moves = [move for each in self._open for move in each.moves]
         # Words are left out where they would leave no room for the text after them.
         most = max(room - 1, min(then.rest for _, then in moves))
-        return _ascending(frozenset(ids), *(found for found, then in moves if then.rest <= most))
+        return tuple(sorted(ids.union(token for token, then in moves if then.rest <= most)))
 
     def take(self, token: int) -> None:
         """Go on with a token that was allowed."""
@@ -188,10 +188,5 @@ class Walk:
         self._fixed = tuple([choice for choice in self._fixed if choice[depth] == token])
         if self._open:
             moves = (move for each in self._open for move in each.moves)
-            self._open = tuple(dict.fromkeys(then for ids, then in moves if token in ids))
+            self._open = tuple(dict.fromkeys(then for own, then in moves if own == token))
         self._depth = depth + 1
-
-
-@lru_cache(1024)
-def _ascending(*ids: frozenset[int]) -> tuple[int, ...]:
-    return tuple(sorted(frozenset().union(*ids)))

@@ -32,7 +32,6 @@ from skill_ttrl.llm.openai.replies import (
     failure_of,
     find_address,
     instruction,
-    printable,
     read_body,
     read_embeddings,
     read_json,
@@ -44,6 +43,7 @@ from skill_ttrl.llm.openai.replies import (
     tokens_said,
 )
 from skill_ttrl.llm.server_key import is_localhost
+from skill_ttrl.sanitize import one_line
 from skill_ttrl.types import Message, derive_seed
 
 M = TypeVar("M", bound=BaseModel)
@@ -143,27 +143,27 @@ class Client:
         if form is None or form["type"] == "json_object":  # nothing else tells the model
             asked.append(Message("user", instruction(schema)))
         problem = ""
-        for left in range(repairs, -1, -1):
-            held: list[tuple[M | None, str]] = []
 
-            def judge(reply: Reply, held: list[tuple[M | None, str]] = held) -> str:
-                value, wrong = read_json(reply.text, schema)
-                if reply.outcome == "tool_call":
-                    value, wrong = None, "a tool was called, but there are none. Write the JSON object as text."
-                elif value is None and reply.outcome == "length":
-                    wrong = "it was cut off before its end. Be shorter."
-                held.append((value, wrong))
-                if value is not None:
-                    return "ok"
-                return "malformed" if reply.outcome == "ok" else reply.outcome
+        def judged(reply: Reply) -> tuple[M | None, str, str]:
+            """What fits, else None; the outcome, and what is wrong."""
+            value, wrong = read_json(reply.text, schema)
+            if reply.outcome == "tool_call":
+                return None, reply.outcome, "a tool was called, but there are none. Write the JSON object as text."
+            if value is None and reply.outcome == "length":
+                wrong = "it was cut off before its end. Be shorter."
+            return value, "ok" if value is not None else "malformed" if reply.outcome == "ok" else reply.outcome, wrong
+
+        for left in range(repairs, -1, -1):
 
             def useful(outcome: str, left: int = left) -> bool:
                 """A resumed run must not meet again the answer that ended it; one that is followed by a repair did not."""
                 return outcome == "ok" or (left > 0 and outcome not in ("refusal", "filtered"))
 
             body = {**_said(asked), "response_format": form}
-            reply = await self._loop.run(self._answers(body, {"logprobs": False}, judge, useful))
-            found, problem = held[-1]
+            reply = await self._loop.run(
+                self._answers(body, {"logprobs": False}, lambda reply: judged(reply)[1], useful)
+            )
+            found, _, problem = judged(reply)
             if found is not None:
                 return found
             if reply.outcome in ("refusal", "filtered"):
@@ -315,7 +315,7 @@ class Client:
         return Spend(prompt + answer, (prompt * dearest + answer * (config.price_out or 0.0)) / 1e6)
 
     def _message(self, text: str) -> str:
-        return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {printable(text)}"
+        return f"endpoints.{self.role}: {self.config.model!r} at {self.host} {one_line(text)}"
 
 
 def make_client(config: EndpointsConfig, role: Role, ledger: Ledger | None = None) -> Client:

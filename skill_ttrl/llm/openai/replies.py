@@ -18,6 +18,7 @@ from skill_ttrl.config.endpoints import plain_address
 from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.llm.openai.ledger import Tokens
 from skill_ttrl.llm.server_key import found_key
+from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import parse_json
 
 OPENAI = "https://api.openai.com/v1"
@@ -181,13 +182,7 @@ def failure_of(
 
 def short(text: str) -> str:
     """Return a server's message as one printable line, cut to `LONGEST` characters."""
-    text = printable(text[: 4 * LONGEST]) or "it says nothing"
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
-
-
-def printable(text: str) -> str:
-    """The text without signs that act and do not show, such as a terminal's escape codes."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
+    return one_line(text, LONGEST) or "it says nothing"
 
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import Any
 
 from skill_ttrl.cores import cores
 from skill_ttrl.errors import RankError
@@ -63,7 +63,6 @@ class _Crew:
     def __init__(self, folder: Path, notice: Callable[[str], None], saved: Callable[[], str]) -> None:
         self._folder, self._notice, self._saved = folder, notice, saved
         self._ranks: list[subprocess.Popen[bytes]] = []
-        self._outputs: list[IO[bytes]] = []
         self._killed: set[subprocess.Popen[bytes]] = set()
         self._interrupts = 0
         self._passed: int | None = None  # the last signal that came
@@ -79,25 +78,12 @@ class _Crew:
         self._kill(self._ranks)
         for signum, handler in self._before.items():
             signal.signal(signum, handler)  # type: ignore[arg-type]  # what signal gave
-        for output in self._outputs:
-            output.close()
 
     def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
         rank = len(self._ranks)
-        output: IO[bytes] | None = None
-        if rank:
-            output = (self._folder / str(rank)).open("w+b")
-            self._outputs.append(output)
-        self._ranks.append(
-            subprocess.Popen(
-                command,
-                env=environment,
-                process_group=0,
-                stdin=None if rank == 0 else subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-            )
-        )
+        with (self._folder / str(rank)).open("wb") as output:
+            pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output} if rank else {}
+            self._ranks.append(subprocess.Popen(command, env=environment, process_group=0, **pipes))
         if rank == 0 and self._passed is not None:  # it came before there was a rank to pass it to
             self._ranks[0].send_signal(self._passed)
 

@@ -58,21 +58,6 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def open_ports() -> Iterator[Callable[[], int]]:
-    held: list[socket.socket] = []
-
-    def hold() -> int:
-        held.append(socket.socket())
-        held[-1].bind(("127.0.0.1", 0))
-        held[-1].listen()
-        return int(held[-1].getsockname()[1])
-
-    yield hold
-    for each in held:
-        each.close()
-
-
 def wait_until(look: Callable[[], Any], seconds: float = 20) -> Any:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -105,10 +90,13 @@ def serving(tmp_path: Path, **changes: Any) -> dict[str, Any]:
     return {**how, "overrides": [f"vllm.weight_transfer_dir={tmp_path / 'pass'}"], **changes}
 
 
-def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path, open_ports: Callable[[], int]) -> None:
-    port = open_ports()
-    with pytest.raises(ConfigError, match=f"Port {port} .*--port"):
-        plan(**serving(tmp_path, port=port))
+def test_a_port_in_use_is_said_before_anything_is_started(tmp_path: Path) -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"Port {port} .*--port"):
+            plan(**serving(tmp_path, port=port))
     with pytest.raises(ConfigError, match="/no/such/python"):
         plan(**serving(tmp_path, python="/no/such/python"))
 
