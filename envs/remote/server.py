@@ -318,7 +318,7 @@ class Service:
         if found and method == "DELETE" and found[2] is None:
             return 200, json.dumps({"ended": self.sessions.end(found[1])})
         if found and method == "POST" and found[2]:
-            asked = _read(ResetRequest if found[2] == "reset" else StepRequest, body)
+            asked = _read(ResetRequest, body) if found[2] == "reset" else _read(StepRequest, body)
             arguments = asked.model_dump(exclude={"step", "wait"})
             return _wait(self.sessions.ask(found[1], asked.step, found[2], **arguments), asked.wait)
         raise Refused(404, "There is no such route. This is the server of an environment (skillttrl envs serve).")
