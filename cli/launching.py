@@ -122,9 +122,8 @@ def _run_here(
         _run_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
         return
     note = verified_note(config) if found.source in recipe_names() else ""
-    with RunView(screen, f"{config.name} → {folder}") as view:
-        if note.startswith("untested"):
-            view.notice(f"{where[0].upper()}{where[1:]} is {note}.", warning=True)
+    opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
+    with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
         summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options
     if as_json:
         print_json(summary)

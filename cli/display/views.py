@@ -46,12 +46,12 @@ class _Phase:
 class RunView:
     """A `Progress` that draws a run while it goes: its phases, the part at work, speed and the newest metrics.
 
-    Where the console is no terminal, it prints a line now and then instead. With `transient` nothing is drawn before a phase begins,
-    and nothing stays.
+    If the console is not a terminal, it prints a line now and then instead. With `transient` nothing is drawn before a phase begins,
+    and nothing stays. The first phase prints `opening` as a warning, so that it does not precede an error that makes it moot.
     """
 
-    def __init__(self, console: Console, title: str, *, transient: bool = False) -> None:
-        self._console, self._title, self._transient = console, title, transient
+    def __init__(self, console: Console, title: str, *, transient: bool = False, opening: str = "") -> None:
+        self._console, self._title, self._transient, self._opening = console, title, transient, opening
         self._began = time.perf_counter()
         self._bars = Progress(
             TextColumn("{task.description:<16}"),
@@ -91,6 +91,8 @@ class RunView:
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """See `Progress.start`."""
+        if self._opening and not self._at:
+            self.notice(self._opening, warning=True)
         bar = self._bars.add_task(phase, total=total, completed=done, speed="")
         self._at[phase] = _Phase(bar, total, unit, before=done, shown=done)
         if self._console.is_terminal:

@@ -59,7 +59,7 @@ def check_algorithm(
     estimate = getattr(algorithm, "estimate", None)
     if rl.invalid_action_penalty_coef and level != "step" and estimate is not None and not is_stepwise(estimate):
         problems.append(
-            f"{penalty}: {_named(rl)} cannot penalise single steps and let each episode weigh the same. Set "
+            f"{penalty}: {_named(rl)} cannot penalize single steps and let each episode weigh the same. Set "
             f"{'rl.algorithm.level=step, ' if level else ''}rl.invalid_action_penalty_coef=0, or rl.algorithm=grpo."
         )
     stepwise = level == "step" or "episodes" in requirements(algorithm) or bool(rl.invalid_action_penalty_coef)

@@ -22,7 +22,7 @@ EXAMPLE = ROOT / "examples" / "custom_env"
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )
 
 

@@ -145,7 +145,7 @@ def open_store(key: str, make: Callable[[Path], None]) -> Store:
         store = Store(folder)
     except OSError as error:
         raise EnvError(
-            f"The catalog cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "
+            f"The catalogue cannot be stored in {cache}: {error.strerror or error}. Free some space, or set XDG_CACHE_HOME to a "
             "folder that can be written."
         ) from error
     with suppress(OSError):  # a cache that may only be read

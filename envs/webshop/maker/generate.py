@@ -99,7 +99,7 @@ def _is_there(folder: Path, wanted: dict[str, Any]) -> bool:
         raise EnvError(f"{folder} has {there[0]}, which this command did not generate. Choose another folder.")
     if record != wanted:
         raise EnvError(
-            f"{folder} already has another generated catalog: {record['products']} products of seed {record['seed']}. Choose "
+            f"{folder} already has another generated catalogue: {record['products']} products of seed {record['seed']}. Choose "
             "another folder."
         )
     return {f"{PRODUCTS}.json", f"{ABOUT}.json"} <= set(there)
@@ -150,5 +150,5 @@ def _read_record(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise EnvError(f"{path} cannot be read: {error}. Choose another folder.") from None
     if not isinstance(record, dict) or not {"schema", "products", "seed"} <= set(record):
-        raise EnvError(f"{path} is not a record of a generated catalog. Choose another folder.")
+        raise EnvError(f"{path} is not a record of a generated catalogue. Choose another folder.")
     return record

@@ -199,10 +199,9 @@ def _decline(summary: Summary) -> str | None:
     if not worse:
         return None
     main = next(iter(changes))
-    what = f"{', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}"
     if main in worse:
-        what = f"training made the policy worse on these problems: {', '.join(worse)} fell"
-    return f"Warning: {what} ({PAIRED_TEST})."
+        return f"Warning: Training made the policy worse on these problems: {', '.join(worse)} fell."
+    return f"Warning: {', '.join(worse)} fell on these problems; {main} is {verdict(changes[main][1])}."
 
 
 def _by_key(label: str, before: Mapping[str, float], after: Mapping[str, float]) -> list[Row]:

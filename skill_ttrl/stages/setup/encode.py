@@ -303,7 +303,7 @@ def encode_demonstrations(
     if not resumed:
         warnings += meter.demonstration_leaks(parts.config, prompts, f"sft.data ({config.data.path})")
     if len(demonstrations) >= MANY:
-        progress.notice(f"Tokenising {len(demonstrations):,} demonstrations ...")
+        progress.notice(f"Tokenizing {len(demonstrations):,} demonstrations ...")
     tokenizer, agent = parts.policy.tokenizer, agent_of(parts)
     noisy = encode_written(tokenizer, agent, demonstrations)
     refuse_too_long(parts, noisy, f"The longest demonstration of {config.data.path}")

@@ -80,14 +80,14 @@ OWN = f"{__name__}:Unaware"
 @pytest.mark.parametrize(
     ("rl", "other", "words"),
     [
-        ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalise single steps"),
+        ({"invalid_action_penalty_coef": 0.1, "algorithm": OWN}, {}, "cannot penalize single steps"),
         ({"algorithm": {"level": "step"}, "reward": "majority"}, SHAPING, "whole rollouts"),
         ({"algorithm": "opo", "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": "remax", "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": {"scale_rewards": "batch"}, "reward": "majority"}, SHAPING, "does not allow"),
         ({"algorithm": "maxrl", "invalid_action_penalty_coef": 0.1}, {}, "divides by their mean"),
         ({"algorithm": "maxrl", "kl_in_reward": {"coef": 0.1}}, {}, "divides by their mean"),
-        ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalise single steps"),
+        ({"algorithm": "gpg", "invalid_action_penalty_coef": 0.1}, {}, "cannot penalize single steps"),
         (
             {"invalid_action_penalty_coef": 0.1},
             {"action_parser": "none"},

@@ -168,7 +168,7 @@ def test_a_cache_that_cannot_be_written_is_an_error_that_says_where(
         (parent / "skill-ttrl" / "webshop").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(parent))
     with pytest.raises(
-        EnvError, match=r"The catalog cannot be stored in .*/blocked/skill-ttrl/webshop: .*XDG_CACHE_HOME"
+        EnvError, match=r"The catalogue cannot be stored in .*/blocked/skill-ttrl/webshop: .*XDG_CACHE_HOME"
     ):
         open_catalogue(data)
 

@@ -105,7 +105,7 @@ def test_what_is_there_already_is_not_written_again(tmp_path: Path) -> None:
     assert run(tmp_path, 5).written == 0
     assert (tmp_path / "items_shuffle.json").stat().st_mtime_ns == before
     for count, seed in ((6, 0), (5, 1)):
-        with pytest.raises(EnvError, match=r"another generated catalog: 5 products of seed 0\. Choose another"):
+        with pytest.raises(EnvError, match=r"another generated catalogue: 5 products of seed 0\. Choose another"):
             run(tmp_path, count, seed=seed)
 
 
