@@ -24,7 +24,7 @@ $ skillttrl evaluate runs/quickstart --json | python -c 'import json, sys; print
 [configuration](configuration.md). `--resume`, signals and details of exit codes: [operations](operations.md).
 
 **Exit codes.** 0 done; 1 an unexpected error: a bug; 2 config or command line; 3 data or environment; 4 run folder, checkpoint or
-skill bank; 5 model, device or missing package; 6 a language model's server that refuses or gives no answer; 7 the budget for such
+skill bank; 5 model, device or missing package; 6 a language model's server refuses or does not answer; 7 the budget for such
 models is spent; 8 nothing can be learned: no update is finite, or too few groups differ in reward; 9 one of several processes of a run
 has died, or a cluster cannot be used; 128+n stopped by signal n with everything saved.
 
