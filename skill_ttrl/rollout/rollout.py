@@ -17,7 +17,7 @@ from typing import Any, cast
 from skill_ttrl.agents.agent import Agent
 from skill_ttrl.errors import BudgetError, EndpointError, EnvError
 from skill_ttrl.llm.backend import Backend, Generation, Request
-from skill_ttrl.llm.batching import BatchingBackend
+from skill_ttrl.llm.hand_over import BatchingBackend
 from skill_ttrl.rollout.env_pool import EnvPool, EnvThreads, TextEnvironment
 from skill_ttrl.rollout.episode import ActiveRollout, call_inline
 from skill_ttrl.rollout.scripted import Adviser

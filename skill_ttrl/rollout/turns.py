@@ -14,8 +14,7 @@ from skill_ttrl.agents.agent import Agent, RetrievalQuery
 from skill_ttrl.agents.scripted.scripted_agent import ScriptedAgent
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.backend import Backend, Generation, Request, Sampling
-from skill_ttrl.llm.batching import BatchingBackend
-from skill_ttrl.llm.hand_over import HandOver
+from skill_ttrl.llm.hand_over import BatchingBackend, HandOver
 from skill_ttrl.llm.pauses import InsertionPoint, generate_with_insertions
 from skill_ttrl.registry import naming
 from skill_ttrl.rollout.episode import ActiveRollout, operations

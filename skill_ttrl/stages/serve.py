@@ -22,7 +22,6 @@ import skill_ttrl
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
-from skill_ttrl.llm.vllm.servers.http import weight_transfer_dir
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
 
@@ -82,6 +81,7 @@ def _options(config: SkillTTRLConfig, *, planned_lengths: bool) -> dict[str, Any
     """The section `vllm` as the launcher reads it; with `planned_lengths` sequences are as long as the config's limits add up to."""
     from skill_ttrl.llm.models.model_config import load_model_config
     from skill_ttrl.llm.vllm.checks import engine_length
+    from skill_ttrl.llm.vllm.servers.backend import weight_transfer_dir
 
     vllm, lora = config.vllm, config.model.lora if config.vllm.weight_sync == "lora" else None
     options = vllm.model_dump()

@@ -14,8 +14,7 @@ from contextvars import copy_context
 import pytest
 
 from skill_ttrl.llm.backend import Generation, Request, Sampling, wait_for
-from skill_ttrl.llm.batching import BatchingBackend
-from skill_ttrl.llm.hand_over import LEFT, PLACE, AbandonedError, HandOver
+from skill_ttrl.llm.hand_over import LEFT, PLACE, AbandonedError, BatchingBackend, HandOver
 from tests.scripted_backend import ScriptedBackend
 
 

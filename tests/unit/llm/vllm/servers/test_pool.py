@@ -25,12 +25,16 @@ from skill_ttrl.llm.backends import make_backend
 from skill_ttrl.llm.context import BackendContext
 from skill_ttrl.llm.models.load import LoadedModel, save_model
 from skill_ttrl.llm.models.weights import full_weights
-from skill_ttrl.llm.vllm.servers import http as vllm_http
-from skill_ttrl.llm.vllm.servers import http as vllm_transfer
-from skill_ttrl.llm.vllm.servers.backend import VLLMServerBackend
-from skill_ttrl.llm.vllm.servers.http import STALE, remove_leftovers, weight_transfer_dir, weights_file
+from skill_ttrl.llm.vllm.servers import backend as module
+from skill_ttrl.llm.vllm.servers.backend import (
+    STALE,
+    VLLMServerBackend,
+    remove_leftovers,
+    weight_transfer_dir,
+    weights_file,
+)
 
-PROCESS = vllm_http.PROCESS_HEADER
+PROCESS = module.PROCESS_HEADER
 Script = Callable[["Upstream", dict[str, Any]], "tuple[int, dict[str, Any]] | None"]
 
 
@@ -113,7 +117,7 @@ def _closing() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _looking_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("skill_ttrl.llm.vllm.servers.backend.POLL", 0.05)
+    monkeypatch.setattr(module, "POLL", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +230,7 @@ def test_answers_of_weights_that_somebody_changed_are_not_taken(
 def test_a_server_that_hangs_is_named(
     folder: Path, upstreams: Callable[[Script], Upstream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_http, "LOOK_EVERY", 0.2)
+    monkeypatch.setattr(module, "LOOK_EVERY", 0.2)
 
     def hanging(upstream: Upstream, body: dict[str, Any]) -> Any:
         upstream.well = False
@@ -336,7 +340,7 @@ def test_a_server_that_is_not_there_is_waited_for_and_then_said(
 def test_learner_and_servers_find_the_same_folder_without_being_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(vllm_transfer, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(module, "SHARED_MEMORY", tmp_path)
     found = weight_transfer_dir(None)
     assert found == weight_transfer_dir(None) == tmp_path / f"skillttrl-{os.getuid()}"
     assert found.stat().st_mode & 0o777 == 0o700
