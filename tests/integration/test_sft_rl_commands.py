@@ -120,7 +120,7 @@ def test_a_quickstart_s_data_and_what_can_be_imitated_are_those_of_the_episodes(
     config = load_config(tmp_path / "sft" / "config.yaml")
     assert config.demonstrations.label == "success" and config.env.kwargs["data"] == "generated"
     done = skillttrl("sft", "--bank", tmp_path / "bank", *SMALL, "--set", "demonstrations.label=expert")
-    refused(done, 3, "none records the expert's advice")
+    refused(done, 3, "--epsilon")
 
 
 @pytest.mark.parametrize(

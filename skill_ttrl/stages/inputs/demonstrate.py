@@ -146,18 +146,9 @@ def chosen_steps(
     if not found:
         won = sum(trajectory.is_success for trajectory in trajectories)
         raise DataError(
-            f"There is nothing to imitate: of {len(trajectories)} episodes {won} succeeded"
-            + (" , and none records the expert's advice" if config.label == "expert" else "")
-            + (f", and agent.observations cannot write any of their {not_written} steps" if not_written else "")
-            + ". Collect more episodes, or use a better agent. "
-            + (
-                (
-                    "Episodes collected with --epsilon record advice; demonstrations.label=success imitates the actions of successful "
-                    "episodes."
-                )
-                if config.label == "expert"
-                else "demonstrations.label=expert also uses failed episodes that were collected with --epsilon."
-            )
+            f"There is nothing to imitate with demonstrations.label={config.label}: {won} of {len(trajectories)} episodes succeeded, and "
+            f"agent.observations cannot write {not_written} of their steps. Collect more episodes, or use a better agent. label=success "
+            "needs successful episodes, label=expert episodes that were collected with --epsilon."
         )
     most = config.examples or len(found)
     if most < len(found):

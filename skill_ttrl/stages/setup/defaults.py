@@ -122,10 +122,7 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
         return
     shown = config.imitates and config.sft.data is not None and config.sft.data == own.sft.data
     bank = config.skills is not None and own.skills is not None and config.skills.bank == own.skills.bank is not None
-    foreign = [
-        *(["sft.data"] if shown else []),
-        *(["skills.bank"] if bank else []),
-    ]
+    foreign = [name for name, is_foreign in (("sft.data", shown), ("skills.bank", bank)) if is_foreign]
     if foreign:
         raise ConfigError(
             f"{source} was written for {own.env.id}, and its {' and '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} of that "
