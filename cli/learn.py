@@ -143,7 +143,7 @@ def _gate(policy: str | None, overrides: Sequence[str] | None) -> Iterator[TestC
         yield None
         return
     check_model(policy, "a gate")
-    from skill_ttrl.stages.targets.gate import open_gate
+    from skill_ttrl.stages.targets.play import open_gate
 
     with open_gate(policy, overrides or ()) as test:
         yield test

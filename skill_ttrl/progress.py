@@ -39,6 +39,17 @@ class SilentProgress(Progress):
     """Listens and says nothing."""
 
 
+class NoticeCollector(Progress):
+    """Collects notices, each with whether it is a warning."""
+
+    def __init__(self) -> None:
+        self.notices: list[tuple[str, bool]] = []
+
+    def notice(self, text: str, *, warning: bool = False) -> None:
+        """See `Progress.notice`."""
+        self.notices.append((text, warning))
+
+
 OPENING = "open"
 """Phase of `Counting` while an environment does what takes long the first time."""
 

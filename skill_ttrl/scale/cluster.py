@@ -262,7 +262,7 @@ def open_hosts(make: MakeEnv, check: Check, settings: ScaleConfig, progress: Pro
 
 @contextmanager
 def _ready_cluster(check: Check, settings: ScaleConfig, progress: Progress) -> Iterator[None]:
-    progress.notice(f"Ray: connecting (scale.address={settings.address}); each node is asked whether it is ready.")
+    progress.notice(f"Ray: connecting (scale.address={settings.address}); then each node is checked.")
     with connected(settings):
         count, room = check_nodes(check, settings)
         progress.notice(

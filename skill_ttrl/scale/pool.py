@@ -207,7 +207,7 @@ class Pool:
             return
         busy = self._at.pop(lost.worker)
         if busy is None:
-            self._notice(f"{lost.worker} is gone: {lost.why}. It was at nothing.")
+            self._notice(f"{lost.worker} is gone: {lost.why}. It had no work.")
             return
         work, number = busy
         part = f"Part {number + 1} of {len(work.items)}"

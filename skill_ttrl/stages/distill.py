@@ -18,7 +18,7 @@ from skill_ttrl.config import SkillsConfig, SkillTTRLConfig
 from skill_ttrl.data.episodes import Files, paths_of, read_episodes
 from skill_ttrl.errors import ConfigError, DataError, SkillBankError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.progress import Progress, SilentProgress
+from skill_ttrl.progress import NoticeCollector, Progress, SilentProgress
 from skill_ttrl.skills.admit import AdmissionRules, Admitted, admit
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.changes import quote
@@ -173,7 +173,7 @@ def run(
         track_usage(paid, config.endpoints) as ledger,
         _bank(folder, merge, config) as opened,
     ):
-        notices = _NoticeCollector()
+        notices = NoticeCollector()
         with ledger.phase(SOURCE):
             episodes = read_with_progress(source, progress, notices)
             found = distill_into(opened, episodes, config, models_of(config), gate=gate)
@@ -184,7 +184,7 @@ def run(
     paid.unlink(missing_ok=True)  # its answers are part of the bank
     return replace(
         found,
-        notes=(*notices.notices, *found.notes),
+        notes=(*(text for text, _ in notices.notices), *found.notes),
         bank=str(bank),
         trajectories=str(trajectories),
         retrieval=retrieval,
@@ -271,17 +271,6 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
         made.chmod(0o755)  # as any folder
         with wrap_os_errors("write", folder):
             made.replace(folder)
-
-
-class _NoticeCollector(SilentProgress):
-    """Collects the notices of reading a file, to be given once with the others."""
-
-    def __init__(self) -> None:
-        self.notices: list[str] = []
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        """See `Progress.notice`."""
-        self.notices.append(text)
 
 
 def read_with_progress(files: Files, progress: Progress, notices: Progress) -> Iterator[Trajectory]:

@@ -7,24 +7,21 @@ measured by `stages.collect.run`, which loads nothing of what a model takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from skill_ttrl.answers import persist_cache
 from skill_ttrl.envs import check_text_env, env_tasks, make_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.samples import TaskSamples
-from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
 from skill_ttrl.stages.collecting.watch import env_kwargs
 from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_draws
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, in_env, resolve_target, with_limit
-from skill_ttrl.storage.files import wrap_os_errors, write_atomic
 from skill_ttrl.types import Task, to_json
 
 
@@ -104,13 +101,11 @@ def measure_subject(
     settings = subject.config
     draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
     progress = progress or SilentProgress()
-    with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
-        asked: dict[str, Any] = {"output": output, "chunk": chunk, "use_bank": use_bank, "progress": progress}
-        samples = draw_samples(subject, problems, draws, phase="evaluate", controls=True, **asked)
+    asked: dict[str, Any] = {"output": output, "chunk": chunk, "use_bank": use_bank, "progress": progress}
+    with draw_samples(subject, problems, draws, phase="evaluate", controls=True, **asked) as samples:
         found = tuple(each for part in problems for each in _evaluations(subject, part.name, samples))
-    if output is not None:
-        with wrap_os_errors("write", Path(output)):
-            write_atomic(Path(output) / EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n".encode())
+        if samples.folder is not None:
+            samples.folder.write_text(EVALUATION, f"[{', '.join(to_json(each) for each in found)}]\n")
     if samples.known is None:
         progress.notice(f"Contamination unknown: {samples.why_unknown}.")
     return found

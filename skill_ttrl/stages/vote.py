@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
@@ -360,7 +360,7 @@ def run(
     """
     asked = _asked(strategies, options or {})
     progress = progress or SilentProgress()
-    with nullcontext() if output is None else persist_cache(Path(output) / EQUIVALENCE_CACHE):
+    with ExitStack() as stack:
         if is_stored(source):
             if drawing != AS_IN_TRAINING:
                 raise ConfigError(
@@ -368,8 +368,10 @@ def run(
                     "--batch-size, --no-skills, --paraphrase) need a run or a model, named with --policy."
                 )
             config, found = load_checked({}, overrides), _stored(source, output, progress)
+            if output is not None:
+                stack.enter_context(persist_cache(Path(output) / EQUIVALENCE_CACHE))
         else:
-            config, found = _drawn(source, drawing, output, overrides, progress)
+            config, found = _drawn(stack, source, drawing, output, overrides, progress)
         lab, votes = _lab(str(source), config, found, asked)
     if output is not None:
         _write(Path(output), lab, votes)
@@ -404,9 +406,14 @@ def _stored(source: str | Path, output: str | Path | None, progress: Progress) -
 
 
 def _drawn(
-    source: str | Path, drawing: Drawing, output: str | Path | None, overrides: Sequence[str], progress: Progress
+    stack: ExitStack,
+    source: str | Path,
+    drawing: Drawing,
+    output: str | Path | None,
+    overrides: Sequence[str],
+    progress: Progress,
 ) -> tuple[SkillTTRLConfig, SampleSet]:
-    """Samples as a training step would draw them, from the same sampling settings."""
+    """Samples as a training step would draw them, from the same sampling settings; their folder is open as long as `stack`."""
     subject = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
@@ -414,17 +421,10 @@ def _drawn(
     if drawing.both_wordings and count % 2:
         raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")
     problems = with_limit(subject.problems(drawing.data), drawing.limit)
-    found = draw_samples(
-        subject,
-        problems,
-        [SamplingPass(SAMPLE, count, sampling, seed)],
-        phase="vote",
-        output=output,
-        chunk=drawing.chunk,
-        use_bank=drawing.use_bank,
-        both_wordings=drawing.both_wordings,
-        progress=progress,
-    )
+    asked: dict[str, Any] = {"output": output, "chunk": drawing.chunk, "use_bank": drawing.use_bank}
+    draws = [SamplingPass(SAMPLE, count, sampling, seed)]
+    asked |= {"both_wordings": drawing.both_wordings, "progress": progress}
+    found = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", **asked))
     known = found.known
     trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
     return subject.config, SampleSet((found.rows,), trained_on=trained_on)

@@ -17,7 +17,7 @@ from skill_ttrl.errors import ConfigError
 from skill_ttrl.skills.bank.bank import SkillBank
 from skill_ttrl.skills.evolution import Evolver
 from skill_ttrl.stages import merge, train
-from skill_ttrl.stages.targets.gate import open_gate
+from skill_ttrl.stages.targets.play import open_gate
 from skill_ttrl.stages.training.bank_gate import BankGate, decide_changes
 from skill_ttrl.stages.training.run import Run
 from skill_ttrl.storage.jsonl import read_jsonl

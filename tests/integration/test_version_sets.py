@@ -133,4 +133,4 @@ def test_what_does_not_fit_is_named_with_the_command(
 
 def test_command_prints_the_file_of_a_set() -> None:
     assert Path(skillttrl("doctor", "--lockfile", "gpu").out.strip()) == lock_path("gpu")
-    assert skillttrl("doctor", "--lockfile", "core").code == 2
+    assert skillttrl("doctor", "--lockfile", "core").code == skillttrl("doctor", "--set", "seed=1").code == 2

@@ -330,7 +330,6 @@ def check_grows(config: SkillTTRLConfig, backend: Backend) -> None:
     """Raise `ConfigError` where episodes are to be sequences of tokens, and the backend or its chat template cannot continue them."""
     if config.agent.context_mode != "episode":
         return
-    check_memory(config)
     if not hasattr(backend, "encode_next") or backend.encode_next(Message("user", "next")) is None:
         raise ConfigError(
             "agent.context_mode=episode needs a backend with encode_next (skill_ttrl.llm.backend.Backend); "

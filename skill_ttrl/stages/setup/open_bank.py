@@ -59,59 +59,38 @@ def open_run_bank(
     if config is None:
         return NoBank()
     version = None if state is None else bank_version(state)
-    if config.shared:
-        return _open_shared(config, folder, version, models, (state or {}).get("exposure"))
-    path = folder.path / BANK
-    first = starting_file(config) if version is None else SkillFile([])
-    if version is not None and not is_bank(path):
+    path, name = bank_path(config, folder.path), "shared skill bank" if config.shared else "run's skill bank"
+    first = starting_file(config) if version is None and not config.shared else SkillFile([])
+    if not is_bank(path) and (version if config.shared else version is not None):
         raise SkillBankError(
-            f"The run's skill bank at {path} is missing; the run needs its version {version}. Restore the folder, or start a new "
-            "run."
+            f"The {name} at {path} is missing; the run needs its version {version}. Restore the folder, or start a new run."
         )
-    notices = keep_edits(path, version or 0)
-    if version is None:
-        discard_bank(folder)  # of a start that was killed before its first checkpoint
-    bank = SkillBank.from_config(config, path, writer=WRITER)
+    writer, notices = WRITER, list[str]()
+    if config.shared:
+        writer = f"{folder.path.resolve().name}:{read_run_json(folder.path).get('id', '')}"
+    else:
+        notices += keep_edits(path, version or 0)
+        if version is None:
+            discard_bank(folder)  # of a start that was killed before its first checkpoint
+    bank = SkillBank.from_config(config, path, writer=writer)
     try:
-        if version is not None:
+        if config.shared and bank.version < (version or 0):
+            raise SkillBankError(
+                f"The shared skill bank at {path} is at version {bank.version}, but the run has seen version {version}: this is another "
+                "bank or an older copy. Restore the bank, or start a new run."
+            )
+        if version is not None and not config.shared:
             bank.rewind(version)
         elif first.skills:
             bank.import_skills(first.skills, origin=first.origin, reason=f"import {config.bank}")
         _ = bank.retriever  # a wrong embedder must not cost the cold start
         notices += bank.notices
-        exposure = Exposure((state or {}).get("exposure"))
-        return RunBank(config, bank, models or LLMEndpoints(), exposure, notices)
-    except BaseException:
-        bank.close()
-        raise
-
-
-def _open_shared(
-    config: SkillsConfig, folder: RunFolder, version: int | None, models: LLMEndpoints | None, exposure: Any
-) -> RunBank:
-    """Open the bank that several runs write, made where it is not there; see `open_run_bank`."""
-    path = bank_path(config, folder.path)
-    if version and not is_bank(path):
-        raise SkillBankError(
-            f"The shared skill bank at {path} (skills.bank) is missing; the run needs its version {version}. Restore the folder, or "
-            "start a new run."
-        )
-    run_id = read_run_json(folder.path).get("id", "")
-    bank = SkillBank.from_config(config, path, writer=f"{folder.path.resolve().name}:{run_id}")
-    try:
-        if bank.version < (version or 0):
-            raise SkillBankError(
-                f"The shared skill bank at {path} is at version {bank.version}, but the run has seen version {version}: this is another "
-                "bank or an older copy. Restore the bank, or start a new run."
-            )
-        _ = bank.retriever
-        notices = list(bank.notices)
-        if not len(bank):
+        if config.shared and not len(bank):
             notices.append(
                 f"The shared skill bank {path} is empty. Import skills (skillttrl skills import), or let a run add some: distill, "
                 "evolve, skills.extract_from_solutions, or a policy that writes them."
             )
-        return RunBank(config, bank, models or LLMEndpoints(), Exposure(exposure), notices)
+        return RunBank(config, bank, models or LLMEndpoints(), Exposure((state or {}).get("exposure")), notices)
     except BaseException:
         bank.close()
         raise

@@ -7,14 +7,15 @@ everything is drawn in one go, as a run's own evaluations do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
+from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import SkillTTRLConfig
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.envs import resolve_env
@@ -25,6 +26,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.rollout import all_unanswered, refuse_failure
 from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
+from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
 from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies
 from skill_ttrl.stages.inputs.leak import FirstWords
@@ -52,8 +54,11 @@ class DrawnSamples:
     why_unknown: str = ""
     controls: Controls = field(default_factory=Controls)
     """Scripted agents on the same problems, where they were asked for."""
+    folder: SampleFolder | None = None
+    """Stores the samples; None: nothing does."""
 
 
+@contextmanager
 def draw_samples(
     subject: EvalTarget,
     problems: Sequence[EvalDataset],
@@ -66,8 +71,9 @@ def draw_samples(
     progress: Progress,
     both_wordings: bool = False,
     controls: bool = False,
-) -> DrawnSamples:
-    """Sample every problem under every way of sampling, apart from samples that the folder holds already.
+) -> Iterator[DrawnSamples]:
+    """Sample every problem under every way of sampling, apart from samples that the folder holds already. The folder stays locked,
+    and keeps what SymPy decides of the answers, while this is entered.
 
     Args:
         subject: policy to sample.
@@ -92,6 +98,7 @@ def draw_samples(
         if output is not None:
             made_with = _made_with(subject, problems, draws, chunk, use_bank, both_wordings)
             folder = stack.enter_context(SampleFolder(output, made_with))
+            stack.enter_context(persist_cache(folder.path / EQUIVALENCE_CACHE))
         ledger = stack.enter_context(track_usage(folder.path / USAGE if folder else None, config.endpoints))
         stack.enter_context(ledger.phase(phase))
         env_id = resolve_env(config.env.id)
@@ -119,9 +126,9 @@ def draw_samples(
                     played = sampler.controls()
                     if folder is not None:
                         folder.write_text(CONTROLS, f"{to_json(played)}\n")
+        yield DrawnSamples(tuple(rows), known, why, played, folder)
     for line in usage_lines(ledger.report()):
         progress.notice(line)
-    return DrawnSamples(tuple(rows), known, why, played)
 
 
 def _kept_controls(

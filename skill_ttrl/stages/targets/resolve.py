@@ -116,11 +116,6 @@ class EvalTarget:
     """Source of the config."""
     overrides: tuple[str, ...]
 
-    @property
-    def remote(self) -> bool:
-        """True if the policy is a remote model or a program, and not weights that are loaded here."""
-        return backend_facts(self.config).remote
-
     def bank(self) -> RunBank | NoBank:
         """The skill bank to ask, open for reading."""
         if self.trained is not None:
@@ -164,7 +159,7 @@ class EvalTarget:
 
         It is None, with a reason, for a plain model and where the run's data can no longer be read.
         """
-        if self.trained is None or self.remote:
+        if self.trained is None or backend_facts(self.config).remote:
             return None, "the training data of a plain model are not known"
         try:
             return seen_by_run(load_config(self.trained.run / "config.yaml"), own_training_tasks), ""
@@ -180,7 +175,7 @@ class EvalTarget:
             files = [f"{name} {digest}" for name, digest in file_digests(self.config.command).items()]
             return f"{COMMAND}:{shlex.join(self.config.command.argv)}" + (f" [{'; '.join(files)}]" if files else "")
         policy = self.config.endpoints.policy
-        if self.remote and policy is not None:
+        if backend_facts(self.config).remote and policy is not None:
             return f"{REMOTE}:{policy.model}"
         if self.weights is None:
             return f"{self.config.model.path}@{self.config.model.revision}"

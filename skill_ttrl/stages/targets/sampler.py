@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
-from skill_ttrl.progress import Progress
+from skill_ttrl.progress import NoticeCollector, Progress
 from skill_ttrl.rollout.samples import SamplingPass
 from skill_ttrl.scale.cluster import open_pool
 from skill_ttrl.scale.pool import Pool
@@ -226,16 +226,6 @@ class RemoteSampler:
         return found
 
 
-@dataclass
-class _Notices(Progress):
-    """Collects notices, with whether each is a warning."""
-
-    texts: list[tuple[str, bool]] = field(default_factory=list)
-
-    def notice(self, text: str, *, warning: bool = False) -> None:
-        self.texts.append((text, warning))
-
-
 @dataclass(frozen=True)
 class _Facts:
     """Facts that a worker gives of the policy that it has loaded."""
@@ -286,14 +276,14 @@ class PolicySetup:
 
     def __call__(self) -> tuple[Callable[[Chunk | None], Any], _Facts]:
         """Load the policy in a worker, for as long as its process lives: `scale.worker.Setup`."""
-        notices = _Notices()
+        notices = NoticeCollector()
         opened: AbstractContextManager[LocalSampler] = self.open(notices)
         sampler = opened.__enter__()
 
         def work(chunk: Chunk | None, _open: object = opened) -> Any:  # what is opened closes where nobody holds it
             return sampler.controls() if chunk is None else Sampled.of(sampler.sample_chunk(chunk))
 
-        return work, _Facts(sampler.fitting, sampler.tokenizer, notices.texts)
+        return work, _Facts(sampler.fitting, sampler.tokenizer, notices.notices)
 
     def check(self) -> None:
         """See that a node has what the policy and its environment are loaded from: `scale.cluster.Check`.

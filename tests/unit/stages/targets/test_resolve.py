@@ -21,7 +21,7 @@ def test_a_policy_is_found_without_its_bank_whatever_its_phases_need(recipe: str
 
 def test_a_program_is_a_policy_by_its_command_line() -> None:
     found = resolve_target("command:my-agent --print 'a b'", ["command.timeout=3"], data=["problems.jsonl"])
-    assert found.name == "my-agent --print 'a b'" and found.remote and found.config.rollout.backend == "command"
+    assert found.name == "my-agent --print 'a b'" and found.config.rollout.backend == "command"
     assert found.config.command is not None and found.config.command.argv == ["my-agent", "--print", "a b"]
     assert found.config.command.timeout == 3 and found.fingerprint() == "command:my-agent --print 'a b'"
     assert resolve_target("command", config={"command": {"argv": ["x"]}}).name == "x"
