@@ -137,7 +137,7 @@ def _encode(body: dict[str, Any], what: str) -> bytes:
     try:
         return json.dumps(body, default=lambda value: value.item()).encode()
     except (TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise EnvError(f"What is sent for {what} must be plain data that JSON can write: {error}.") from None
+        raise EnvError(f"The data for {what} must be JSON-serializable: {error}.") from None
 
 
 class RemoteEnv(TextEnv):
@@ -216,7 +216,7 @@ class RemoteEnv(TextEnv):
         try:
             return _TASKS.validate_python(listed)
         except ValidationError as error:
-            raise EnvError(f"{self._client.url} lists tasks that are none: {first_problem(error)}.") from None
+            raise EnvError(f"{self._client.url} lists invalid tasks: {first_problem(error)}.") from None
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begin an episode, in the session of the one before where that is still there.
@@ -314,6 +314,4 @@ def _read(kind: type[Message], found: dict[str, Any], url: str) -> Message:
     try:
         return kind.model_validate(found)
     except ValidationError as error:
-        raise EnvError(
-            f"{url} gave an answer that is no {kind.__name__} of this protocol: {first_problem(error)}."
-        ) from None
+        raise EnvError(f"{url} returned an invalid {kind.__name__}: {first_problem(error)}.") from None

@@ -326,7 +326,7 @@ class Service:
     def _open(self, asked: NewSession) -> Answer:
         split = {} if asked.split is None else split_argument(self.name, asked.split)
         if asked.split is not None and not split:
-            raise Refused(403, f"{self.name} is not made with a split.")
+            raise Refused(403, f"{self.name} takes no split.")
         make = partial(make_env, self.name, **{**self.kwargs, **split})
         session, answer = self.sessions.open(asked.request, make, seed=asked.seed, options=asked.options)
         status, text = _wait(answer, asked.wait)
@@ -337,7 +337,7 @@ class Service:
         if split is None:
             return 200, self.description.model_dump_json()
         if split and not re.fullmatch(SPLIT_PATTERN, split):
-            raise Refused(400, f"{split[:80]!r} cannot be the name of a split.")
+            raise Refused(400, f"{split[:80]!r} is not a valid name of a split.")
         with self._lock:
             asked = self._tasks.get(split)
             if asked is None or (asked.done() and asked.result()[0] != 200):  # an error may have passed
@@ -509,7 +509,7 @@ class _Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "0")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             self.close_connection = True
-            raise Refused(411, "A request says how long it is.")
+            raise Refused(411, "A request needs a Content-Length.")
         if len(length) > 9 or int(length) > MAX_BODY_BYTES:
             self.close_connection = True
             raise Refused(413, f"A request has at most {MAX_BODY_BYTES:,} bytes.")
@@ -597,4 +597,4 @@ def _plain(value: Any) -> Any:
     """Convert a number of NumPy for JSON."""
     if hasattr(value, "item"):
         return value.item()
-    raise EnvError(f"The environment returned what JSON cannot write: {type(value).__name__}.")
+    raise EnvError(f"The environment returned a value that is not JSON-serializable: {type(value).__name__}.")

@@ -231,7 +231,7 @@ def test_a_pause_goes_on_from_the_very_tokens(backend: Any, loaded: LoadedModel)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "says"), [((), "no tokens"), ((5,) * 600, "600 tokens does not fit the engine's 600")]
+    ("prompt", "says"), [((), "is empty"), ((5,) * 600, "600 tokens does not fit the engine's 600")]
 )
 def test_a_prompt_that_cannot_be_read_is_refused_and_nothing_else(
     backend: Any, prompt: tuple[int, ...], says: str

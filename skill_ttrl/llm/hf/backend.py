@@ -252,7 +252,7 @@ class HFBackend(TokenizerMixin):
         if self.max_model_len is not None and length >= self.max_model_len:
             raise ModelError(f"A prompt of {length} tokens does not fit the model's {self.max_model_len} positions.")
         if min(len(prompt) for prompt in prompts) == 0:
-            raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+            raise ModelError("A prompt is empty: a model needs at least one token to continue.")
 
     def _decoding(
         self, prompts: list[tuple[int, ...]], rows: int, longest: int, *, several: bool = False

@@ -67,9 +67,7 @@ def load_model(
         model, tokenizer = _load_pretrained(config, dtype, empty=empty)
     if config.lora is not None:
         if config.path == BUILTIN:
-            raise ConfigError(
-                "model.lora adapts a model that knows something; the built-in one starts from random weights."
-            )
+            raise ConfigError("model.lora needs a pretrained model; the built-in one starts from random weights.")
         model = add_lora(model, config.lora, seed)
     return LoadedModel(_to_device(model, device), tokenizer)
 

@@ -111,9 +111,6 @@ class Client:
         self._slots = asyncio.Semaphore(config.max_concurrency)
         self._loop = BackgroundEventLoop(f"endpoints.{role}")
 
-    def __repr__(self) -> str:
-        return f"Client({self.role}: {self.config.model!r} at {self.host})"
-
     @property
     def host(self) -> str:
         """Host and port of the server."""
@@ -305,8 +302,8 @@ class Client:
             limits = [body[name] for name in ("max_completion_tokens", "max_tokens") if isinstance(body.get(name), int)]
             if not limits:
                 raise ConfigError(
-                    f"endpoints.{self.role}.extra_body takes the limit of an answer ({config.token_limit_field}) out of the "
-                    "requests, so no budget can be promised. Leave the limit in, or set no budget."
+                    f"endpoints.{self.role}.extra_body removes the limit of an answer ({config.token_limit_field}) from "
+                    "requests, so a budget cannot be enforced. Keep the limit, or set no budget."
                 )
             answer = max(limits) * max(
                 [1, *(body[name] for name in ("n", "best_of") if isinstance(body.get(name), int))]

@@ -393,7 +393,7 @@ def _read(path: Path) -> Iterator[Entry | None]:
             row = json.loads(line)
             yield None if SETTLED in row else Entry(**{name: row[name] for name in row.keys() & names})
         except (ValueError, TypeError, AttributeError, RecursionError) as error:
-            raise RunFolderError(f"{place} is no line of a ledger: {error}. The file was changed.") from None
+            raise RunFolderError(f"{place} is not a line of a ledger: {error}. The file was changed.") from None
 
 
 def read_usage(path: Path) -> dict[str, Any]:

@@ -196,7 +196,9 @@ class VLLMBackend(TokenizerMixin):
                 structured_outputs=StructuredOutputsParams(choice=list(request.choice)) if request.choice else None,
             )
         except Exception as error:  # vLLM's own class, which was a ValueError in older versions
-            raise ConfigError(f"vLLM does not sample like this: {reason(error)}. rollout.backend=hf does.") from None
+            raise ConfigError(
+                f"vLLM does not support these sampling settings: {reason(error)}. rollout.backend=hf does."
+            ) from None
 
     async def _generation(self, prompt: Sequence[int], n: int, future: asyncio.Future[Any], version: int) -> Generation:
         output = await future

@@ -53,7 +53,7 @@ def check_learnable(settings: SkillTTRLConfig, model: ModelSource) -> None:
         return
     if lora is None and (model.trains or is_adapter(model.weights)):
         raise ConfigError(
-            "vllm.weight_sync=lora hands adapters over, and this policy has none. Set model.lora, or vllm.weight_sync=full."
+            "vllm.weight_sync=lora transfers adapters, but this policy has none. Set model.lora, or vllm.weight_sync=full."
         )
     if lora is not None and lora.r > LORA_RANKS[-1]:
         raise ConfigError(
@@ -196,7 +196,7 @@ def check_prompt(prompt: Sequence[int], length: int, whose: str) -> None:
     `whose` says what has this length, and where it is set, for the message.
     """
     if not prompt:
-        raise ModelError("A prompt has no tokens; a model can only continue a text that has begun.")
+        raise ModelError("A prompt is empty: a model needs at least one token to continue.")
     if len(prompt) >= length:
         raise ModelError(f"A prompt of {len(prompt)} tokens does not fit {whose.format(length)}.")
 

@@ -197,14 +197,14 @@ async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]
     finally:
         asked.cancel()
     if response.headers.get(PROCESS_HEADER) != server.process:
-        raise ServerLost(f"{server.address} has been started again since it was given the weights")
+        raise ServerLost(f"{server.address} was restarted after it received the weights")
     refuse_error(response, server.address, path)
     try:
         found = response.json()
     except ValueError as error:
         raise ServerLost(f"{server.address} broke off its answer") from error
     if not isinstance(found, dict):
-        raise EndpointError(f"{server.address}{path} answers with something that is no JSON object.", kind="malformed")
+        raise EndpointError(f"{server.address}{path} returned something that is not a JSON object.", kind="malformed")
     return found
 
 
@@ -253,7 +253,7 @@ def weight_transfer_dir(asked: str | None) -> Path:
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
         raise ConfigError(
-            f"Weights would pass to the servers in {folder}, but it is no folder that only this user can write to (chmod 700). "
+            f"Weights would pass to the servers in {folder}, which is not a folder that only this user can write to (chmod 700). "
             "Set vllm.weight_transfer_dir to one."
         )
     return folder

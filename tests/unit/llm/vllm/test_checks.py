@@ -135,7 +135,7 @@ def test_greedy_samples_are_drawn_once_and_repeated(tiny_model: tuple[Any, Any])
     assert broken.finish_reason == "error"
 
 
-@pytest.mark.parametrize(("length", "says"), [(0, "no tokens"), (8, "8 tokens does not fit the engine's 8")])
+@pytest.mark.parametrize(("length", "says"), [(0, "is empty"), (8, "8 tokens does not fit the engine's 8")])
 def test_a_prompt_leaves_room_for_a_token(length: int, says: str) -> None:
     check_prompt((5,) * 7, 8, "the engine's {}")
     with pytest.raises(ModelError, match=says):

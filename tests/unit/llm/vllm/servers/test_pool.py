@@ -355,10 +355,10 @@ def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
     shared.chmod(0o700)
     assert weight_transfer_dir(str(shared)) == shared
     link.symlink_to(shared)
-    with pytest.raises(ConfigError, match="no folder that only this user"):
+    with pytest.raises(ConfigError, match="chmod 700"):
         weight_transfer_dir(str(link))
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"cannot be made|no folder"):
+    with pytest.raises(ConfigError, match="weight_transfer_dir"):
         weight_transfer_dir(str(tmp_path / "file"))
 
 
