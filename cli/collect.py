@@ -203,7 +203,7 @@ def environment_arguments(overrides: Sequence[str], data: str | None) -> dict[st
         key = each.partition("=")[0].strip()
         if key != "env.kwargs" and not key.startswith("env.kwargs."):
             raise ConfigError(
-                f"--set {each} has no effect: a scripted agent has no config. Only arguments of the environment can be set "
+                f"--set {each} has no effect: it needs a model. Without one only arguments of the environment can be set "
                 "(env.kwargs.NAME=VALUE)."
             )
     found = load_config({}, overrides).env.kwargs

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console, Group, RenderableType
-from rich.text import Text
+from rich.console import Console, RenderableType
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import prints_aside, show
@@ -24,7 +24,6 @@ from skill_ttrl.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.optimize import Checked
     from skill_ttrl.stages.optimizing.summary import OptimizeSummary, Score
 
 FILES = "Results: {0}. The document to use: {0}/best_skill.md. Steps: skillttrl inspect {0}"
@@ -98,16 +97,11 @@ def summary_table(found: OptimizeSummary) -> FittedTable:
     return FittedTable(title, ("success", "first", "best", "items"), rows)
 
 
-def checked_view(found: Checked) -> RenderableType:
-    """The sizes that are known before an optimization starts."""
-    begins = "continues in" if found.continues else "would begin in"
-    sizes: dict[str, int | None] = {f"{role} tasks": count for role, count in found.items.items()}
-    sizes |= {"epochs": found.epochs, "steps": found.steps, "training tasks a step": found.step_items}
-    sizes |= {"tokens of the first document, about": found.document_tokens}
-    rows = [(name, f"{size:,}") for name, size in sizes.items() if size is not None]
-    title = f"{found.name}: a document for {found.policy}, engine {found.engine}, optimizer {found.optimizer}"
-    ending = f"Checked; nothing was sent. It {begins} {found.folder}."
-    return Group(FittedTable(title, ("size", ""), rows), Text(ending, "dim"))
+def checked_view(found: Mapping[str, Any]) -> RenderableType:
+    """What is known before an optimization starts."""
+    rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("name", "items")]
+    rows += [(f"{role} tasks", count) for role, count in found["items"].items()]
+    return FittedTable(f"{found['name']}: checked, nothing was sent", ("", "value"), rows)
 
 
 def _score(score: Score | None) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from skill_ttrl.cli.collect import environment_arguments
 from skill_ttrl.cli.display.output import say
 from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import ENV_RULE, POLICIES, SCRIPTED, EnvData, NoSkills, policy_option, refuse, set_option
@@ -98,10 +99,10 @@ def play(
     agent = Person(screen) if policy is None else stage.find_scripted_agent(policy, env_id)
     model = None if agent or policy is None else find_policy(policy, env_id, given, use_bank=not no_skills)
     if model is None:
-        others = {f"--set {each}": each for each in given if not each.startswith("env.kwargs")}
-        refuse({"--no-skills": no_skills, **others}, "needs a model; name one with --policy, or leave it out")
-    kwargs = dict(stage.env_kwargs(given, env_id) if model is None else model.config.env.kwargs)
-    kwargs |= {} if env_data is None else {"data": env_data}
+        refuse({"--no-skills": no_skills}, "needs a model; name one with --policy, or leave it out")
+        kwargs = environment_arguments(given, env_data)
+    else:
+        kwargs = model.config.env.kwargs | ({} if env_data is None else {"data": env_data})
 
     def show(scene: Scene) -> None:
         if scene.action is None:

@@ -67,9 +67,6 @@ Nproc = Annotated[
         help="Processes that train together on this machine, one per GPU. Default: runtime.nproc, else one.",
     ),
 ]
-ReportTo = Annotated[
-    str | None, typer.Option("--report-to", help="Tracker: `none`, `tensorboard`, `wandb`, `trackio` or `mlflow`.")
-]
 Policy = Annotated[
     Path | None,
     policy_option(
@@ -110,7 +107,6 @@ def train(
     seed: Seed = None,
     nproc: Nproc = None,
     seeds: Seeds = None,
-    report_to: ReportTo = None,
     dry_run: DryRun = False,
     full: Full = False,
     as_json: AsJson = False,
@@ -125,7 +121,7 @@ def train(
     if seeds is not None and seed is not None:
         raise ConfigError("--seed and --seeds each name seeds: give one of them.")
     settings = _overrides(overrides, env_data, mock)
-    found = launch(config, _options(settings, env, seed, nproc, report_to, output, resume))
+    found = launch(config, _options(settings, env, seed, nproc, output, resume))
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full, seeds=None if seeds is None else seeds_of(seeds))
 
 
@@ -143,7 +139,6 @@ def sft(
     mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
-    report_to: ReportTo = None,
     dry_run: DryRun = False,
     full: Full = False,
     as_json: AsJson = False,
@@ -159,7 +154,7 @@ def sft(
     serve_other_ranks()
     from skill_ttrl.stages.launch import launch_sft
 
-    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
+    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, output, resume)
     found = launch_sft(config, options, model=policy, bank=bank, trajectories=trajectories, examples=examples)
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
@@ -176,7 +171,6 @@ def rl(
     mock: Mock = False,
     seed: Seed = None,
     nproc: Nproc = None,
-    report_to: ReportTo = None,
     dry_run: DryRun = False,
     full: Full = False,
     as_json: AsJson = False,
@@ -192,7 +186,7 @@ def rl(
     serve_other_ranks()
     from skill_ttrl.stages.launch import launch_rl
 
-    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, report_to, output, resume)
+    options = _options(_overrides(overrides, env_data, mock), env, seed, nproc, output, resume)
     found = launch_rl(config, options, model=policy, bank=bank)
     run_or_check(found, as_json=as_json, dry_run=dry_run, full=full)
 
@@ -207,7 +201,6 @@ def _options(
     env: str | None,
     seed: int | None,
     nproc: int | None,
-    tracker: str | None,
     output: Path | None,
     resume: str | None,
 ) -> Options:
@@ -216,4 +209,4 @@ def _options(
 
     if resume is None and output is not None:
         resume = "auto"
-    return Options(overrides, env, seed, nproc, tracker, output, None if resume == "never" else resume, notice)
+    return Options(overrides, env, seed, nproc, output, None if resume == "never" else resume, notice)

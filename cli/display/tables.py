@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -108,14 +107,11 @@ def diagnosis_view(found: Diagnosis) -> RenderableType:
 
 def dry_run_view(found: DryRun) -> RenderableType:
     """Show the sizes of a run, a row for each phase, then its memory, notes and obstacles."""
-    table = Table(title=f"{found.name}: checked, not run", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    table.add_column("phase")
-    for column in ("steps", "prompts", "samples"):
-        table.add_column(column, justify="right")
-    for each in found.phases:
-        table.add_row(
-            each.phase, *("" if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples))
-        )
+    rows = [
+        (each.phase, *(None if size is None else f"{size:,}" for size in (each.steps, each.prompts, each.samples)))
+        for each in found.phases
+    ]
+    table = FittedTable(f"{found.name}: checked, not run", ("phase", "steps", "prompts", "samples"), rows)
     lines = [f"Tasks: {_tasks(found.train_tasks)} to train on, {_tasks(found.evaluated_tasks)} to evaluate on."]
     if (memory := found.memory) is not None:
         parts = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in memory.parts.items() if size >= 5e6)

@@ -152,12 +152,7 @@ class SkillTTRLTrainer:
         skills, bank = self.config.skills, self.skill_bank
         if skills is None or bank is None or skills.update != "merge":
             return {}
-        rules = MergeRules(
-            self.merger,
-            skills.extract_from_solutions,
-            generate=skills.enable_generate,
-            evolve=skills.enable_evolve,
-        )
+        rules = MergeRules.of(skills, self.merger)
         changes, report = merge_groups(groups, [list(vote.matches) for vote in votes], bank.snapshot(), rules)
         update = bank.apply(changes, reason="merge") if changes else None
         return {"bank_update": update, "bank_report": report}

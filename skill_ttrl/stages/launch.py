@@ -40,7 +40,6 @@ class Options:
     seed: int | None = None
     nproc: int | None = None
     """Processes that train together."""
-    tracker: str | None = None
     output: Path | None = None
     """Run folder; None: next to the named bank, else `runs/NAME`."""
     resume: str | None = None
@@ -93,7 +92,6 @@ def launch(source: str, options: Options, *, phase: str | None = None) -> Launch
         "env.id": options.env,
         "seed": options.seed,
         "runtime.nproc": options.nproc,
-        "run.report_to": options.tracker,
         "phases": f"[{phase}]" if phase else None,
     }
     last = [f"{key}={value}" for key, value in keys.items() if value is not None]

@@ -232,13 +232,7 @@ def run(
     """
     config = config or SkillTTRLConfig()
     skills, notes = config.skills or SkillsConfig(), list[str]()
-    rules = MergeRules(
-        make_merger(skills.merger, models=models_of(config)),
-        skills.extract_from_solutions,
-        max_skills_per_problem=skills.max_skills_per_problem,
-        generate=skills.enable_generate,
-        evolve=skills.enable_evolve,
-    )
+    rules = MergeRules.of(skills, make_merger(skills.merger, models=models_of(config)))
     samples = read_samples(Path(source), notes)
     notes += _foreign_rollouts(samples, Path(source), config)
     with (

@@ -183,28 +183,6 @@ def optimize_run(
             return _run(run, folder, chat, progress)
 
 
-@dataclass(frozen=True)
-class Checked:
-    """An optimization that can begin, and its sizes as far as they are known."""
-
-    name: str
-    policy: str
-    engine: str
-    optimizer: str
-    folder: str
-    continues: bool
-    """True if the folder holds this optimization already."""
-    items: Mapping[str, int]
-    """Tasks by role."""
-    epochs: int
-    steps: int | None
-    """None: an engine of the user's own decides."""
-    step_items: int | None
-    """Training tasks of a step."""
-    document_tokens: int
-    """Of the first document, about."""
-
-
 def check_start(
     run: Prepared,
     output: str | Path | None = None,
@@ -212,10 +190,14 @@ def check_start(
     resume: Resume = "auto",
     chat: ChatFn | None = None,
     progress: Progress | None = None,
-) -> Checked:
+) -> dict[str, Any]:
     """Check everything that can be checked before an optimization starts: `optimize_run` begins with it, `--dry-run` ends with it.
 
     No weights are loaded, nothing is sent or written. For the arguments see `optimize_run`.
+
+    Returns:
+        Names and sizes as far as they are known. `continues`: the folder holds this optimization already; `steps` and `step_items`
+        (training tasks of a step) are None where an engine of the user's own decides.
 
     Raises:
         SkillTTRLError: as `optimize_run`.
@@ -228,9 +210,19 @@ def check_start(
         with _rollouts(run, progress or SilentProgress()):
             pass
     steps, step_items = sizes_of(options, len(run.tasks[TRAIN])) or (None, None)
-    sizes = {role: len(part) for role, part in run.tasks.items()}
-    names = config.name, run.target.name, options.engine, options.optimizer, str(run.place(output))
-    return Checked(*names, continues, sizes, options.epochs, steps, step_items, tokens_of(run.document))
+    return {
+        "name": config.name,
+        "policy": run.target.name,
+        "engine": options.engine,
+        "optimizer": options.optimizer,
+        "folder": str(run.place(output)),
+        "continues": continues,
+        "items": {role: len(part) for role, part in run.tasks.items()},
+        "epochs": options.epochs,
+        "steps": steps,
+        "step_items": step_items,
+        "document_tokens": tokens_of(run.document),
+    }
 
 
 def asks_endpoint(config: SkillTTRLConfig) -> bool:

@@ -191,13 +191,8 @@ def test_a_dry_run_makes_every_check_of_the_command_and_leaves_nothing(
                 said.append(str(refused.value))
             assert said[0] == said[1] and key in said[0] and not run.exists(), (said, changes)
         found = check_start(prepare(good), output=run)
-        assert (found.items, found.epochs, found.steps, found.step_items) == (
-            {"train": 14, "selection": 6, "test": 6},
-            2,
-            4,
-            8,
-        )
+        assert found["items"] == {"train": 14, "selection": 6, "test": 6}
+        assert (found["epochs"], found["steps"], found["step_items"]) == (2, 4, 8)
         assert not run.exists() and len(there.asked) == asked
-        assert check_start(
-            prepare(good, overrides=["optimize.epochs=1", "optimize.test=false"]), output=other
-        ).continues
+        changed = prepare(good, overrides=["optimize.epochs=1", "optimize.test=false"])
+        assert check_start(changed, output=other)["continues"]

@@ -144,7 +144,7 @@ def test_a_policy_plays_live(tiny_yaml: Path, tmp_path: Path) -> None:
         (["--env-data", "x"], 3, "has no argument 'data'"),
         (["--policy", "exprt"], 2, "Did you mean 'expert'?"),
         (["--policy", "./nowhere"], 5, "There is no folder nowhere"),
-        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 needs a model"),
+        (["--set", "rl.steps=3"], 2, "--set rl.steps=3 has no effect"),
         (
             ["--set", "env.kwargs.broken=true", "--policy", "random"],
             3,

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import asdict, dataclass, field, replace
 
+from skill_ttrl.config import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.admit import MAX_TEXT_CHARS, Admission, made_title
 from skill_ttrl.skills.changes import as_successor, flagged, normalize_skill, quote, with_usage
@@ -45,6 +46,19 @@ class MergeRules:
     """False: no new skills, written or extracted."""
     evolve: bool = True
     """False: no rewrites."""
+
+    @classmethod
+    def of(cls, skills: SkillsConfig, merger: Merger, similarity: Similarity | None = None) -> MergeRules:
+        """The rules of a config's `skills` section."""
+        return cls(
+            merger,
+            skills.extract_from_solutions,
+            max_skills_per_problem=skills.max_skills_per_problem,
+            similarity=similarity,
+            threshold=skills.dedup_threshold or 1.0,
+            generate=skills.enable_generate,
+            evolve=skills.enable_evolve,
+        )
 
 
 def merge_groups(

@@ -7,7 +7,7 @@ import shutil
 import time
 import uuid
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from skill_ttrl.errors import MissingDependencyError, RunFolderError, SkillBankError
 from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.retrieval.index import too_many
 from skill_ttrl.storage.files import acquire_lock, release_lock
 
 T = TypeVar("T")
@@ -39,7 +38,7 @@ class ChromaIndex:
     """Vectors in Chroma: embedded in a folder that this process alone may open, or on a server.
 
     A folder holds one collection, made by one embedder. On a server each embedder has a collection of its own, shared by
-    all banks: keys are hashes of texts, so they cannot clash, and nothing there is pruned.
+    all banks: keys are hashes of texts, so they cannot clash.
 
     Args:
         embedder: fingerprint of the embedder whose vectors these are.
@@ -101,18 +100,6 @@ class ChromaIndex:
             raise SkillBankError(
                 f"{self._where()} cannot store vectors, even after a reset. Use `skills.index: memory`."
             )
-
-    def prune(self, keep: Collection[str]) -> None:
-        """See `MemoryIndex.prune`."""
-
-        def delete() -> None:
-            if too_many(self._collection.count(), keep):
-                superfluous = sorted(set(self._collection.get(include=[])["ids"]).difference(keep))
-                for batch in self._batches(superfluous):
-                    self._collection.delete(ids=batch)
-
-        if self._server is None:
-            self._try(delete, None)
 
     def close(self) -> None:
         """Close the client and free the folder for another process. More than once is fine."""

@@ -7,16 +7,12 @@ not hold is embedded again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from skill_ttrl.skills.retrieval.embedders import Vectors
-
-PRUNE_SLACK = 1000
-"""Vectors that no skill of the current version needs are kept up to this number, or up to as many as are needed: a
-rollback finds them again, and deleting each one at once would cost more than it frees."""
 
 
 class MemoryIndex:
@@ -33,15 +29,5 @@ class MemoryIndex:
         """Store these vectors, of shape (len(keys), dimension)."""
         self._vectors.update(zip(keys, vectors, strict=True))
 
-    def prune(self, keep: Collection[str]) -> None:
-        """Forget vectors outside `keep` if there are many of them."""
-        if too_many(len(self._vectors), keep):
-            self._vectors = {key: self._vectors[key] for key in keep if key in self._vectors}
-
     def close(self) -> None:
         """Nothing is open."""
-
-
-def too_many(held: int, keep: Collection[str]) -> bool:
-    """True if so many vectors are held that those outside `keep` should be removed."""
-    return held - len(keep) > max(PRUNE_SLACK, len(keep))

@@ -140,9 +140,11 @@ class Retriever:
             vectors = None if self._vectors is None else self._vectors.embed(asked)
             for at, query in enumerate(asked):
                 scores = None if keywords is None else self._weighted(keywords.scores(query), rows)
-                scored = ScoredQuery(None if vectors is None else vectors[at], self._cosine_weight, scores)
-                found[query] = self._find(index, rows, scored, k)
-                if self._falls_back and words_of(query) and not scored.has_content(rows):
+                vector = None if vectors is None else vectors[at]
+                says_something = (vector is not None and vector.any()) or (scores is not None and scores[rows].any())
+                if says_something:
+                    found[query] = self._find(index, rows, vector, scores, k)
+                elif self._falls_back and words_of(query):
                     skills = dict.fromkeys(index.skills[row] for row in rows)
                     found[query] = [Hit(skill, 0.0, fallback=True) for skill in most_useful(skills)[:k]]
         return [list(found[query]) for query in queries]
@@ -186,29 +188,24 @@ class Retriever:
     def _least(self, tier: Tier) -> float:
         return self._min_score if tier == "task" else self._min_score_of_others
 
-    def _find(self, index: SearchIndex, rows: Rows, query: ScoredQuery, k: int) -> list[Hit]:
-        if not query.has_content(rows):
-            return []
-        parts = [(rows, self._min_score)]
-        if self._min_score != self._min_score_of_others:  # then a better score may be left out, and a lesser one found
-            of_task = index.of_task[rows]
-            parts = [(rows[of_task], self._min_score), (rows[~of_task], self._min_score_of_others)]
-        rows_wanted = k * index.most_rows
-        found = [
-            hit for part, least in parts if len(part) for hit in self._best(index, part, query, rows_wanted, least)
-        ]
+    def _find(
+        self, index: SearchIndex, rows: Rows, vector: NDArray[np.float32] | None, keyword: Scores | None, k: int
+    ) -> list[Hit]:
+        """The best `k` skills of these rows. Each row's sum runs over that row alone, so company never changes a score."""
+        scores = np.zeros(len(rows))
+        if vector is not None:
+            scores += self._cosine_weight * (index.vectors[rows].astype(np.float64) * vector).sum(axis=1)
+        if keyword is not None:
+            scores += keyword[rows]
+        found = scores >= np.where(index.of_task[rows], self._min_score, self._min_score_of_others)
+        if vector is None:
+            found &= scores > 0  # no shared word
         best: dict[str, Hit] = {}
-        for hit in sorted(found, key=lambda hit: (-hit.score, hit.skill.id)):
-            best.setdefault(hit.skill.id, hit)
-        return list(best.values())[:k]
-
-    def _best(self, index: SearchIndex, rows: Rows, query: ScoredQuery, k: int, least: float) -> list[Hit]:
-        """The first k of these rows."""
-        scores = query.scores(index, rows)
-        order = np.lexsort((rows, -scores))[:k]
-        if query.vector is None:
-            order = order[scores[order] > 0]  # no shared word
-        return [Hit(index.skills[rows[at]], float(scores[at])) for at in order if scores[at] >= least]
+        for at in np.lexsort((rows, -scores)):  # of equal scores the first id
+            skill = index.skills[rows[at]]
+            if found[at] and len(best) < k:
+                best.setdefault(skill.id, Hit(skill, float(scores[at])))
+        return list(best.values())
 
     def _weighted(self, bm25: Scores, rows: Rows) -> Scores:
         """Weight BM25 scores, shape (N,). In `hybrid` mode they are first divided by the best score among the eligible `rows`."""
@@ -275,29 +272,6 @@ def searched_texts(skill: Skill, searched: Searched) -> list[str]:
     return wordings[:MOST_WORDINGS] or [skill_text(skill)]
 
 
-@dataclass(frozen=True)
-class ScoredQuery:
-    """Scoring inputs of a query: a vector of shape (D,), and the weighted keyword scores of all rows, shape (N,)."""
-
-    vector: NDArray[np.float32] | None
-    cosine_weight: float
-    keyword: Scores | None
-
-    def has_content(self, rows: Rows) -> bool:
-        """True if the query has a nonzero vector, or a nonzero keyword score in these rows."""
-        vector = self.vector is not None and bool(self.vector.any())
-        return vector or (self.keyword is not None and bool(self.keyword[rows].any()))
-
-    def scores(self, index: SearchIndex, rows: Rows) -> Scores:
-        """Exact scores of these rows. Each row's sum runs over that row alone, so company never changes it."""
-        total = np.zeros(len(rows))
-        if self.vector is not None:
-            total += self.cosine_weight * (index.vectors[rows].astype(np.float64) * self.vector).sum(axis=1)
-        if self.keyword is not None:
-            total += self.keyword[rows]
-        return total
-
-
 class SearchIndex:
     """Search index of one snapshot. Rows are skills in the order of ids, one row for each of their searched texts."""
 
@@ -306,8 +280,6 @@ class SearchIndex:
         found = [(skill, text) for skill in snapshot for text in searched_texts(skill, searched)]
         self.skills: tuple[Skill, ...] = tuple(skill for skill, _ in found)
         self.texts = [text for _, text in found]
-        self.most_rows = 1 if searched == "all" else MOST_WORDINGS
-        """Most rows of one skill."""
         self.vectors: Vectors = np.zeros((len(self.skills), 0), dtype=np.float32)
         self.of_task: NDArray[np.bool_] = np.array([skill.tier == "task" for skill in self.skills], dtype=bool)
 
@@ -351,4 +323,3 @@ class EmbeddingCache:
             self.store.add(batch, made)
             held.update(zip(batch, made, strict=True))
         index.vectors = np.stack([held[key] for key in keys])
-        self.store.prune(text_of.keys())

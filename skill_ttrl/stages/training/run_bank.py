@@ -155,15 +155,7 @@ class RunBank:
                 named,
                 [winning(group) for group in groups],
                 self.target.snapshot(),
-                MergeRules(
-                    self.merger,
-                    self.config.extract_from_solutions,
-                    max_skills_per_problem=self.config.max_skills_per_problem,
-                    similarity=self.alike,
-                    threshold=self.config.dedup_threshold or 1.0,
-                    generate=self.config.enable_generate,
-                    evolve=self.config.enable_evolve,
-                ),
+                MergeRules.of(self.config, self.merger, self.alike),
                 round=step,
             )
         except BudgetError as error:
