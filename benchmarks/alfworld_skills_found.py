@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 from skill_ttrl.envs import make_env
@@ -34,7 +33,7 @@ def main() -> None:
         print("\n".join([f"| scores | searched | all | {' | '.join(kinds)} |", "|---" * (3 + len(kinds)) + "|"]))
         for name, mode in MODES.items():
             for searched in ("all", "when_to_apply"):
-                settings = replace(bank.settings, retrieval_mode=mode, searched=searched, index="memory")
+                settings = bank.settings.changed(retrieval_mode=mode, searched=searched, index="memory")
                 view = BankView(bank.snapshot(), make_retriever(settings))
                 found = view.select_for_prompts([Query(words) for _, words in said], 1)
                 right = [

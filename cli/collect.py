@@ -11,7 +11,7 @@ from rich.console import Console
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import print_json, prints_aside, say
-from skill_ttrl.cli.display.views import RunView, interval, number
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     ENV_RULE,
     POLICIES,
@@ -255,11 +255,13 @@ def _episodes(count: int) -> str:
 
 def success_table(rows: Mapping[str, SuccessStats]) -> FittedTable:
     """One row per task type, at most 80 columns wide. Has scores, if there are any."""
+    from skill_ttrl.stages.reports.inspection import with_interval
+
     scored = any(each.score is not None for each in rows.values())
     cells = []
     for name, each in rows.items():
-        score = (number(each.score) + interval(each.score_interval),) if scored else ()
-        success = number(each.success) + interval(each.interval)
+        score = (with_interval(each.score, each.score_interval),) if scored else ()
+        success = with_interval(each.success, each.interval)
         steps = None if each.steps is None else f"{each.steps:.1f}"
         cells.append((name or "other", f"{each.episodes:,}", *score, success, steps, f"{each.failed:,}"))
     return FittedTable(

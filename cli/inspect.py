@@ -13,7 +13,6 @@ from rich.text import Text
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import show
 from skill_ttrl.cli.display.tables import inspection_view
-from skill_ttrl.cli.display.views import number, signed
 from skill_ttrl.cli.options import AsJson, Full
 from skill_ttrl.sanitize import escape_terminal
 
@@ -24,8 +23,8 @@ Targets = Annotated[
     list[Path],
     typer.Argument(
         metavar="PATH [PATH ...]",
-        help="A run, an optimization, a checkpoint, stored samples, a skill bank, skills in any format, a file of trajectories or votes, a "
-        "config, or a folder of runs. Several runs, folders of `train --seeds` or of `evaluate --output` are compared with the first.",
+        help="A run, an optimization, a checkpoint, stored samples, a skill bank, skills in any format, a file of trajectories or votes, "
+        "or a folder of runs. Several runs, folders of `train --seeds` or of `evaluate --output` are compared with the first.",
     ),
 ]
 Rows = Annotated[int, typer.Option("--rows", min=1, help="Most rows to show of a long file.")]
@@ -49,10 +48,16 @@ def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson
 
 def _comparison(found: Comparison) -> RenderableType:
     from skill_ttrl.stages.reports.compare import FIGURES
+    from skill_ttrl.stages.reports.inspection import short, with_interval
     from skill_ttrl.statistics import PAIRED_TEST, verdict
 
     rows = [
-        (FIGURES[name], number(of.one), number(of.other), signed(of.difference, of.interval), verdict(of.interval))
+        (
+            FIGURES[name],
+            *map(short, (of.one, of.other)),
+            with_interval(of.difference, of.interval, "+"),
+            verdict(of.interval),
+        )
         for name, of in found.figures.items()
     ]
     how = f"paired by task, {PAIRED_TEST}" if found.paired else "not paired, Newcombe's interval"

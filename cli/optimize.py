@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 
 from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import prints_aside, show
-from skill_ttrl.cli.display.views import RunView, interval, number
+from skill_ttrl.cli.display.views import RunView
 from skill_ttrl.cli.options import (
     CONFIG_HELP,
     POLICIES,
@@ -89,10 +89,15 @@ def optimize(
 
 def summary_table(found: OptimizeSummary) -> FittedTable:
     """Scores of the first and the best document."""
-    first, best = _score(found.selection_first), number(found.selection_best)
+    from skill_ttrl.stages.reports.inspection import with_interval
+
+    def score(of: Score | None) -> str | None:
+        return None if of is None else with_interval(of.hard, (of.low, of.high))
+
+    first, best = score(found.selection_first), with_interval(found.selection_best)
     rows = [("selection (decides)", first, best, str(found.items["selection"]))]
     if found.test_first is not None:
-        rows.append(("test", _score(found.test_first), _score(found.test_best), str(found.test_first.items)))
+        rows.append(("test", score(found.test_first), score(found.test_best), str(found.test_first.items)))
     title = f"{found.name}: a document for {found.policy} in {found.environment}, {found.optimizer}, seed {found.seed}"
     return FittedTable(title, ("success", "first", "best", "items"), rows)
 
@@ -102,7 +107,3 @@ def checked_view(found: Mapping[str, Any]) -> RenderableType:
     rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("name", "items")]
     rows += [(f"{role} tasks", count) for role, count in found["items"].items()]
     return FittedTable(f"{found['name']}: checked, nothing was sent", ("", "value"), rows)
-
-
-def _score(score: Score | None) -> str:
-    return "-" if score is None else f"{number(score.hard)}{interval((score.low, score.high))}"

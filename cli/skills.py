@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Group, RenderableType
-from rich.text import Text
 
-from skill_ttrl.cli.display.fitted import FittedTable
 from skill_ttrl.cli.display.output import show, write_text
 from skill_ttrl.cli.display.tables import inspection_view, skill_view
 from skill_ttrl.cli.options import AsJson, refuse
@@ -19,7 +16,6 @@ from skill_ttrl.errors import ConfigError, SkillBankError, did_you_mean
 from skill_ttrl.sanitize import escape_terminal
 
 if TYPE_CHECKING:
-    from skill_ttrl.stages.reports.inspection import Inspection
     from skill_ttrl.types import BankUpdate
 
 skills_app = typer.Typer(
@@ -79,7 +75,7 @@ def show_(
     elif history:
         show(bank_history(bank, limit=rows), as_json, inspection_view)
     elif skill_id is None:
-        show(inspect_bank(bank, limit=rows), as_json, _bank_view)
+        show(inspect_bank(bank, limit=rows), as_json, inspection_view)
     else:
         with look(bank) as opened:
             skills = {skill.id: skill for skill in opened.snapshot()}
@@ -239,13 +235,6 @@ def rollback(
 
     with SkillBank.open(bank) as opened:
         _show(opened.rollback(version, reason=reason), bank, as_json)
-
-
-def _bank_view(found: Inspection) -> RenderableType:
-    """The skills of a bank, a line each."""
-    head = f"{found.path}: version {found.facts['version']}, {found.facts['skills']} skills"
-    table = FittedTable(head, found.columns[:4], [row[:4] for row in found.rows])
-    return Group(table, *(Text(escape_terminal(f"  {note}"), "yellow") for note in found.notes))
 
 
 def _note(notices: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""The live view of a run, and how numbers are written. Rendering with rich only, no decisions."""
+"""The live view of a run. Rendering with rich only, no decisions."""
 
 from __future__ import annotations
 
@@ -130,21 +130,6 @@ class RunView:
         self._console.print(shown, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
 
 
-def number(value: float | None) -> str:
-    """Three decimals, or a dash for what was not measured."""
-    return "-" if value is None else f"{value:z.3f}"
-
-
 def live_number(value: float) -> str:
     """Three decimals, or two digits of what these would hide: the KL of a LoRA run."""
     return f"{value:.2g}" if 1e-9 < abs(value) < 1e-2 else f"{value:z.3f}"
-
-
-def signed(value: float, bounds: tuple[float, float]) -> str:
-    """A difference with its sign and interval."""
-    return f"{value:+.3f} [{bounds[0]:+.3f}, {bounds[1]:+.3f}]"
-
-
-def interval(bounds: tuple[float, float] | None) -> str:
-    """` [low, high]`, or nothing."""
-    return "" if bounds is None else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"

@@ -9,7 +9,6 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from skill_ttrl.cli.display.fitted import FittedTable
-from skill_ttrl.cli.display.views import interval, number, signed
 from skill_ttrl.sanitize import escape_terminal, one_line
 
 if TYPE_CHECKING:
@@ -43,12 +42,14 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     return Group(*parts, *(Text(escape_terminal(line), "yellow") for line in lines))
 
 
-def _row(each: Replayed, name: str) -> Sequence[str]:
+def _row(each: Replayed, name: str) -> Sequence[str | None]:
     """A strategy's metric, its difference from the majority, and the verdict."""
+    from skill_ttrl.stages.reports.inspection import with_interval
+
     label, figure, difference = one_line(each.strategy, MAX_NAME), each.figures.get(name), each.differences.get(name)
-    value = "-" if figure is None else number(figure.value) + interval(figure.interval)
+    value = None if figure is None else with_interval(figure.value, figure.interval)
     if difference is None:
-        return label, value, "-", "-"
+        return label, value, None, None
     above, below = ("better", "worse") if name == "label_accuracy" else ("higher", "lower")
     judged = {"unclear": "unclear", "better": above, "worse": below}[difference.verdict]
-    return label, value, signed(difference.value, difference.interval), judged
+    return label, value, with_interval(difference.value, difference.interval, "+"), judged

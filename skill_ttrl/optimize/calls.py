@@ -195,11 +195,6 @@ class Counts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    @property
-    def done(self) -> int:
-        """Those that no earlier result of this run answered."""
-        return self.asked - self.reused
-
 
 @dataclass
 class Calls:

@@ -5,9 +5,9 @@ A score is the mean of a task's rollouts, in [0, 1]; before and after are the sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -137,21 +137,13 @@ def _reason(rule: PairedRule, accept: bool, large: bool, difference: float, p_va
     return f"{'not shown to be better' if rule.kind == 'better' else f'may be worse by {rule.min_effect:g}'}: {found}"
 
 
-V_contra = TypeVar("V_contra", contravariant=True)
-T_contra = TypeVar("T_contra", contravariant=True)
 V = TypeVar("V")
 T = TypeVar("T")
+ScoreFn = Callable[..., Sequence[float | None]]
+"""Called as `score(version, tasks, seed=...)`: one mean score in [0, 1] a task, in order; None where none of its rollouts could be scored."""
 
 CHUNK = 16
 """Tasks that are rolled out before the gate looks whether the decision is certain."""
-
-
-class ScoreFn(Protocol[V_contra, T_contra]):
-    """Rolls out tasks with one version and scores them."""
-
-    def __call__(self, version: V_contra, tasks: Sequence[T_contra], *, seed: int) -> Sequence[float | None]:
-        """One mean score in [0, 1] a task, in order; None where none of its rollouts could be scored."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +166,7 @@ class GateOutcome:
 def gate_change(
     before: V,
     after: V,
-    score: ScoreFn[V, T],
+    score: ScoreFn,
     tasks: Sequence[T],
     rule: PairedRule,
     *,

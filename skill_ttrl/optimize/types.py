@@ -21,7 +21,6 @@ from typing import Any, ClassVar, Literal, Protocol, cast
 from skill_ttrl.errors import DataError
 from skill_ttrl.sanitize import replace_surrogates
 
-EditOp = Literal["append", "insert_after", "replace", "delete"]
 SourceType = Literal["failure", "success"]
 GateAction = Literal["accept_new_best", "accept", "reject"]
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from pydantic import ValidationError, model_validator
+
+from skill_ttrl.config.skills import SkillsConfig
 from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.changes import quote
 from skill_ttrl.skills.folder import BANK_FILE, is_bank, read_settings
-
-if TYPE_CHECKING:
-    from skill_ttrl.config.skills import SkillsConfig
 
 Mode = Literal["embedding", "keyword", "hybrid", "template"]
 Searched = Literal["all", "when_to_apply"]
@@ -32,53 +31,33 @@ REMEMBERED = (
     "shared",
 )
 """Settings that a bank's folder keeps from its last write."""
-IN_CONFIG = {"retrieval_mode": "retrieval"}  # the others have the same name there
 
 
-@dataclass(frozen=True)
-class BankSettings:
-    """Capacity and retrieval of a bank.
+class BankSettings(SkillsConfig):
+    """Capacity and retrieval of a bank: settings of the section `skills`, by default without a download and without a threshold.
 
-    Raises:
-        SkillBankError: `max_skills` is less than 1.
+    As an argument and in a bank's folder `retrieval` is called `retrieval_mode`, as in the first Skill-TTRL.
     """
 
-    max_skills: int = 200
-    """Capacity. An update that would exceed it also evicts the least useful skills (`changes.eviction_key`)."""
-    retrieval_mode: Mode = "embedding"
-    """See `skills/retrieval/retriever.py`."""
-    top_k: int = 6
-    """Skills found for one query."""
-    min_score: float | None = None
-    """Least score of skills of the tier `task`; those of other tiers are found from 0 on. See `retriever.Retriever`."""
     embedder: str = "hash"
-    """Name of the embedder (`skills/retrieval/make.py`)."""
-    embedder_model: str = DEFAULT_MODEL
-    """Hugging Face id or folder."""
-    embedder_revision: str | None = None
-    """Commit of a hub model."""
-    searched: Searched = "all"
-    """Part of a skill that queries are compared with (`retrieval.retriever.searched_texts`)."""
-    fallback: Fallback = "none"
-    """Skills that a query by keywords finds where no skill shares a word with it (`retriever.Retriever`). `SkillBank()`, in memory, has `most_useful`."""
-    stale_after_steps: int | None = None
-    """Rounds without a use after which `SkillBank.evict_stale` removes a skill; None: never."""
-    index: Literal["chroma", "memory"] = "chroma"
-    """Where vectors are kept; a bank in memory, or read only, keeps them in memory."""
-    chroma_server: str | None = None
-    """`host:port` of a Chroma server, in place of one in the bank's folder."""
-    shared: bool = False
-    """Several processes may have the bank open for writing: each update takes the lock for itself. A bank that was shared once stays so."""
+    min_score: float | None = None
 
-    def __post_init__(self) -> None:
-        if self.max_skills < 1:
-            raise SkillBankError(f"max_skills is at least 1, found {self.max_skills}.")
+    @model_validator(mode="before")
+    @classmethod
+    def _first_name(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {"retrieval" if name == "retrieval_mode" else name: value for name, value in given.items()}
+
+    @property
+    def retrieval_mode(self) -> Mode:
+        """Another name of `retrieval`."""
+        return self.retrieval
 
     @classmethod
     def from_config(cls, config: SkillsConfig) -> BankSettings:
         """Settings from a config's `skills` section."""
-        config = with_own_embedder(config)
-        return cls(**{name: getattr(config, IN_CONFIG.get(name, name)) for name in cls.__dataclass_fields__})
+        return cls.model_validate(with_own_embedder(config).model_dump(exclude={"gate"}))
 
     @classmethod
     def of_folder(cls, path: Path) -> BankSettings:
@@ -88,21 +67,34 @@ class BankSettings:
             SkillBankError: there is no bank, or its settings are damaged.
         """
         stored = read_settings(path)
-        stored = {name: stored[name] for name in REMEMBERED if name in stored}
-        if problem := _problem(stored):
-            raise SkillBankError(f"{path / BANK_FILE} is damaged: {problem}. Correct it there.")
-        return cls(**stored)
+        kept = {name: stored[name] for name in REMEMBERED if name in stored}
+        return _checked(kept, f"{path / BANK_FILE} is damaged", "Correct it there")
 
-    def remembered(self) -> dict[str, Any]:
-        """Settings that the bank's folder keeps.
+    def changed(self, **settings: Any) -> BankSettings:
+        """The same with other values.
 
         Raises:
-            SkillBankError: one has a value that a folder cannot keep.
+            SkillBankError: one cannot be a setting.
         """
-        settings = {name: getattr(self, name) for name in REMEMBERED}
-        if problem := _problem(settings):
-            raise SkillBankError(f"A skill bank cannot be opened with this setting: {problem}. Nothing was changed.")
-        return settings
+        values = {**self.model_dump(exclude={"gate"}), **settings}
+        return _checked(values, "A skill bank cannot be opened with this setting", "Nothing was changed")
+
+    def in_memory(self) -> BankSettings:
+        """The same with vectors that this process alone has."""
+        return self.changed(index="memory", chroma_server=None)
+
+    def remembered(self) -> dict[str, Any]:
+        """Settings that the bank's folder keeps."""
+        return {name: getattr(self, name) for name in REMEMBERED}
+
+
+def _checked(values: Mapping[str, Any], what: str, remedy: str) -> BankSettings:
+    try:
+        return BankSettings.model_validate(dict(values), strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = ".".join(map(str, problem["loc"])) or "skills"
+        raise SkillBankError(f"{what}: {name} is {quote(problem['input'])} ({problem['msg']}). {remedy}.") from None
 
 
 def with_own_embedder(skills: SkillsConfig) -> SkillsConfig:
@@ -120,17 +112,3 @@ def with_own_embedder(skills: SkillsConfig) -> SkillsConfig:
     return skills.model_copy(
         update={name: getattr(own, name) for name in ("embedder", "embedder_model", "embedder_revision")}
     )
-
-
-def _problem(settings: Mapping[str, Any]) -> str:
-    """The first value that a config would refuse; empty if there is none."""
-    from pydantic import ValidationError
-
-    from skill_ttrl.config.skills import SkillsConfig
-
-    try:
-        SkillsConfig.model_validate({IN_CONFIG.get(name, name): value for name, value in settings.items()}, strict=True)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        return f"{problem['loc'][0]} is {quote(problem['input'])} ({problem['msg']})"
-    return ""

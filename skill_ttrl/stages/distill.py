@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -261,8 +261,7 @@ def _bank(folder: Path, merge: bool, config: SkillTTRLConfig) -> Iterator[SkillB
             yield bank
         return
     said = config.skills.model_fields_set if config.skills else set()
-    settings = asdict(BankSettings.from_config(config.skills or SkillsConfig()))
-    chosen = {name: value for name, value in settings.items() if {name, name.removesuffix("_mode")} & said}
+    chosen = BankSettings.from_config(config.skills or SkillsConfig()).model_dump(include=said - {"gate"})
     folder.parent.mkdir(parents=True, exist_ok=True)
     remove_unfinished(folder.parent)
     with unfinished(folder.parent) as made:

@@ -137,10 +137,7 @@ def test_inspect_takes_whatever_it_is_given(trained: Path, tiny_yaml: Path) -> N
     records = skillttrl("inspect", trained / "trajectories.jsonl", "--rows", 3, "--json").json
     assert records["kind"] == "records" and len(records["rows"]) == 3 and "reward" in records["columns"]
     assert skillttrl("inspect", trained / "votes.jsonl", "--json").json["facts"]["lines"] == 6
-    for name, row in (("summary.json", ["steps.rl", "2"]), ("checkpoints/rl-000002/state.json", ["phase", "rl"])):
-        assert row in skillttrl("inspect", trained / name, "--json").json["rows"]
-    config = skillttrl("inspect", tiny_yaml, "--json").json
-    assert config["kind"] == "config" and ["sft.steps", "12"] in config["rows"]
+    refused(skillttrl("inspect", tiny_yaml), 4, "skillttrl configs")
     before = sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))
     skillttrl("inspect", trained)
     assert before == sorted((entry, entry.stat().st_mtime_ns) for entry in trained.rglob("*"))

@@ -179,7 +179,6 @@ def test_a_foreign_run_is_shown_without_trust_and_nothing_of_it_is_imported(
     monkeypatch.chdir(tmp_path)
     assert read_run(run).config.env.id == "evil_if_shown:Evil-v0"
     assert inspect(run).kind == "run"
-    assert inspect(run / "config.yaml").kind == "config"
     with RunFolder.open(run) as folder:  # only compared
         folder.belongs_to(load_config({}, ["env.id=evil_if_shown:Evil-v0"]))
     assert "evil_if_shown" not in sys.modules

@@ -86,13 +86,13 @@ class SkillBank:
     ) -> None:
         self.path = None if path is None else Path(path)
         default = BankSettings(fallback="most_useful" if path is None else "none")
-        self.settings = replace(settings or default, **changed)
+        self.settings = (settings or default).changed(**changed)
         self.writer = writer
         self._retriever: Retriever | None = None
         self._check_trusted: Callable[[], None] = lambda: None
         self._log: MemoryLog | FileLog = MemoryLog()
         if self.path is None or read_only:
-            self.settings = replace(self.settings, index="memory", chroma_server=None)
+            self.settings = self.settings.in_memory()
         if self.path is not None:
             # All that can be wrong is found before the folder is touched.
             remembered = None if read_only else self.settings.remembered()

@@ -31,8 +31,6 @@ MAX_WORDINGS = 8
 """Most different rewrites of one skill that are shown, the most frequent first."""
 MAX_NEIGHBOURS = 12
 """Most skills of the bank in the request, in addition to those that are rewritten."""
-NEIGHBOUR_CHARS = 1000
-"""Most characters of each of them."""
 NEAREST = 3
 """Skills of the bank that are looked up for each proposal."""
 
@@ -147,7 +145,7 @@ class LLMMerger:
             for number, each in enumerate(proposals, 1)
         ]
         shown = [
-            fenced("skill", each.text, _shown_chars(each, proposals), id=each.id, title=each.title[:MAX_TITLE])
+            fenced("skill", each.text, id=each.id, title=each.title[:MAX_TITLE])
             for each in skills.values()
             if each is not None
         ]
@@ -195,7 +193,7 @@ def _read(
                 drafts.append(Draft(skill.text, "", places))  # in the skill's own words: the merge credits it
         elif base in rewrites:
             problem = "there is another text for it"
-        elif skill is not None and len(skill.text) > _shown_chars(skill, proposals):
+        elif skill is not None and len(skill.text) > TEXT_CHARS:
             problem = "the language model was not shown its whole text"
         else:
             problem = text_problem(entry.text, TEXT_CHARS)
@@ -267,11 +265,6 @@ def in_view(
         return dict(named)
     near = {skill.id: skill for skill in nearest(proposals, snapshot, similarity)}
     return {base: snapshot.skills[base] for base in named} | near
-
-
-def _shown_chars(skill: Skill, proposals: Sequence[Proposal]) -> int:
-    """Most characters that are shown of a skill. One that is cut must not be rewritten."""
-    return TEXT_CHARS if any(each.base == skill.id for each in proposals) else NEIGHBOUR_CHARS
 
 
 def nearest(proposals: Iterable[Proposal], snapshot: Snapshot, similarity: Similarity | None) -> list[Skill]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from skill_ttrl.config import load_config, verified_note
-from skill_ttrl.errors import DataError, RunFolderError
+from skill_ttrl.errors import RunFolderError
 from skill_ttrl.llm.openai.ledger import ASKED, USAGE, read_usage, usage_lines
 from skill_ttrl.metrics import unhealthy
-from skill_ttrl.runs.checkpoint import MANIFEST, STATE, load_state, verify
+from skill_ttrl.runs.checkpoint import MANIFEST, load_state, verify
 from skill_ttrl.runs.episode_logs import IDENTITY, SAMPLES, SampleFolder, read_identity
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
@@ -26,21 +24,18 @@ from skill_ttrl.stages.inspecting.inspect_results import (
 )
 from skill_ttrl.stages.optimizing.run_folder import is_optimization
 from skill_ttrl.stages.reports.compare import runs_in
-from skill_ttrl.stages.reports.inspection import Inspection, short
+from skill_ttrl.stages.reports.inspection import Inspection
 from skill_ttrl.stages.reports.seeds import is_seeds, read_seeds
 from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.stages.reports.summary_text import Table, closing_lines, summary_table
-from skill_ttrl.storage.append_log import flatten
 from skill_ttrl.storage.jsonl import parse_json, read_jsonl
 
 MAIN_FACTS = ("model", "environment", "algorithm", "steps done", "ended", "skill bank")
 """Facts of a run that matter most."""
-OBJECTS = {"run.json", "summary.json", STATE, MANIFEST, IDENTITY, "vote.json"}
-"""JSON files of runs, checkpoints, kept samples and votes, which are no configs and hold no skills."""
 
 
 def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
-    """Look at a run, an optimization, a checkpoint, kept samples, a skill bank, skills in any format, a JSONL file or a config.
+    """Look at a run, an optimization, a checkpoint, kept samples, a skill bank, skills in any format, or a JSONL file.
 
     Raises:
         RunFolderError: nothing is there, or it is none of these.
@@ -64,21 +59,16 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
             return inspect_bank(path, limit=limit)
     if path.name == EVALUATION:
         return evaluation_inspection("evaluation", path, read_evaluations(path))
-    if path.name not in OBJECTS and holds_records(path):
+    if holds_records(path):
         return inspect_skill_file(path, limit=limit)
     if path.is_dir() and runs_in(path):
         return runs_inspection(path)
     if path.suffix == ".jsonl":
         return records_inspection(path, limit)
-    settings = path.name == BANK_FILE and is_bank(path.parent)
-    if path.name in OBJECTS or path.name.endswith(".jsonl.json") or settings:
-        return _object(path)
-    if path.suffix in {".yaml", ".yml", ".json"}:
-        return _config(path)
     raise RunFolderError(
         f"inspect does not know {path}. It reads a run folder (with run.json), a checkpoint (with {MANIFEST}), samples (with "
-        f"{IDENTITY}), a skill bank (with {BANK_FILE}), skills in a format of `skills import`, a .jsonl file, "
-        f"{', '.join(sorted(OBJECTS))}, or a config (.yaml, .json)."
+        f"{IDENTITY}), a skill bank (with {BANK_FILE}), skills in a format of `skills import`, or a .jsonl "
+        "file. A config: skillttrl configs FILE --full."
     )
 
 
@@ -162,25 +152,3 @@ def _samples(path: Path) -> Inspection:
         notes.append(f"metrics: skillttrl inspect {path / EVALUATION}")
     columns = ("way of sampling", "samples of each", "temperature", "longest")
     return Inspection("samples", str(path), facts, columns, rows, notes)
-
-
-def _object(path: Path) -> Inspection:
-    try:
-        found = parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DataError(f"Cannot read {path}: {error}.") from None
-    content = found if isinstance(found, dict) else {"": found}
-    rows = [(key, short(value)) for key, value in _leaves(content)]
-    return Inspection("object", str(path), columns=("key", "value"), rows=rows)
-
-
-def _config(path: Path) -> Inspection:
-    config = load_config(path, trust=True)  # it is shown
-    stated = config.model_dump(mode="json", exclude_defaults=True)
-    return Inspection(
-        "config", str(path), {"valid": "yes", "verified": verified_note(config)}, ("key", "value"), _leaves(stated)
-    )
-
-
-def _leaves(content: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(key, str(value)) for key, value in flatten(content, lists=False).items()] if content else []

@@ -56,7 +56,7 @@ def as_bank(skills: SkillsConfig | None, to_skills: ToSkills) -> PlaceDocument:
         raise ConfigError(
             "optimize.place=bank needs a skills section in use: without it, prompts have no place for skills. Add one."
         )
-    settings = replace(BankSettings.from_config(skills), index="memory", chroma_server=None)
+    settings = BankSettings.from_config(skills).in_memory()
     retriever = make_retriever(settings)
 
     def place(worker: RolloutWorker, document: str) -> RolloutWorker:

@@ -19,7 +19,7 @@ class Inspection:
     """Findings at a path."""
 
     kind: str
-    """run, runs, seeds, optimization, checkpoint, samples, evaluation, records, object, config; of a skill bank: bank, history or search; skills of a file."""
+    """run, runs, seeds, optimization, checkpoint, samples, evaluation, records; of a skill bank: bank, history or search; skills of a file."""
     path: str
     facts: dict[str, Any] = field(default_factory=dict)
     columns: Sequence[str] = ()

@@ -228,7 +228,7 @@ class _Rolling:
     def _retriever(self) -> Retriever:
         """Searches any version of the bank. How vectors are kept changes no list, so here they are in memory."""
         assert self._skills is not None  # there is no bank without
-        return make_retriever(replace(BankSettings.from_config(self._skills), index="memory", chroma_server=None))
+        return make_retriever(BankSettings.from_config(self._skills).in_memory())
 
     def _take(self, weights: Shared[Weights]) -> None:
         from skill_ttrl.llm.models.weights import take_weights

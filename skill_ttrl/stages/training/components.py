@@ -95,7 +95,7 @@ class RolloutWorker:
         snapshot = Snapshot.of(0, map(normalize_skill, skills_of(document)))
         if self.agent.bank is not None:
             return BankView(snapshot, self.agent.bank.retriever)
-        settings = replace(BankSettings.from_config(self.config.skills), index="memory", chroma_server=None)
+        settings = BankSettings.from_config(self.config.skills).in_memory()
         return BankView(snapshot, make_retriever(settings))
 
     def generate_rollouts(
