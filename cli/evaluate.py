@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,6 @@ from skill_ttrl.errors import ConfigError, SplitError, annotate_error
 
 if TYPE_CHECKING:
     from skill_ttrl.stages.collecting.collection import Collected
-    from skill_ttrl.stages.evaluation.results import Evaluation
 
 SPLIT = "test"
 """Of an environment, where none is named."""
@@ -141,13 +140,19 @@ def evaluate(
     # without --split the error about the default split has to say how another one is named
     naming = annotate_error(SplitError, "Name one with --split.") if split is None else nullcontext()
     with prints_aside(), RunView(Console(stderr=True), title) as view, naming:
+        how: dict[str, Any] = {"limit": limit, "output": output, "progress": view}
         if scripted:
-            how: dict[str, Any] = {"seed": seed or 0, "jobs": num_workers, "output": output, "progress": view}
-            played = _play(policy or "expert", env, config, settings, split, limit, how)
+            how |= {"agent": policy or "expert", "seed": seed or 0, "jobs": num_workers}
+            played = _play(env, config, settings, split, **how)
         else:
+            from skill_ttrl.stages.evaluate import measure_policy, run_all
+
+            how |= {"config": config, "chunk": batch_size, "use_bank": not no_skills}
             settings = with_seed(settings, seed)
-            how = {"config": config, "output": output, "chunk": batch_size, "use_bank": not no_skills, "progress": view}
-            found = _measure(str(policy), env, settings, split, limit, data or (), how)
+            if env is None:
+                found = run_all(str(policy), settings, data=data or (), **how)
+            else:
+                found = measure_policy(str(policy), env, overrides=settings, split=split or SPLIT, **how)
     if scripted:
         show_collected(played, as_json)
     elif as_json:
@@ -184,13 +189,7 @@ def _is_scripted(policy: str | None, env: str | None, config: str | None) -> boo
 
 
 def _play(
-    agent: str,
-    env: str | None,
-    config: str | None,
-    settings: Sequence[str],
-    split: str | None,
-    limit: int | None,
-    how: Mapping[str, Any],
+    env: str | None, config: str | None, settings: Sequence[str], split: str | None, *, limit: int | None, **how: Any
 ) -> Collected:
     """Run a scripted agent on the tasks that a config is evaluated on, or on those of an environment."""
     from skill_ttrl.config import load_config
@@ -200,28 +199,8 @@ def _play(
 
     if config is None:
         arguments, scale = scripted_settings(settings, None)
-        selection = TaskSelection(str(env), split or SPLIT, arguments, episodes=limit)
-        return collect.run(selection, agent=agent, **scale, **how)
+        return collect.run(TaskSelection(str(env), split or SPLIT, arguments, episodes=limit), **scale, **how)
     asked = [] if env is None else [f"env.id={env}"]
     if env is not None and resolve_env(load_config(config).env.id) != resolve_env(env):
         asked += ["env.kwargs={}", "data.train=null", "data.eval=null"]  # another environment brings its own
-    return collect.run_as_configured(
-        load_config(config, [*asked, *settings]), agent=agent, split=split, limit=limit, **how
-    )
-
-
-def _measure(
-    policy: str,
-    env: str | None,
-    settings: Sequence[str],
-    split: str | None,
-    limit: int | None,
-    data: Sequence[str],
-    how: Mapping[str, Any],
-) -> tuple[Evaluation, ...]:
-    """Evaluate a model on problems or in an environment."""
-    from skill_ttrl.stages.evaluate import measure_policy, run_all
-
-    if env is None:
-        return run_all(policy, settings, data=data, limit=limit, **how)
-    return measure_policy(policy, env, overrides=settings, split=split or SPLIT, limit=limit, **how)
+    return collect.run_as_configured(load_config(config, [*asked, *settings]), split=split, limit=limit, **how)

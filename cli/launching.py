@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,7 +67,7 @@ def run_or_check(
     found: Launch, *, as_json: bool, dry_run: bool, full: bool = False, seeds: list[int] | None = None
 ) -> None:
     """Run a launch, in this process or as the driver of several; with `dry_run` only check it and print its sizes."""
-    from skill_ttrl.config import read_config_text
+    from skill_ttrl.config import read_config_text, recipe_names, verified_note
     from skill_ttrl.rl.parallel.environment import launched
 
     config, resume = found.load(), found.options.resume
@@ -82,12 +82,33 @@ def run_or_check(
         return
     if (config.runtime.nproc or 1) > 1 and not launched():
         raise typer.Exit(_launch(found, config))
-    if launched():  # before the other ranks are waited for
-        from skill_ttrl.stages.train import check_runnable
+    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
+    from skill_ttrl.stages.seeds import run_seeds
+    from skill_ttrl.stages.train import check_runnable, run
 
+    if launched():  # before the other ranks are waited for
         check_runnable(config, found.folder(config) if resume is None and seeds is None else None)
+    screen, folder = Console(stderr=as_json), found.folder(config)
     with driving_ranks():
-        _run_here(found, config, text, where, as_json=as_json, full=full, seeds=seeds)
+        if seeds is not None:
+            with ExitStack() as shown:  # each seed with its own view
+
+                def view_of(run: Path) -> RunView:
+                    shown.close()
+                    return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
+
+                several = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)  # type: ignore[arg-type]  # the parser checks it
+            ending = [EVERYTHING.format(folder)]
+            show(several, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), ending)
+            return
+        note = verified_note(config) if found.source in recipe_names() else ""
+        opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
+        with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
+            summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # the parser checks it
+    if as_json:
+        print_json(summary)
+    else:
+        show_outcome(screen, summary, folder, full=full)
 
 
 def _launch(found: Launch, config: SkillTTRLConfig) -> int:
@@ -103,34 +124,6 @@ def _launch(found: Launch, config: SkillTTRLConfig) -> int:
     return launch(this_command(), config.runtime.nproc or 1, notice=notice, saved=lambda: what_is_saved(folder))
 
 
-def _run_here(
-    found: Launch,
-    config: SkillTTRLConfig,
-    text: str,
-    where: str,
-    *,
-    as_json: bool,
-    full: bool,
-    seeds: list[int] | None,
-) -> None:
-    """Run in this process, which may be the driver of several."""
-    from skill_ttrl.config import recipe_names, verified_note
-    from skill_ttrl.stages.train import run
-
-    screen, resume, folder = Console(stderr=as_json), found.options.resume, found.folder(config)
-    if seeds is not None:
-        _run_seeds(config, seeds, folder, resume, text, as_json=as_json, full=full)
-        return
-    note = verified_note(config) if found.source in recipe_names() else ""
-    opening = f"{where[0].upper()}{where[1:]} is {note}." if note.startswith("untested") else ""
-    with RunView(screen, f"{config.name} → {folder}", opening=opening) as view:
-        summary = run(config, folder, resume=resume, progress=view, source=text)  # type: ignore[arg-type]  # checked by _options
-    if as_json:
-        print_json(summary)
-    else:
-        show_outcome(screen, summary, folder, full=full)
-
-
 def seeds_of(text: str) -> list[int]:
     """Parse the value of `--seeds`: `0,1,2`, also with spaces.
 
@@ -141,31 +134,6 @@ def seeds_of(text: str) -> list[int]:
     if not words or not all(word.isascii() and word.isdigit() for word in words):
         raise ConfigError(f"--seeds are whole numbers separated by commas, such as 0,1,2; found {text!r}.")
     return [int(word) for word in words]
-
-
-def _run_seeds(
-    config: SkillTTRLConfig,
-    seeds: Sequence[int],
-    folder: Path,
-    resume: str | None,
-    text: str,
-    *,
-    as_json: bool,
-    full: bool,
-) -> None:
-    """Run every seed, each with its own view, and print their results together."""
-    from skill_ttrl.stages.inspecting.inspect_results import seeds_inspection
-    from skill_ttrl.stages.seeds import run_seeds
-
-    screen = Console(stderr=as_json)
-    with ExitStack() as shown:
-
-        def view_of(run: Path) -> RunView:
-            shown.close()
-            return shown.enter_context(RunView(screen, f"{config.name} → {run}"))
-
-        found = run_seeds(config, folder, seeds, resume=resume, progress=view_of, source=text)  # type: ignore[arg-type]
-    show(found, as_json, lambda each: inspection_view(seeds_inspection(each), full=full), [EVERYTHING.format(folder)])
 
 
 def show_outcome(screen: Console, summary: Summary, folder: Path, *, full: bool = False) -> None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -54,17 +54,40 @@ def serve(
 
     Example: `skillttrl envs serve alfworld --env-data generated`
     """
-    port = PORTS.get(env, OTHER_PORT) if port is None else port
-    _serve_api(
-        env,
-        env_data,
-        overrides or [],
-        (host, port),
-        find_token(host),
-        as_json,
-        session_timeout=session_timeout,
-        max_sessions=max_sessions,
-    )
+    from skill_ttrl.cli.collect import environment_arguments
+    from skill_ttrl.envs import prepare_env
+    from skill_ttrl.envs.remote.server import EnvServer, Service
+    from skill_ttrl.progress import OPENING, Counting
+
+    def leave(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted("The environment is closed.", signum)
+
+    port, token = PORTS.get(env, OTHER_PORT) if port is None else port, find_token(host)
+    kwargs = environment_arguments(overrides or [], env_data)
+    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
+        prepare_env(env, kwargs, Counting(view, OPENING, "item"))
+        service = Service(env, kwargs, session_timeout=session_timeout, max_sessions=max_sessions)
+    try:
+        with EnvServer(service, host, port, token) as server:
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(signum, leave)
+            reached = f"http://HOST:{server.server_address[1]}" if host in ("0.0.0.0", "::") else server.address
+            served = {"address": server.address, "env": service.description.env, "token": token is not None}
+            if as_json:
+                print(json.dumps(served))
+            else:
+                say(
+                    f"{service.description.env} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
+                    f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
+                )
+            sys.stdout.flush()
+            with prints_aside():
+                server.serve_forever()
+    except Interrupted as leaving:
+        Console(stderr=True).print(str(leaving))
+        raise typer.Exit(leaving.exit_code) from None
+    finally:
+        service.close()
 
 
 def find_token(host: str) -> str | None:
@@ -83,53 +106,3 @@ def find_token(host: str) -> str | None:
     if not token and not is_localhost(host):
         raise ConfigError(f"--host {host[:60]} accepts other machines, which needs a token. {set_it}")
     return token or None
-
-
-def leave_on_signals(message: str) -> None:
-    """Have SIGINT and SIGTERM end the server by `Interrupted`."""
-
-    def leave(signum: int, frame: FrameType | None) -> None:
-        raise Interrupted(message, signum)
-
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, leave)
-
-
-def _serve_api(
-    env: str,
-    env_data: str | None,
-    overrides: list[str],
-    where: tuple[str, int],
-    token: str | None,
-    as_json: bool,
-    **settings: Any,
-) -> None:
-    from skill_ttrl.cli.collect import environment_arguments
-    from skill_ttrl.envs import prepare_env
-    from skill_ttrl.envs.remote.server import EnvServer, Service
-    from skill_ttrl.progress import OPENING, Counting
-
-    kwargs = environment_arguments(overrides, env_data)
-    with prints_aside(), RunView(Console(stderr=True), f"serve {env}", transient=True) as view:
-        prepare_env(env, kwargs, Counting(view, OPENING, "item"))
-        service = Service(env, kwargs, **settings)
-    try:
-        with EnvServer(service, *where, token) as server:
-            leave_on_signals("The environment is closed.")
-            reached = f"http://HOST:{server.server_address[1]}" if where[0] in ("0.0.0.0", "::") else server.address
-            served = {"address": server.address, "env": service.description.env, "token": token is not None}
-            if as_json:
-                print(json.dumps(served))
-            else:
-                say(
-                    f"{service.description.env} is served at {server.address} ({'with a token' if token else 'this machine only'}). Ctrl-C "
-                    f"closes it. Play there: --env {env} --set env.kwargs.url={reached}"
-                )
-            sys.stdout.flush()
-            with prints_aside():
-                server.serve_forever()
-    except Interrupted as leaving:
-        Console(stderr=True).print(str(leaving))
-        raise typer.Exit(leaving.exit_code) from None
-    finally:
-        service.close()
