@@ -29,9 +29,8 @@ from typing import Any
 import numpy as np
 
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
-from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_embedder
-from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -89,20 +89,17 @@ def _list(as_json: bool) -> None:
         {"name": name, "model": each.model.path, "verified": verified_note(each), "requires": each.requires}
         for name, each in loaded.items()
     ]
-    show(rows, as_json, _configs_table)
-
-
-def _configs_table(rows: Sequence[Mapping[str, str | None]]) -> FittedTable:
-    cells = [
-        (*map(row.get, ("name", "model")), _verified_on(str(row["verified"])), row["requires"] or "nothing")
+    # the date in a `verified:` note; --json has the whole note
+    short = [
+        {**row, "verified": str(row["verified"]).partition("date: ")[2].partition(";")[0] or row["verified"]}
         for row in rows
     ]
-    return FittedTable("Configs", ("name", "model", "verified", "requires"), cells)
-
-
-def _verified_on(note: str) -> str:
-    """The date in a `verified:` note; `--json` has the whole note."""
-    return note.partition("date: ")[2].partition(";")[0] or note
+    columns = ("name", "model", "verified", "requires")
+    show(
+        rows,
+        as_json,
+        lambda _: FittedTable("Configs", columns, [[row[name] or "nothing" for name in columns] for row in short]),
+    )
 
 
 def _resolved(source: str, overrides: Sequence[str]) -> str:

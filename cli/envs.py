@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,9 +15,6 @@ from skill_ttrl.cli.options import ENV_RULE, AsJson, words
 from skill_ttrl.cli.play import play
 from skill_ttrl.cli.serve_env import serve
 from skill_ttrl.errors import ConfigError, EnvError, did_you_mean
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 envs_app = typer.Typer(rich_markup_mode="markdown")
 
@@ -103,31 +100,21 @@ def generate(
     given = [name for name, value in foreign[env].items() if value is not None]
     if given:
         raise ConfigError(f"{' and '.join(given)} cannot be set for {env}. See: skillttrl envs generate --help")
-    if env == "webshop":
-        _catalogue(output, products, seed, as_json)
-    else:
-        _games(output, split or "train", games or 240, seed, words(types), as_json)
+    with RunView(Console(stderr=True), f"generate {env}") as view:
+        if env == "webshop":
+            from skill_ttrl.envs.webshop.maker.generate import run as make_products
+            from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
+
+            made: Any = make_products(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
+            count, where = f"{made.products} products", ""
+        else:
+            from skill_ttrl.envs.alfworld.maker.generate import run as make_games
+
+            split = split or "train"
+            made = make_games(output, split, games or 240, seed=seed, types=words(types) or None, progress=view)
+            count, where = f"{made.games} games", f" --split {split}"
+    written = f"{count} in {made.folder}, {made.written or 'none'} of them new ({made.seconds} s)."
+    show(made, as_json, lines=(written, f"Play there: skillttrl envs play {env}{where} --env-data {made.folder}"))
 
 
 envs_app.command()(serve)
-
-
-def _catalogue(output: Path, products: int | None, seed: int, as_json: bool) -> None:
-    from skill_ttrl.envs.webshop.maker.generate import run
-    from skill_ttrl.envs.webshop.maker.maker import DEFAULT_PRODUCTS
-
-    with RunView(Console(stderr=True), "generate webshop") as view:
-        made = run(output, products or DEFAULT_PRODUCTS, seed=seed, progress=view)
-    new = "all new" if made.written else "which were there already"
-    counts = f"{made.products} products in {made.folder}, {new} ({made.seconds} s)."
-    show(made, as_json, lines=(counts, f"Shop there: skillttrl envs play webshop --env-data {made.folder}"))
-
-
-def _games(output: Path, split: str, games: int, seed: int, types: Sequence[str], as_json: bool) -> None:
-    from skill_ttrl.envs.alfworld.maker.generate import run
-
-    with RunView(Console(stderr=True), f"generate alfworld {split}") as view:
-        made = run(output, split, games, seed=seed, types=types or None, progress=view)
-    counts = f"{made.games} games in {made.folder}, {made.written} of them new ({made.seconds} s)."
-    play_one = f"Play one: skillttrl envs play alfworld --split {split} --env-data {made.folder}"
-    show(made, as_json, lines=(counts, play_one))

@@ -163,8 +163,7 @@ def import_(
 
     Example: `skillttrl skills import bank skills.json`
     """
-    from skill_ttrl.stages.inspecting.bank_export import skills_at
-    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make
+    from skill_ttrl.stages.inspecting.inspect_bank import open_or_make, skills_at
 
     found, _ = skills_at(file, form)  # before a bank is made
     notices = list(found.notices)
@@ -202,16 +201,16 @@ def export(
 
     Example: `skillttrl skills export bank --format skillrl -o skills.json`
     """
-    from skill_ttrl.stages.inspecting import bank_export
+    from skill_ttrl.stages.inspecting import inspect_bank
 
     if output is None:
         if as_json:
             raise ConfigError("--json reports what was written to a file: it needs --output.")
-        text, notices = bank_export.export_text(bank, form)
+        text, notices = inspect_bank.export_text(bank, form)
         write_text(text)
         _note(notices)
         return
-    skills, at, notes = bank_export.export(bank, output, form)
+    skills, at, notes = inspect_bank.export(bank, output, form)
     found = {"source": str(bank), "version": at, "skills": len(skills), "output": str(output), "notes": notes}
     version_text = "" if at is None else f" (version {at})"
     show(found, as_json, lines=[f"Wrote {len(skills)} skills of {bank}{version_text} to {output}."])

@@ -1,4 +1,4 @@
-"""Views of the commands that show one thing: a reply, an inspection, a diagnosis, a dry run."""
+"""Views of the commands that show one thing: a reply, an inspection, an evaluation, a diagnosis, a dry run."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from skill_ttrl.metrics import UnhealthyMetric
     from skill_ttrl.stages.doctor.diagnose import Diagnosis
     from skill_ttrl.stages.doctor.dry_run import DryRun
+    from skill_ttrl.stages.evaluation.results import Evaluation
     from skill_ttrl.stages.reports.inspection import Inspection
     from skill_ttrl.stages.targets.play import Reply
     from skill_ttrl.types import Skill
@@ -92,6 +93,22 @@ def skill_view(skill: Skill, score: object = None) -> RenderableType:
     rest = len(skill.text) - MAX_TEXT
     more = f" … {rest:,} more characters; --json has all" if rest > 0 else ""
     return Group(*parts, Padding(Text(escape_terminal(skill.text[:MAX_TEXT]).strip() + more), INDENT, expand=False))
+
+
+def evaluation_view(found: Evaluation, *, full: bool = False) -> RenderableType:
+    """The metrics that matter most, or with `full` all of them, with intervals; the title says if the policy was trained on these
+    problems.
+    """
+    from skill_ttrl.stages.evaluate import exposure
+    from skill_ttrl.stages.reports.summary_text import evaluation_table
+
+    where = f" of {found.source}" if found.source else f" ({found.split})"
+    title = f"{found.label}: {found.problems} problems{where}, {exposure(found.transductive)}"
+    _, rows, main = evaluation_table([found])
+    notes = [f"Controls: {found.no_controls}."] if found.no_controls else []
+    notes += [] if full or main == len(rows) else [f"{len(rows) - main} more rows: --full"]
+    shown = rows if full else rows[:main]
+    return Group(FittedTable(title, ("metric", "value"), shown), *(Text(note, "dim") for note in notes))
 
 
 def diagnosis_view(found: Diagnosis) -> RenderableType:

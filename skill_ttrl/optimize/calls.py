@@ -175,7 +175,7 @@ MARKS = {
     "ungraded": "are ungraded: analysts and tests ignore them, and the gate counts them as 0.",
     "rewarded": "were rewarded by the environment, but are wrong by the task's true answer, which decides if info has no 'won'. To let the environment decide, return info['won'].",
 }
-"""Marks of results that are worth a warning; see `results.as_result`."""
+"""Marks of results that are worth a warning; see `rollouts.as_result`."""
 FAILED = ("timeout", "no_answer", "error")
 """Stop reasons of rollouts that failed in the environment or had no answer."""
 

@@ -19,8 +19,7 @@ from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.embed_sentences import SentenceTransformerEmbedder
 from skill_ttrl.skills.retrieval.embedders import Embedder
-from skill_ttrl.skills.retrieval.index import MemoryIndex
-from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
 from skill_ttrl.skills.settings import DEFAULT_MODEL, BankSettings
 
 EmbedderFactory = Callable[[str, str | None], Embedder]

@@ -36,9 +36,6 @@ from skill_ttrl.types import Skill, Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.skills.retrieval.chroma import ChromaIndex
-    from skill_ttrl.skills.retrieval.index import MemoryIndex
-
-    VectorIndex = MemoryIndex | ChromaIndex
 
 Rows = NDArray[np.int64]
 Scores = NDArray[np.float64]
@@ -89,7 +86,7 @@ class Retriever:
         self,
         mode: Mode,
         embedder: Embedder | None = None,
-        index: VectorIndex | None = None,
+        index: MemoryIndex | ChromaIndex | None = None,
         *,
         min_score: float | None = None,
         searched: Searched = "all",
@@ -289,10 +286,32 @@ class SearchIndex:
         return np.flatnonzero(np.array(fits, dtype=bool)).astype(np.int64)
 
 
+# Stores of vectors, by a hash of the text that they were made from: a changed text is a new vector, and those of older versions of a bank
+# stay usable. A store saves work and never decides a result: what it does not hold is embedded again.
+
+
+class MemoryIndex:
+    """Vectors in this process: nothing on the disk, nothing approximate, everything embedded again at the next start."""
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, NDArray[np.float32]] = {}
+
+    def fetch(self, keys: Sequence[str]) -> dict[str, NDArray[np.float32]]:
+        """The vectors that are stored, bit for bit as they were added."""
+        return {key: self._vectors[key] for key in keys if key in self._vectors}
+
+    def add(self, keys: Sequence[str], vectors: Vectors) -> None:
+        """Store these vectors, of shape (len(keys), dimension)."""
+        self._vectors.update(zip(keys, vectors, strict=True))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 class EmbeddingCache:
     """An embedder and the index that keeps what it made."""
 
-    def __init__(self, embedder: Embedder, store: VectorIndex) -> None:
+    def __init__(self, embedder: Embedder, store: MemoryIndex | ChromaIndex) -> None:
         self.store = store
         self.embedder = embedder
         self._lock = threading.Lock()

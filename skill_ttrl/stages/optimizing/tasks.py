@@ -16,7 +16,7 @@ from skill_ttrl.progress import Progress
 from skill_ttrl.stages.inputs.leak import task_content
 from skill_ttrl.stages.inputs.pin import pinned_source
 from skill_ttrl.stages.inputs.tasks import source_tasks, training_tasks
-from skill_ttrl.stages.optimizing.results import true_answer
+from skill_ttrl.stages.optimizing.rollouts import true_answer
 from skill_ttrl.types import Task, derive_seed
 
 TRAIN, SELECTION, TEST = "train", "selection", "test"

@@ -25,15 +25,11 @@ def write_report_html(folder: RunFolder) -> Path:
     Raises:
         RunFolderError: the folder cannot be written, or a file in it cannot be read.
     """
-    return folder.write_text("report.html", report_html(read_run(folder.path)))
-
-
-def report_html(run: Run) -> str:
-    """The report of a run as one HTML document."""
+    run = read_run(folder.path)
+    summary = run.summary
     template = (Path(__file__).parent / "templates" / "run.html.j2").read_text(encoding="utf-8")
     page = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined).from_string(template)
-    summary = run.summary
-    return page.render(
+    text = page.render(
         title=f"{run.config.name}, seed {run.config.seed}" if summary is None else summary_title(summary),
         table=None if summary is None else summary_table(summary, full=True),
         lines=[] if summary is None else closing_lines(summary, full=True),
@@ -42,6 +38,7 @@ def report_html(run: Run) -> str:
         width=WIDTH,
         height=HEIGHT,
     )
+    return folder.write_text("report.html", text)
 
 
 def curves(run: Run) -> list[dict[str, Any]]:

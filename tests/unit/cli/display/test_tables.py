@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from skill_ttrl.cli.display.evaluation_view import evaluation_view
 from skill_ttrl.cli.display.fitted import FittedTable
+from skill_ttrl.cli.display.tables import evaluation_view
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.stages.evaluation.results import Evaluation, TypeResult
 from skill_ttrl.stages.reports.summary_text import closing_lines

@@ -8,8 +8,7 @@ import numpy as np
 
 from skill_ttrl.skills.retrieval.bank_view import BankView, Query
 from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.retrieval.index import MemoryIndex
-from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill, SkillStats, Tier
 

@@ -15,9 +15,8 @@ from skill_ttrl.errors import SkillBankError
 from skill_ttrl.skills.retrieval.chroma import ChromaIndex
 from skill_ttrl.skills.retrieval.embed_hash import HashEmbedder
 from skill_ttrl.skills.retrieval.embedders import Vectors
-from skill_ttrl.skills.retrieval.index import MemoryIndex
 from skill_ttrl.skills.retrieval.make import make_retriever
-from skill_ttrl.skills.retrieval.retriever import Retriever
+from skill_ttrl.skills.retrieval.retriever import MemoryIndex, Retriever
 from skill_ttrl.skills.settings import BankSettings, Mode
 from skill_ttrl.skills.snapshot import Snapshot
 from skill_ttrl.types import Skill

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from skill_ttrl.stages.optimizing.results import as_result
+from skill_ttrl.stages.optimizing.rollouts import as_result
 from skill_ttrl.types import Completion, Step, StopReason, Task, Trajectory
 
 
