@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -53,7 +53,7 @@ def show_(
         typer.Option("--search", metavar="TEXT", help="Search for a text, such as a task, and show the scores."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option(help="With --search: `embedding`, `keyword` or `hybrid`. Default: the bank's.")
+        Literal["embedding", "keyword", "hybrid"] | None, typer.Option(help="With --search. Default: the bank's.")
     ] = None,
     top_k: Annotated[int | None, typer.Option(min=1, help="With --search: number of skills to find.")] = None,
     history: Annotated[bool, typer.Option("--history", help="List the updates, the newest first.")] = False,

@@ -20,7 +20,6 @@ from skill_ttrl.config import SkillsConfig, SkillTTRLConfig, load_config
 from skill_ttrl.data.records import column, read_records, record_ids
 from skill_ttrl.errors import DataError
 from skill_ttrl.llm.openai.ledger import track_usage
-from skill_ttrl.optimize.paired import GateOutcome
 from skill_ttrl.rollout.outcome import winning
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -250,6 +249,11 @@ def run(
             updates, after = (), before
         for update in () if dry_run else updates:
             opened.apply(update)
+    trouble = report.trouble()
+    notes += [trouble] if trouble else []
+    notes += [] if tested is None else [verdict(tested)]
+    if tested is None and not updates and any(part.groups for part in samples):
+        notes.append("Nothing to merge: no winner changed or used a skill of the bank.")
     return MergeResult(
         source=str(source),
         bank=str(bank),
@@ -260,7 +264,7 @@ def run(
         version=after.version,
         updates=updates,
         report=report,
-        notes=(*notes, *_closing_notes(samples, updates, report, tested)),
+        notes=tuple(notes),
         usage=ledger.report(),
         gate={} if tested is None else outcome_record(tested),
     )
@@ -287,18 +291,6 @@ def _plan(
             tasks = dict.fromkeys(group.task.id for group in part.groups)
             copy.apply(changes, reason="merge", evidence=tasks, round=part.step, samples=part.digests)
     return tuple(copy.history()), copy.snapshot(), report
-
-
-def _closing_notes(
-    samples: Sequence[Samples], updates: Sequence[BankUpdate], report: MergeReport, tested: GateOutcome | None
-) -> list[str]:
-    """Language models that failed, the gate's decision, and why nothing was merged."""
-    trouble = report.trouble()
-    notes = [trouble] if trouble else []
-    notes += [] if tested is None else [verdict(tested)]
-    if tested is None and not updates and any(part.groups for part in samples):
-        notes.append("Nothing to merge: no winner changed or used a skill of the bank.")
-    return notes
 
 
 def _merged_before(samples: Sequence[Samples], known: Mapping[str, int], bank: str | Path) -> list[str]:

@@ -160,18 +160,20 @@ def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, P
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stderr
     assert found.stdout == skillttrl("ask", trained, "Compute 47+38.", "--json").json["texts"][0]
-    assert {"trainer.pt", "state.json", "manifest.json"}.isdisjoint(entry.name for entry in base.iterdir())
-    assert "pipeline_tag" in (base / "README.md").read_text()
-    refused(skillttrl("export", trained, "-o", base), 4, "exists already")
-    refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
 
 
-def test_adapters_are_saved_alone_and_merge_to_the_same_model(adapted: tuple[Path, Path], tiny_yaml: Path) -> None:
+def test_adapters_are_saved_alone_and_merge_to_the_same_model(
+    trained: Path, adapted: tuple[Path, Path], tiny_yaml: Path
+) -> None:
     import torch
     from peft import AutoPeftModelForCausalLM
     from transformers import AutoModelForCausalLM
 
     base, run = adapted
+    assert {"trainer.pt", "state.json", "manifest.json"}.isdisjoint(entry.name for entry in base.iterdir())
+    assert "pipeline_tag" in (base / "README.md").read_text()
+    refused(skillttrl("export", trained, "-o", base), 4, "exists already")
+    refused(skillttrl("export", trained, "-o", base.parent / "m", "--merge-lora"), 2, "no adapters to merge")
     checkpoint = run / "checkpoints" / "rl-000002"
     assert (checkpoint / "adapter_config.json").is_file() and not (checkpoint / "model.safetensors").exists()
     merged = base.parent / "merged"

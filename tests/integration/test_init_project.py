@@ -34,7 +34,9 @@ def test_the_example_is_what_init_writes(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(path.name for path in written)
 
 
-@pytest.mark.parametrize(("turns", "passed"), [(False, "3 passed"), (True, "4 passed")])
+@pytest.mark.parametrize(
+    ("turns", "passed"), [(False, "3 passed"), pytest.param(True, "4 passed", marks=pytest.mark.slow)]
+)
 def test_what_is_written_passes_its_own_test(turns: bool, passed: str, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
     init_project("key_game", folder, turns=turns)

@@ -34,41 +34,31 @@ class HeuristicMerger:
         snapshot: Snapshot | None = None,
     ) -> Merged:
         """See `Merger.merge`. The texts of rewritten skills come from the snapshot, where there is one."""
-        rewrites, skipped = self._rewrites(outputs, snapshot)
-        return Merged(self._drafts(outputs), useful_ids(retrieved), rewrites, skipped)
-
-    def _drafts(self, outputs: Sequence[ParsedOutput]) -> tuple[Draft, ...]:
         written = [
             (place, text, title)
             for place, output in enumerate(outputs)
             for text, title in zip(output.skill_ops.generate, titles(output.skill_ops), strict=True)
         ]
-        found = clusters([text for _, text, _ in written], self.similarity, self.threshold)
-        return tuple(
+        drafts = tuple(
             Draft(
                 cluster.text,
                 _most_frequent([written[member][2] for member in cluster.members]),
                 tuple(sorted({written[member][0] for member in cluster.members})),
             )
-            for cluster in found
+            for cluster in clusters([text for _, text, _ in written], self.similarity, self.threshold)
         )
-
-    def _rewrites(
-        self, outputs: Sequence[ParsedOutput], snapshot: Snapshot | None
-    ) -> tuple[tuple[Rewrite, ...], tuple[str, ...]]:
-        """One rewrite for each skill, and which skills stay as they are, with the reason."""
-        found, skipped = list[Rewrite](), list[str]()
-        for base, written in rewrites_by_base(outputs).items():
+        rewrites, skipped = list[Rewrite](), list[str]()  # one for each skill; skills that stay as they are
+        for base, texts in rewrites_by_base(outputs).items():
             skill = snapshot.get(base) if snapshot is not None else None
             known = skill.text if skill is not None else None
-            best = consensus_text([text for _, text in written], self.similarity, self.threshold, base=known)
+            best = consensus_text([text for _, text in texts], self.similarity, self.threshold, base=known)
             if best.members:
-                found.append(Rewrite(base, best.text, tuple(written[member][0] for member in best.members)))
+                rewrites.append(Rewrite(base, best.text, tuple(texts[member][0] for member in best.members)))
             else:
                 skipped.append(
-                    f"evolve of {quote(base)}: its {len(written)} rewrites differ, and none says more than the skill does"
+                    f"evolve of {quote(base)}: its {len(texts)} rewrites differ, and none says more than the skill does"
                 )
-        return tuple(found), tuple(skipped)
+        return Merged(drafts, useful_ids(retrieved), tuple(rewrites), tuple(skipped))
 
 
 def _most_frequent(texts: Sequence[str]) -> str:

@@ -98,11 +98,11 @@ class Retriever:
         self._searched: Searched = searched
         self._falls_back = fallback == "most_useful" and not WEIGHTS[mode][0]
         self._cosine_weight, self._keyword_weight = WEIGHTS[mode]
-        self._vectors = None
-        if self._cosine_weight:
-            if embedder is None or index is None:
-                raise ConfigError(f"Retrieval by {mode} needs an embedder and an index.")
-            self._vectors = EmbeddingCache(embedder, index)
+        if self._cosine_weight and (embedder is None or index is None):
+            raise ConfigError(f"Retrieval by {mode} needs an embedder and an index.")
+        self.embedder = embedder if self._cosine_weight else None
+        """Makes the vectors; None for `keyword` and `template`."""
+        self._store, self._embedding = index or MemoryIndex(), threading.Lock()
         self._min_score = -np.inf if min_score is None else min_score
         self._min_score_of_others = min(self._min_score, FLOOR)
         self._lock = threading.Lock()  # rollouts that run ahead search from several threads
@@ -134,7 +134,7 @@ class Retriever:
         index, keywords = self._version(snapshot)
         rows = index.eligible(task_type, tiers)
         if len(rows):
-            vectors = None if self._vectors is None else self._vectors.embed(asked)
+            vectors = None if self.embedder is None else self.embed(asked)
             for at, query in enumerate(asked):
                 scores = None if keywords is None else self._weighted(keywords.scores(query), rows)
                 vector = None if vectors is None else vectors[at]
@@ -152,13 +152,13 @@ class Retriever:
         Raises:
             ConfigError: the retriever has no embedder (`keyword`).
         """
-        if self._vectors is None:
+        if self.embedder is None:
             raise ConfigError(
                 "Skills outside of the bank are ranked by cosine, but retrieval by keyword has no embedder."
             )
         queries = [query[:EMBED_CHARS] for query in queries]
         texts = list(dict.fromkeys([*queries, *(skill_text(skill) for own in skills for skill in own)]))
-        vectors = dict(zip(texts, self._vectors.embed(texts).astype(np.float64), strict=True)) if texts else {}
+        vectors = dict(zip(texts, self.embed(texts).astype(np.float64), strict=True)) if texts else {}
         ranked = []
         for query, own in zip(queries, skills, strict=True):
             hits = [Hit(skill, float((vectors[skill_text(skill)] * vectors[query]).sum())) for skill in own]
@@ -166,21 +166,38 @@ class Retriever:
             ranked.append(sorted(near, key=lambda hit: (-hit.score, hit.skill.id))[:k])
         return ranked
 
-    @property
-    def embedder(self) -> Embedder | None:
-        """Embedder of the vectors; None for `keyword` and `template`."""
-        return None if self._vectors is None else self._vectors.embedder
-
     def embed(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of texts, shape (N, D), by the embedder, which is called by one thread at a time; it must have one."""
-        assert self._vectors is not None
-        return self._vectors.embed(texts)
+        """Vectors of texts, shape (N, D), checked: the embedder, which there must be, may be the user's own. One thread at a time calls it."""
+        assert self.embedder is not None
+        with self._embedding:
+            made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
+        expected = (len(texts), self.embedder.dimension)
+        if made.shape != expected:
+            raise ConfigError(
+                f"The embedder {self.embedder.name!r} returned an array of shape {made.shape}, not {expected}."
+            )
+        lengths = np.linalg.norm(made, axis=1)
+        if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
+            raise ConfigError(f"The embedder {self.embedder.name!r} returned vectors whose length is not 1.")
+        return made
+
+    def _load_vectors(self, index: SearchIndex) -> None:
+        """Give the skills their vectors: stored ones, and new ones, which are stored from now on."""
+        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in index.texts]
+        text_of = dict(zip(keys, index.texts, strict=True))
+        held = self._store.fetch(list(text_of))
+        missing = [key for key in text_of if key not in held]
+        for start in range(0, len(missing), EMBED_AT_ONCE):
+            batch = missing[start : start + EMBED_AT_ONCE]
+            made = self.embed([text_of[key] for key in batch])
+            self._store.add(batch, made)
+            held.update(zip(batch, made, strict=True))
+        index.vectors = np.stack([held[key] for key in keys])
 
     def close(self) -> None:
         """Give back what the index holds open."""
         self._versions.clear()
-        if self._vectors is not None:
-            self._vectors.store.close()
+        self._store.close()
 
     def _least(self, tier: Tier) -> float:
         return self._min_score if tier == "task" else self._min_score_of_others
@@ -214,8 +231,8 @@ class Retriever:
         with self._lock:
             if id(snapshot) not in self._versions:
                 index = SearchIndex(snapshot, self._searched)
-                if self._vectors is not None:
-                    self._vectors.load_vectors(index)
+                if self.embedder is not None:
+                    self._load_vectors(index)
                 keywords = _Keywords(index.texts) if self._keyword_weight else None
                 self._versions[id(snapshot)] = (
                     index,
@@ -306,39 +323,3 @@ class MemoryIndex:
 
     def close(self) -> None:
         """Nothing is open."""
-
-
-class EmbeddingCache:
-    """An embedder and the index that keeps what it made."""
-
-    def __init__(self, embedder: Embedder, store: MemoryIndex | ChromaIndex) -> None:
-        self.store = store
-        self.embedder = embedder
-        self._lock = threading.Lock()
-
-    def embed(self, texts: Sequence[str]) -> Vectors:
-        """Vectors of the texts, checked: an embedder may be the user's own."""
-        with self._lock:
-            made = np.asarray(self.embedder.embed(texts), dtype=np.float32)
-        expected = (len(texts), self.embedder.dimension)
-        if made.shape != expected:
-            raise ConfigError(
-                f"The embedder {self.embedder.name!r} returned an array of shape {made.shape}, not {expected}."
-            )
-        lengths = np.linalg.norm(made, axis=1)
-        if not np.all((np.abs(lengths - 1) < 1e-3) | (lengths == 0)):
-            raise ConfigError(f"The embedder {self.embedder.name!r} returned vectors whose length is not 1.")
-        return made
-
-    def load_vectors(self, index: SearchIndex) -> None:
-        """Give the skills their vectors: stored ones, and new ones, which are stored from now on."""
-        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in index.texts]
-        text_of = dict(zip(keys, index.texts, strict=True))
-        held = self.store.fetch(list(text_of))
-        missing = [key for key in text_of if key not in held]
-        for start in range(0, len(missing), EMBED_AT_ONCE):
-            batch = missing[start : start + EMBED_AT_ONCE]
-            made = self.embed([text_of[key] for key in batch])
-            self.store.add(batch, made)
-            held.update(zip(batch, made, strict=True))
-        index.vectors = np.stack([held[key] for key in keys])
