@@ -137,8 +137,7 @@ def search_bank(path: str | Path, query: str, *, mode: str | None = None, top_k:
     """Search a bank and list the hits with their scores. Computes vectors in memory; writes nothing.
 
     Raises:
-        SkillBankError: the query is empty.
-        ConfigError: the mode is unknown.
+        SkillBankError: the query is empty, or the mode is unknown.
     """
     if not query.strip():
         raise SkillBankError("The query is empty. Give a text, e.g. 'powers modulo a prime'.")
