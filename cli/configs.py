@@ -89,17 +89,15 @@ def _list(as_json: bool) -> None:
         {"name": name, "model": each.model.path, "verified": verified_note(each), "requires": each.requires}
         for name, each in loaded.items()
     ]
-    # the date in a `verified:` note; --json has the whole note
-    short = [
-        {**row, "verified": str(row["verified"]).partition("date: ")[2].partition(";")[0] or row["verified"]}
-        for row in rows
-    ]
+    short = [{**row, "verified": _verified_on(str(row["verified"]))} for row in rows]
     columns = ("name", "model", "verified", "requires")
-    show(
-        rows,
-        as_json,
-        lambda _: FittedTable("Configs", columns, [[row[name] or "nothing" for name in columns] for row in short]),
-    )
+    cells = [[row[name] or "nothing" for name in columns] for row in short]
+    show(rows, as_json, lambda _: FittedTable("Configs", columns, cells))
+
+
+def _verified_on(note: str) -> str:
+    """The date in a `verified:` note; `--json` has the whole note."""
+    return note.partition("date: ")[2].partition(";")[0] or note
 
 
 def _resolved(source: str, overrides: Sequence[str]) -> str:

@@ -195,6 +195,11 @@ class Counts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
+    @property
+    def done(self) -> int:
+        """Those that no earlier result of this run answered."""
+        return self.asked - self.reused
+
 
 @dataclass
 class Calls:

@@ -183,7 +183,7 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
 def _times(each: Counts) -> str:
     counts = {"more reused": each.reused, "without an answer": each.failed, "ungraded": each.ungraded}
     notes = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-    return f"{each.asked - each.reused:,}" + (f" ({notes})" if notes else "")
+    return f"{each.done:,}" + (f" ({notes})" if notes else "")
 
 
 def _sums(parts: Iterable[Mapping[str, int] | None]) -> dict[str, int]:

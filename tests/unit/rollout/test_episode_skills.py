@@ -52,7 +52,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def agent(skills: Sequence[Skill] = BANK, **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 2, "retrieval_top_k": 1, **config})
-    access = BankView(Snapshot.of(3, skills), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
+    access = BankView(Snapshot.of(3, skills), make_retriever(BankSettings(retrieval="embedding", index="memory")))
     window = TurnPromptBuilder(Templates(), "alfworld", asks=True)
     return Agent(PromptFormatter("plain"), "window", window, settings, access, project)
 

@@ -78,7 +78,7 @@ def test_what_was_inserted_stays_and_skills_are_said_once() -> None:
     skills = SkillsConfig.model_validate(
         {"embedder": "hash", "prompt_top_k": 1, "retrieval_top_k": 1, "min_score": -1.0}
     )
-    retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=-1.0, index="memory"))
+    retriever = make_retriever(BankSettings(retrieval="embedding", min_score=-1.0, index="memory"))
     bank = BankView(Snapshot.of(1, [Skill("bako", "bako", "bako plus 9")]), retriever)
     agent = Agent(PromptFormatter("plain", prompts="tiny"), "episode", skills=skills, bank=bank)
     backend = ScriptedBackend([ask, "</skill_ops>go", "stay", "stay", "stay"])

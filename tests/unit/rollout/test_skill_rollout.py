@@ -36,7 +36,7 @@ ASK = '<skill_ops><retrieve query="bako"></retrieve>'
 
 def agent(*, access: bool = True, memory: str = "none", **config: Any) -> Agent:
     settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 0, "retrieval_top_k": 1, **config})
-    retriever = make_retriever(BankSettings(retrieval_mode="embedding", min_score=settings.min_score, index="memory"))
+    retriever = make_retriever(BankSettings(retrieval="embedding", min_score=settings.min_score, index="memory"))
     seen = BankView(BANK, retriever) if access else None
     return Agent(PromptFormatter("plain", prompts="tiny"), memory, skills=settings, bank=seen)
 

@@ -42,7 +42,7 @@ def agent(backend: ScriptedBackend, env: str, **data: Any) -> Agent:
     made = make_agent(config, backend)
     assert isinstance(made, Agent)
     return made.with_bank(
-        BankView(Snapshot.of(1, BANK), make_retriever(BankSettings(retrieval_mode="embedding", index="memory")))
+        BankView(Snapshot.of(1, BANK), make_retriever(BankSettings(retrieval="embedding", index="memory")))
     )
 
 

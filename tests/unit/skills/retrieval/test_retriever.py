@@ -162,7 +162,7 @@ def test_filters_by_type_and_tier() -> None:
             skill("e", "carry one", "mistake", "math"),
         ],
     )
-    retriever = make_retriever(BankSettings(retrieval_mode="hybrid", index="memory"))
+    retriever = make_retriever(BankSettings(retrieval="hybrid", index="memory"))
 
     def found(task_type: str | None = None, tiers: tuple[Tier, ...] | None = None) -> list[str]:
         return ids(retriever.search(snapshot, ["carry one"], task_type=task_type, tiers=tiers)[0])
@@ -177,7 +177,7 @@ def test_filters_by_type_and_tier() -> None:
 
 @pytest.mark.parametrize("mode", ["embedding", "keyword", "hybrid"])
 def test_nothing_is_found_where_there_is_nothing(mode: Mode) -> None:
-    retriever = make_retriever(BankSettings(retrieval_mode=mode, index="memory"))
+    retriever = make_retriever(BankSettings(retrieval=mode, index="memory"))
     full = Snapshot.of(1, [skill("a", "carry one"), skill("b", "")])
     assert retriever.search(Snapshot(), ["carry", "one"]) == [[], []]
     assert retriever.search(full, []) == []
@@ -189,7 +189,7 @@ def test_nothing_is_found_where_there_is_nothing(mode: Mode) -> None:
     ]
     assert retriever.search(full, ["carry"], k=0) == [[]]
     assert retriever.search(Snapshot.of(1, [skill("b", "")]), ["carry"])[0] in ([], [Hit(skill("b", ""), 0.0)])
-    assert make_retriever(BankSettings(retrieval_mode="keyword", index="memory")).search(full, ["mug"]) == [[]]
+    assert make_retriever(BankSettings(retrieval="keyword", index="memory")).search(full, ["mug"]) == [[]]
 
 
 def test_hostile_and_endless_texts_are_data() -> None:
@@ -202,9 +202,9 @@ def test_hostile_and_endless_texts_are_data() -> None:
         ],
     )
     for mode in ("embedding", "keyword", "hybrid"):
-        retriever = make_retriever(BankSettings(retrieval_mode=mode, index="memory"))
+        retriever = make_retriever(BankSettings(retrieval=mode, index="memory"))
         assert ids(retriever.search(snapshot, ["carry " * 100_000])[0])[0] == "big"
         assert ids(retriever.search(snapshot, ["\ud800 retrieve query"])[0])[0] == "tag"
-    assert make_retriever(BankSettings(retrieval_mode="keyword", index="memory")).search(snapshot, ["fridge"]) == [
+    assert make_retriever(BankSettings(retrieval="keyword", index="memory")).search(snapshot, ["fridge"]) == [
         []
     ]  # past the prefix

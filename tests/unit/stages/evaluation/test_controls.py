@@ -90,9 +90,7 @@ def test_first_is_what_a_policy_gets_that_always_answers_1_with_its_bank_too(ban
         agent = Agent(formatter, "window", window=window, project=parse_numbered_action, listing=LISTING)
     else:
         settings = SkillsConfig.model_validate({"embedder": "hash", "prompt_top_k": 2, "max_retrievals": 0})
-        access = BankView(
-            Snapshot.of(1, bank), make_retriever(BankSettings(retrieval_mode="embedding", index="memory"))
-        )
+        access = BankView(Snapshot.of(1, bank), make_retriever(BankSettings(retrieval="embedding", index="memory")))
         agent = Agent(formatter, "window", window, settings, access, parse_numbered_action, LISTING)
     backend = ScriptedBackend(["<think>so</think><action>[1]</action>"] * 6)
     pool = EnvPool(lambda: Room(task="normalize_skill up"))
