@@ -23,8 +23,10 @@ def test_times_are_labelled_and_summed_over_phases() -> None:
     last = out.getvalue().rsplit("cold start", 1)[1]
     assert last.count("elapsed") == 3 and last.count("left") == 2 and "2 phases, total elapsed 0:00:00" in last
     plain = io.StringIO()
-    with RunView(_console(plain, terminal=False), "a") as view:
+    with RunView(_console(plain, terminal=False), "a", opening="a is untested.") as view:
+        assert "untested" not in plain.getvalue()  # an error now would make it moot
         view.start("grpo", 20, "step")
+        assert plain.getvalue().count("Warning: a is untested.") == 1
         view.advance("grpo", 10, {"loss": 1.0})
         view.advance("grpo", 20, {"loss": 1.0})
     first, last = (line for line in plain.getvalue().splitlines() if "done" in line)
