@@ -95,7 +95,7 @@ def generated_data(data: str | None, mock: bool) -> str | None:
     """
     if mock and data is not None:
         raise ConfigError(
-            f"--mock means --env-data {GENERATED}, but --env-data {data} was given too. Give one of them."
+            f"--mock means --env-data {GENERATED}, but --env-data {data} is set too. Use only one of them."
         )
     return GENERATED if mock else data
 

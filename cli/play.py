@@ -37,7 +37,7 @@ class Person:
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # an episode must be text
         say(
-            "Type an action or the number of one; ? lists the possible actions, quit or Ctrl-D leaves.",
+            "Type an action or its number; ? lists the possible actions, quit or Ctrl-D exits.",
             screen=self._screen,
         )
 

@@ -263,4 +263,4 @@ def _show(update: BankUpdate, bank: Path, as_json: bool) -> None:
     said = "; ".join(
         f"{verb} {len(ids)}: {', '.join(ids[:5])}{' …' if len(ids) > 5 else ''}" for verb, ids in words.items()
     )
-    show(update, as_json, lines=[f"{bank} is at version {update.version}: {said or 'nothing differs'}."])
+    show(update, as_json, lines=[f"{bank} is at version {update.version}: {said or 'no changes'}."])

@@ -139,8 +139,8 @@ def dry_run_view(found: DryRun) -> RenderableType:
             f"Memory{several}: {sizes}. Parts in GB: {parts}.",
         ]
     lines += [f"- {text}" for text in found.notes]
-    obstacles = [Text(f"It would not start: {text}.", "red") for text in found.obstacles]
-    return Group(table, Text(), *map(Text, lines), *(obstacles or [Text("It would start.")]))
+    obstacles = [Text(f"Cannot start: {text}.", "red") for text in found.obstacles]
+    return Group(table, Text(), *map(Text, lines), *(obstacles or [Text("Ready to start.")]))
 
 
 def _tasks(count: int | None) -> str:

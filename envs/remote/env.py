@@ -56,7 +56,7 @@ class EnvClient(HttpConnections):
     """
 
     def __init__(self, url: str, token_env: str, timeout: float, retry_seconds: float, answer_timeout: float) -> None:
-        super().__init__(url, "url names the server of an environment", timeout)
+        super().__init__(url, "url must be the address of an environment server", timeout)
         self.token_env, self.retry_seconds, self.answer_timeout = token_env, retry_seconds, answer_timeout
 
     def ask(self, method: str, path: str, what: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -120,15 +120,14 @@ class EnvClient(HttpConnections):
             kind, message = str(found["error"]["type"]), str(found["error"]["message"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise EnvError(
-                f"{self.url} answered {what} with status {status} and no JSON of this protocol: {text[:80]!r}. Is it a server of "
-                "`skillttrl envs serve ENV`?"
+                f"{self.url} answered {what} with status {status} and no JSON of this protocol: {text[:80]!r}. Is it running `skillttrl envs serve ENV`?"
             ) from None
         if status == 422 and kind in ("EnvError", "SplitError"):
             raise {"EnvError": EnvError, "SplitError": SplitError}[kind](message)
         if status == 422:
             raise EnvError(f"The environment at {self.url} raised {kind}: {message}")
         if status == 401:
-            message += f" This client sends that of ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
+            message += f" This client sends the token in ${self.token_env}{'' if os.environ.get(self.token_env) else ', which is not set'}."
         raise (SessionEnded if status == 410 else EnvError)(f"{self.url} refused {what}: {message}")
 
 
@@ -248,7 +247,7 @@ class RemoteEnv(TextEnv):
         try:
             found = _read(Outcome, self._ask("step", action=action), self._client.url)
         except SessionEnded as error:
-            raise EnvError(f"{error} The episode is lost; reset begins another.") from None
+            raise EnvError(f"{error} The episode is lost; reset starts another.") from None
         self._shown = [f"> {action}", found.observation]
         return found.observation, found.reward, found.terminated, found.truncated, found.info
 
@@ -278,7 +277,9 @@ class RemoteEnv(TextEnv):
             )
         wanted = None if env is None else SHORT_NAMES.get(env, env).rpartition(":")[2]
         if wanted is not None and wanted != found.env.rpartition(":")[2]:
-            raise EnvError(f"{where} serves {found.env}, not {wanted}. Name its environment, or another server.")
+            raise EnvError(
+                f"{where} serves {found.env}, not {wanted}. Set env.id to its environment, or use another server."
+            )
         given = self._kwargs.items()
         if other := [name for name, value in given if name not in found.kwargs or found.kwargs[name] != value]:
             raise EnvError(

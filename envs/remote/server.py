@@ -147,7 +147,7 @@ class Session:
                 return self._answer
             expected = self._number + 1
             if number != expected:
-                other = " That number was another request." if number == self._number else ""
+                other = " That number was used for another request." if number == self._number else ""
                 raise Refused(
                     409,
                     f"Request {number} came where {expected} was expected.{other} A session has one client, which numbers its requests.",
@@ -417,9 +417,7 @@ class EnvServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise EnvError(
-                    f"Port {port} of {host} is used by another program. Choose another; --port 0 takes a free one."
-                ) from None
+                raise EnvError(f"Port {port} of {host} is in use. Choose another; --port 0 uses a free one.") from None
             raise EnvError(f"Cannot listen on {host}, port {port}: {error}.") from None
 
     @property
@@ -467,10 +465,10 @@ class EnvServer(ThreadingHTTPServer):
             given = authorization.removeprefix("Bearer ").strip().encode("utf-8", "replace")
             if target != "/v1/health" and not hmac.compare_digest(given, self.token.encode()):
                 return Refused(
-                    401, "The token is missing or wrong: the environment variable SKILLTTRL_ENV_TOKEN."
+                    401, "The token is missing or wrong; see the environment variable SKILLTTRL_ENV_TOKEN."
                 ).answer
         elif not is_localhost(re.sub(r":\d*$", "", host).lower().strip("[]")):
-            return Refused(403, f"A server without a token answers this machine alone, not as {host[:80]!r}.").answer
+            return Refused(403, f"A server without a token serves only this machine, not as {host[:80]!r}.").answer
         if kind is not None and kind.partition(";")[0].strip().lower() != "application/json":
             return Refused(415, "A body is JSON: Content-Type: application/json.").answer
         return None

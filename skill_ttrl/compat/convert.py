@@ -121,7 +121,7 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
         text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}. Name {EXPECTED}."
+            f"Cannot read {path}: {getattr(error, 'strerror', None) or error}. Expected {EXPECTED}."
         ) from None
     data = read_mapping(text, where)
     stated: Data = {}
@@ -147,7 +147,7 @@ def convert(path: str | Path, output: str | Path | None = None) -> Converted:
         if key.unset and not given:
             missing.append(Unmatched(name, values[name], key.unset))
     for name in [name for name in stated if name not in system.keys]:
-        reason = f"It is no key of {system.name}.{did_you_mean(name, system.keys).removesuffix('.')}"
+        reason = f"It is not a key of {system.name}.{did_you_mean(name, system.keys).removesuffix('.')}"
         missing.append(Unmatched(name, stated[name], reason))
     for start, needed in BELONGING.items():
         if needed not in ours:

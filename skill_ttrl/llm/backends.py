@@ -70,10 +70,12 @@ def check_trainable(config: SkillTTRLConfig) -> None:
 
 def _untrainable(name: str) -> str:
     why = {
-        COMMAND: "nothing here changes what a program does",
+        COMMAND: "a program cannot be changed from here",
         REMOTE: "the weights of a remote model do not change",
     }.get(name, "it does not follow the learner's weights")
-    return f"rollout.backend={name} cannot be trained: {why}. Train with hf or vllm, or measure it with evaluate, vote or ask."
+    return (
+        f"rollout.backend={name} cannot be trained: {why}. Train with hf or vllm, or use it with evaluate, vote or ask."
+    )
 
 
 def make_backend(context: BackendContext) -> Backend:

@@ -136,7 +136,7 @@ def _growing(tokenizer: Any) -> _Growing:
     found, template = _GROWING.get(tokenizer), getattr(tokenizer, "chat_template", None)
     if not template:
         raise ConfigError(
-            "agent.context_mode=episode needs a chat template, which the model's tokenizer lacks. Add chat_template.jinja to the "
+            "agent.context_mode=episode needs a chat template, but the model's tokenizer has none. Add chat_template.jinja to the "
             "tokenizer's folder, or set agent.context_mode=conversation."
         )
     if found is None or found.template != str(template):
@@ -229,13 +229,10 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
             tokenizer, turns, add_generation_prompt=True
         ):
             return ""
-        return (
-            "The model's chat template drops the system message: nothing of agent.system, nor of a document placed there, reaches the "
-            "model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
-        )
+        return "The model's chat template drops the system message: neither agent.system nor a document placed there reaches the model. Put it into the user's message (agent.template, agent.document_as=prompt), or correct chat_template.jinja."
     return (
         "The model's tokenizer has no chat template: prompts are the contents of the messages, joined by blank lines, without roles. "
-        "A model that was tuned for conversations was trained on another format; see docs/models.md."
+        "A chat model was trained on another format; see docs/models.md."
     )
 
 

@@ -34,7 +34,7 @@ class RewardModel:
                 path, revision=revision or "main", use_safetensors=True
             )
         if model.config.num_labels != 1:
-            raise ModelError(f"{path!r} has {model.config.num_labels} outputs; a reward model has one.")
+            raise ModelError(f"{path!r} has {model.config.num_labels} outputs; a reward model must have one.")
         if self._tokenizer.pad_token_id is None:
             self._tokenizer.pad_token = self._tokenizer.eos_token
         model.config.pad_token_id = self._tokenizer.pad_token_id

@@ -97,7 +97,7 @@ class Renderer:
                 if not line.endswith(b"\n"):
                     self.close()
         if not line.endswith(b"\n"):
-            raise ValueError(f"it did not end within {SECONDS:g} s, or broke the process that renders it")
+            raise ValueError(f"it did not finish within {SECONDS:g} s, or crashed the process that renders it")
         found = json.loads(line)
         if "error" in found:
             raise ValueError(found["error"])
@@ -115,7 +115,7 @@ class Renderer:
             if not self._process.stdout.readline():
                 self.close()
                 raise ModelError(
-                    "The process that renders chat templates ended at its start; its own message is above."
+                    "The process that renders chat templates ended when it started; its own message is above."
                 )
         return self._process
 

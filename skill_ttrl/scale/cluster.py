@@ -76,7 +76,7 @@ def _connect(address: str) -> None:
     except Exception as error:  # Ray raises the bare type where a node does not start in time
         if "ersion mismatch" in str(error):
             raise ScaleError(
-                f"The Ray cluster at scale.address={address} was started with other versions than this process has: "
+                f"The Ray cluster at scale.address={address} runs other versions than this process: "
                 f"{' '.join(str(error).split())} Install the same Ray and Python on every node and here."
             ) from None
         raise ScaleError(
@@ -96,7 +96,7 @@ def _reach(address: str) -> None:
             address = canonicalize_bootstrap_address(AUTO) or LOCAL
         except ConnectionError:  # there is none: Ray says so at once
             return
-        left = " A cluster that was started here has left this address and is gone; `ray stop` forgets it."
+        left = " An earlier cluster on this machine left this address behind; `ray stop` removes it."
     if address == LOCAL:
         return
     host, _, port = address.removeprefix(CLIENT).rpartition(":")

@@ -329,7 +329,7 @@ class RayCrew(Actors):
         if self._alone_since is not None and time.monotonic() - self._alone_since > PATIENCE_S:
             free = self._ray.available_resources()
             self._notice(
-                f"No worker is ready after {PATIENCE_S:g} s: it loads for long, or other work holds what it needs (CPU "
+                f"No worker is ready after {PATIENCE_S:g} s: loading is slow, or other work uses the resources it needs (CPU "
                 f"{self._settings.cpus_per_worker:g}, GPU {self._settings.gpus_per_worker:g}; free: CPU {free.get('CPU', 0):g}, GPU "
                 f"{free.get('GPU', 0):g})."
             )
@@ -442,7 +442,7 @@ class Hosts(Actors):
                 if not said and time.monotonic() - since > PATIENCE_S:
                     said = True
                     self._notice(
-                        f"No worker is ready after {PATIENCE_S:g} s: it loads for long, or other work holds what it needs."
+                        f"No worker is ready after {PATIENCE_S:g} s: loading is slow, or other work uses the resources it needs."
                     )
                 self._changed.wait(POLL_S)
 
@@ -463,7 +463,7 @@ class Hosts(Actors):
 
         actor = self._actors.get(host)
         if actor is None:
-            raise HostLostError("its worker is gone", False)
+            raise HostLostError("its worker died", False)
         try:
             found: Answer = actor.call.remote(name, method, *args, **kwargs).future().result()
         except RayTaskError as error:  # what it gave could not travel
@@ -522,7 +522,7 @@ class Hosts(Actors):
                 self._lose(host, self._why)
                 if self._gives_up:
                     self._notice(
-                        f"No more workers are started: {self._failed_starts} in a row ended before they were ready."
+                        f"Starting no more workers: {self._failed_starts} in a row ended before they were ready."
                     )
                 continue
             if found.error is None:
@@ -532,7 +532,7 @@ class Hosts(Actors):
                 self._refused = found.error
                 self._leave_out(host)
                 if self._ready:
-                    self._notice(f"{host} cannot start, and is left out: {found.error}")
+                    self._notice(f"{host} cannot start and is skipped: {found.error}")
         if not self._gives_up:
             self._start_more()
 
@@ -549,8 +549,8 @@ class Hosts(Actors):
             self._changed.notify_all()
         if actor is not None and not self._closed:
             self._ray.kill(actor)  # where it can only not be reached, it must not go on
-            again = "Its environments are made again elsewhere." if held else "It held nothing."
-            self._notice(f"{host} is gone: {why}. {again}")
+            again = "Its environments are recreated on other workers." if held else "It had no environments."
+            self._notice(f"{host} died: {why}. {again}")
 
 
 class HostedEnv(gymnasium.Env[str, str]):
@@ -632,8 +632,7 @@ class HostedEnv(gymnasium.Env[str, str]):
                     self._deaths += lost.during_call
                     if self._deaths > self._retries:
                         raise EnvError(
-                            f"The worker of this environment has ended {self._deaths} times in one episode, the last time because {lost}. It "
-                            "may take too much memory, or end the process; to go on trying: scale.max_retries."
+                            f"The worker of this environment has ended {self._deaths} times in one episode, the last time because {lost}. It may use too much memory, or end the process. To retry more often: scale.max_retries."
                         ) from None
 
     def _play_again(self) -> None:
@@ -645,6 +644,5 @@ class HostedEnv(gymnasium.Env[str, str]):
                 found = self._hosts.call(self._host, self._name, "step", action)
             if found[0] != seen:
                 raise EnvError(
-                    f"Its worker ended, and played again the environment shows something else after {action or 'reset'!r:.60}: an episode of "
-                    "an environment that is not the same for the same seed and actions cannot go on."
+                    f"Its worker ended, and when replayed, the environment differs after {action or 'reset'!r:.60}: only environments that repeat with the same seed and actions can continue."
                 )

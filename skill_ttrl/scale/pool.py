@@ -197,7 +197,7 @@ class Pool:
             if not self._facts or (not self._at and self._failed_starts > self._retries):
                 self._failure = event.error
             else:
-                self._notice(f"{event.worker} cannot start, and is left out: {event.error}")
+                self._notice(f"{event.worker} cannot start and is skipped: {event.error}")
 
     def _lose(self, lost: Event) -> None:
         if lost.worker not in self._at:
@@ -215,13 +215,12 @@ class Pool:
         if (deaths := work.deaths[number]) > self._retries:
             error = ScaleError(
                 f"{part} ended its worker {deaths} times in a row, the last one because {lost.why}. "
-                "Its environment or agent may take too much memory, or end the process. What is finished is kept; to go on trying: "
-                "scale.max_retries."
+                "Its environment or agent may use too much memory, or end the process. Finished work is saved. To retry more often: scale.max_retries."
             )
             _end(work, number, Event("done", lost.worker, error=error))
             return
         heapq.heappush(work.waiting, number)
-        self._notice(f"{lost.worker} is gone: {lost.why}. {part} is done again.")
+        self._notice(f"{lost.worker} died: {lost.why}. {part} is repeated.")
 
 
 def none_starts(count: int, why: str) -> ScaleError:

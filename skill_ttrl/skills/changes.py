@@ -59,7 +59,7 @@ def normalize_skill(skill: Skill) -> Skill:
     if texts["tier"] not in TIERS:
         raise SkillBankError(f"{where} has the tier {texts['tier']!r}. A tier is one of: {', '.join(TIERS)}.")
     if not texts["text"].strip():
-        raise SkillBankError(f"{where} has an empty text. A skill is what its text says: write one.")
+        raise SkillBankError(f"{where} has an empty text. Write one.")
     counts = [skill.version, *(getattr(skill.stats, each.name) for each in fields(SkillStats))]
     if counts[-1] is None:  # never used
         counts.pop()
@@ -198,7 +198,7 @@ def imported(snapshot: Snapshot, skills: Iterable[Skill], on_duplicate: OnDuplic
     """
     if on_duplicate not in get_args(OnDuplicate):
         raise SkillBankError(
-            f"Unknown way {on_duplicate!r} with duplicates. Known: {', '.join(get_args(OnDuplicate))}."
+            f"Unknown value {on_duplicate!r} of on_duplicate. Known: {', '.join(get_args(OnDuplicate))}."
         )
     held = dict(snapshot.skills)
     found: list[Change] = []
@@ -261,14 +261,12 @@ def _current(skills: Mapping[str, Skill], change: Change) -> Skill | None:
     current = skills.get(change.before.id)
     if current is None:
         raise SkillBankError(
-            f"Cannot {change.kind} the skill {quote(change.before.id)}: it is not in the bank (any more). "
-            "Make the change from the bank's present version."
+            f"Cannot {change.kind} the skill {quote(change.before.id)}: it is not in the bank (anymore). Create the change from the bank's present version."
         )
     # What looks hostile is found anew by each version of the library: it says nothing about who changed the skill.
     if replace(normalize_skill(change.before), flags=()) != replace(current, flags=()):
         raise SkillBankError(
-            f"Cannot {change.kind} the skill {quote(current.id)}: it has changed since the change was made. "
-            "Make it again from the bank's present version."
+            f"Cannot {change.kind} the skill {quote(current.id)}: it has changed since the change was created. Create it again from the bank's present version."
         )
     return current
 

@@ -48,7 +48,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         raise refusal("read", path / BANK_FILE, error) from error
     except (ValueError, KeyError, TypeError):
         raise SkillBankError(
-            f"{path / BANK_FILE} is damaged: no schema and settings in it. Restore the file."
+            f"{path / BANK_FILE} is damaged: it has no schema and settings. Restore the file."
         ) from None
     if schema != SCHEMA:
         raise SkillBankError(
@@ -154,8 +154,8 @@ def lock(path: Path, seconds: float = 0.0) -> int:
             if time.monotonic() >= until:
                 # The owner's number is in the message already. Reading the lock file here could free the lock: POSIX frees
                 # all locks that a process has on a file when it closes any descriptor of it.
-                only_looking = f"or only look at it: skillttrl inspect {path}"
-                waited = f" Gave up after {seconds:g} s." if seconds else ""
+                only_looking = f"or only view it: skillttrl inspect {path}"
+                waited = f" Stopped waiting after {seconds:g} s." if seconds else ""
                 raise SkillBankError(str(error).replace("or choose another --output.", only_looking) + waited) from None
         time.sleep(random.uniform(*LOCK_PAUSE))
 

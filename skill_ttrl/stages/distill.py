@@ -225,7 +225,7 @@ def _collected(trajectories: Iterable[Trajectory], config: SkillTTRLConfig) -> t
     for trajectory in trajectories:
         foreign.take(trajectory)
         collector.add(trajectory)
-    return collector, [*settle(config, foreign.found("What is distilled")), *collector.notes()]
+    return collector, [*settle(config, foreign.found("The distilled bank")), *collector.notes()]
 
 
 def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
@@ -246,7 +246,7 @@ def _rules(bank: SkillBank, config: SkillTTRLConfig) -> AdmissionRules:
 
 def _check_place(folder: Path, merge: bool) -> None:
     if merge and not is_bank(folder):
-        raise SkillBankError(f"There is no bank at {folder} to add to. Leave out --append to make one.")
+        raise SkillBankError(f"There is no bank at {folder} to add to. Omit --append to create one.")
     if not merge and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "There is a bank" if is_bank(folder) else "There is something"
         ways = "add to it with --append, or choose" if is_bank(folder) else "choose"

@@ -178,7 +178,7 @@ def _parsed(kind: type[T], line: bytes, where: str) -> T:
     try:
         return from_json(kind, line)
     except ValidationError as error:
-        what = f"{where} is no line of a run's {VOTES if kind is VoteResult else TRAJECTORIES}"
+        what = f"{where} is not a line of a run's {VOTES if kind is VoteResult else TRAJECTORIES}"
         raise DataError(f"{what}: {first_problem(error)}. Nothing was merged.") from None
 
 

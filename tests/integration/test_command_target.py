@@ -70,7 +70,7 @@ def test_a_document_is_found_for_a_program_and_one_that_hangs_is_a_failed_rollou
     argv = [sys.executable, "agent.py", str(tmp_path / "hang"), str(AGENT)]
     found = optimize_run(prepare(config(argv, timeout=3)), output=tmp_path / "run")
     journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
-    assert "had not ended after 3 s (command.timeout) and was stopped" in journal
+    assert "did not end within 3 s (command.timeout) and was stopped" in journal
     assert found.selection_best > 0
     (tmp_path / "hang").rmdir()
     usage = (tmp_path / "run" / "usage.jsonl").read_text(encoding="utf-8")

@@ -57,5 +57,5 @@ def test_a_critic_model_is_loaded_and_must_read_the_same_tokens(tiny_yaml: Path,
     other = ["data.train.path=synthetic:operators", "sft.data.path=synthetic:operators", "sft.steps=1", "phases=[sft]"]
     train.run(load_config(tiny_yaml, [*other, "data.eval.path=synthetic:operators"]), tmp_path / "other")
     (stranger,) = (tmp_path / "other" / "checkpoints").glob("sft-*")
-    with pytest.raises(ModelError, match="another vocabulary than the policy"):
+    with pytest.raises(ModelError, match="a different vocabulary from the policy"):
         train.run(load_config(tiny_yaml, [*start, f"rl.critic.model={stranger}"]), tmp_path / "refused")

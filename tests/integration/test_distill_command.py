@@ -129,7 +129,7 @@ def test_a_bank_that_is_there_is_added_to_only_when_asked(played: Path, tmp_path
     (tmp_path / "other" / "file").touch()
     with pytest.raises(SkillBankError, match=r"There is something at .* already"):
         run(played, tmp_path / "other")
-    with pytest.raises(SkillBankError, match=r"There is no bank at .*Leave out --append"):
+    with pytest.raises(SkillBankError, match=r"There is no bank at .*Omit --append"):
         run(played, tmp_path / "none", merge=True)
 
 

@@ -173,7 +173,7 @@ ADD = "{path: 'synthetic:add', split: train, limit: 6}"
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        (["skills.gate={tasks: 30}"], "the gate's tasks are not trained on"),
+        (["skills.gate={tasks: 30}"], "the gate's tasks are excluded from training"),
         (["skills.gate={rule: not_worse, min_effect: 0}"], "min_effect above 0"),
         (
             [

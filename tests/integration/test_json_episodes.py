@@ -30,7 +30,7 @@ def test_episodes_are_collected_into_an_array_and_read_from_it(tmp_path: Path) -
 
 def test_an_array_that_was_not_begun_here_stays(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("[1]")
-    refused(skillttrl(*COLLECT, "-o", tmp_path / "mine.json"), 4, "something else made it")
+    refused(skillttrl(*COLLECT, "-o", tmp_path / "mine.json"), 4, "another program created it")
     assert (tmp_path / "mine.json").read_text() == "[1]"
 
 
@@ -46,7 +46,7 @@ def test_an_array_that_holds_no_episodes(text: str, problem: str, tmp_path: Path
 
 def test_mock_and_data_are_one_choice(tmp_path: Path) -> None:
     both = skillttrl(*COLLECT, "--env-data", "official", "-o", tmp_path / "a.jsonl")
-    refused(both, 2, "--mock means --env-data generated, but --env-data official was given too")
+    refused(both, 2, "--mock means --env-data generated, but --env-data official is set too")
     done = skillttrl("train", "quickstart_alfworld", "--mock", "--dry-run", "--json")
     assert done.code == 0
 

@@ -73,7 +73,7 @@ def test_ctrl_c_saves_and_a_killed_rank_ends_all(tiny_yaml: Path, tmp_path: Path
     os.kill(rank_pids(process.pid)[1], signal.SIGKILL)
     _, err = process.communicate(timeout=120)
     assert process.returncode == 9 and "Traceback" not in err
-    assert "Rank 1 of 2 was ended by SIGKILL" in err and "--resume auto" in err
+    assert "Rank 1 of 2 was killed by SIGKILL" in err and "--resume auto" in err
     assert json.loads((run / "checkpoints" / checkpoints(run)[-4] / "manifest.json").read_text())
 
 
@@ -103,7 +103,7 @@ def test_two_agents_of_torchrun_train_as_one_with_two_processes_does(tiny_yaml: 
 
 
 REFUSED: list[tuple[list[str], int, str]] = [
-    (["--set", "runtime.parallel=fsdp"], 2, "weights are spread over several. Start it with --nproc 2"),
+    (["--set", "runtime.parallel=fsdp"], 2, "to shard weights over. Start it with --nproc 2"),
     (["--set", "runtime.param_offload=true"], 2, "needs sharded weights"),
     (["--set", "runtime.param_offload=true", "--set", "runtime.parallel=ddp"], 2, "param_offload needs parallel=fsdp"),
     (["--nproc", "0"], 2, "--nproc"),

@@ -67,7 +67,7 @@ def test_a_node_that_dies_loses_no_episode_and_doubles_none(tmp_path: Path, clus
     heard = Heard(12, lambda: cluster.remove_node(doomed, allow_graceful=False))
     found = collected(tmp_path / "there.jsonl", agent="random", rollouts=2, scale=scale, progress=heard, kwargs=kwargs)
     assert found == here and found.count(b"\n") == 60 and heard.done == list(range(1, 61))
-    assert any("is gone: " in text and "is done again" in text for text in heard.notices), heard.notices
+    assert any(" died: " in text and "is repeated" in text for text in heard.notices), heard.notices
 
 
 def test_a_node_that_joins_works_too(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
@@ -94,7 +94,7 @@ def test_a_worker_that_dies_loses_no_episode(
     heard = Heard()
     assert collected(tmp_path / "there.jsonl", MORTAL, agent=agent, scale=scale, progress=heard, kwargs=kwargs) == here
     assert [mark.name for mark in marks.iterdir()] == ["env" if dies else "player"]
-    assert [text for text in heard.notices if "is gone: its worker process has died. Part " in text]
+    assert [text for text in heard.notices if "died: its worker process has died. Part " in text]
 
 
 def test_a_worker_that_always_dies_is_given_up_and_what_was_played_is_kept(tmp_path: Path, scale: ScaleConfig) -> None:
@@ -161,7 +161,7 @@ def test_a_node_without_the_data_is_named_before_anything_runs_and_left_out_wher
     heard = Heard(6, join)
     there = collected(tmp_path / "there.jsonl", MORTAL, agent="random", scale=scale, progress=heard, kwargs=kwargs)
     assert there == here
-    assert any("cannot start, and is left out: The doors need data" in text for text in heard.notices), heard.notices
+    assert any("cannot start and is skipped: The doors need data" in text for text in heard.notices), heard.notices
     with pytest.raises(
         ScaleError,
         match=r"(?s)Nothing was run[^:]*:\n  \S+ \([^)]*\): The doors need data\. Set \w+ to their folder\.$",

@@ -118,7 +118,7 @@ def test_environments_on_workers_give_the_same_bytes_though_a_node_dies(
     shared = [*settings, *on(scale), "scale.training=environments"]
     train.run(load_config(EPISODES, shared), tmp_path / "there", progress=heard)
     assert content(tmp_path / "here") == content(tmp_path / "there")
-    assert any("environments are made again elsewhere" in text for text in heard.notices), heard.notices
+    assert any("environments are recreated on other workers" in text for text in heard.notices), heard.notices
 
 
 def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any, scale: ScaleConfig) -> None:
@@ -129,7 +129,7 @@ def test_a_node_that_dies_in_a_step_changes_nothing(tmp_path: Path, cluster: Any
     heard = Heard(lambda: cluster.remove_node(doomed, allow_graceful=False), at=10)
     train.run(load_config(EPISODES, [*settings, *on(scale)]), tmp_path / "there", progress=heard)
     assert content(tmp_path / "here") == content(tmp_path / "there")
-    assert any("is gone: " in text for text in heard.notices), heard.notices
+    assert any(" died: " in text for text in heard.notices), heard.notices
 
 
 @pytest.mark.parametrize("resumed_there", [True, False])

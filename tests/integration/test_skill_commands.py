@@ -55,7 +55,7 @@ def test_a_bank_is_made_and_changed(tmp_path: Path) -> None:
         assert [update.reason for update in opened.history()][0::4] == ["because", "rollback to 2"]
         assert opened.snapshot().skills == opened.at(2).skills
         assert opened.get("sk_001") == Skill("sk_001", "T", "Do it.", "always", source="user")
-    assert "at version 6: nothing differs" in skillttrl("skills", "rollback", path, "5").out
+    assert "at version 6: no changes" in skillttrl("skills", "rollback", path, "5").out
 
 
 def test_inspect_shows_the_texts_within_80_columns_and_json_has_all(
@@ -106,7 +106,7 @@ def test_duplicates_at_an_import(bank: Path, tmp_path: Path) -> None:
     refused(skillttrl("skills", "import", bank, file, "--on-duplicate", "x"), 4, "Known: refuse, skip, replace, rename")
     assert (bank / "log.jsonl").read_bytes() == before
     assert "added 2: mod_2, z" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").out
-    assert "nothing differs" in skillttrl("skills", "import", bank, file, "--on-duplicate", "skip").out
+    assert "no changes" in skillttrl("skills", "import", bank, file, "--on-duplicate", "skip").out
     assert "replaced 1: mod" in skillttrl("skills", "import", bank, file, "--on-duplicate", "replace").out
     with SkillBank(bank, read_only=True) as opened:
         found = opened.snapshot().skills["mod"]

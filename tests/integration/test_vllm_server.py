@@ -196,7 +196,7 @@ def test_weights_that_did_not_arrive_end_the_run(served: Served, monkeypatch: py
     move(loaded.model, 0.05)
     with monkeypatch.context() as patch:
         patch.setattr("skill_ttrl.llm.vllm.servers.backend.full_weights", lambda model: iter(old.items()))
-        with pytest.raises(WeightSyncError, match="does not sample from the policy that is trained"):
+        with pytest.raises(WeightSyncError, match="does not sample from the trained policy"):
             backend.update_weights(2)
     backend.update_weights(2)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE
@@ -324,7 +324,7 @@ def test_a_server_that_is_killed_loses_nothing(served: Served) -> None:
     ]
     assert largest_difference(loaded, found) < CLOSE
     assert any("sent again" in text for text in served.notices)
-    assert any("is given the weights" in text for text in served.notices)
+    assert any("receives the weights" in text for text in served.notices)
     move(loaded.model, 0.02)
     backend.update_weights(6)
     assert largest_difference(loaded, sampled(backend, Sampling(max_new_tokens=8))) < CLOSE

@@ -275,9 +275,9 @@ class CommandBackend(TextBackend):
     def _problem(self, finished: Finished) -> str:
         """Say in a sentence why it failed, with the end of stderr. No variable's value is in it."""
         why = {
-            "timeout": f"had not ended after {self.config.timeout:g} s (command.timeout) and was stopped",
+            "timeout": f"did not end within {self.config.timeout:g} s (command.timeout) and was stopped",
             "too_long": f"wrote more than {self.config.max_output_bytes:,} bytes (command.max_output_bytes) and was stopped",
-            "cancelled": "was stopped before it had answered",
+            "cancelled": "was stopped before it answered",
             "failed": f"ended with exit code {finished.exit_code}",
         }[finished.outcome]
         said = finished.error_output.decode("utf-8", "replace").strip()
@@ -320,9 +320,7 @@ def found_program(config: CommandConfig) -> list[str]:
     """
     path = shutil.which(config.argv[0])
     if path is None:
-        raise ConfigError(
-            f"command.argv: there is no program {config.argv[0]!r} on the PATH, nor at that place. Name one that can be run."
-        )
+        raise ConfigError(f"command.argv: {config.argv[0]!r} is neither a program on the PATH nor an executable file.")
     if config.cwd is not None and not os.path.isdir(config.cwd):
         raise ConfigError(f"command.cwd: there is no folder {config.cwd}.")
     files = (os.path.abspath(each) if names_file(each) else each for each in config.argv[1:])
@@ -338,7 +336,7 @@ def passed_environment(config: CommandConfig, environment: Mapping[str, str]) ->
     missing = [name for name in config.env if name not in environment]
     if missing:
         raise ConfigError(
-            f"command.env names variables that are not set here: {', '.join(missing)}. Set them, or leave them out."
+            f"command.env names variables that are not set: {', '.join(missing)}. Set them, or leave them out."
         )
     return {name: environment[name] for name in (*PASSED, *config.env) if name in environment}
 

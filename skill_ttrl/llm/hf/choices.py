@@ -153,7 +153,7 @@ class ChoiceTokens:
     def _word_slot(self, text: str, slot_words: tuple[str, ...]) -> WordSlot | None:
         before, *after = SLOT.split(text)
         if after != [""]:
-            raise ValueError(f"Words of a slot are given, and {text!r} goes on behind its slot.")
+            raise ValueError(f"Words of a slot are given, and {text!r} continues after its slot.")
         return word_slot(before, slot_words, lambda said: encode_plain(self._tokenizer, said), self.end_id)
 
     def _choices(self, choices: tuple[str, ...]) -> tuple[dict[Ids, str], list[str]]:

@@ -95,9 +95,7 @@ def load_checkpoint(
     from peft import PeftConfig, PeftModel
 
     if not (folder / ADAPTER_WEIGHTS).is_file():
-        raise ModelError(
-            f"{folder} has no {ADAPTER_WEIGHTS}. Adapters in another format, such as a pickle, are not read."
-        )
+        raise ModelError(f"{folder} has no {ADAPTER_WEIGHTS}. Other formats, such as pickles, are not loaded.")
     files = f"adapter_config.json or {ADAPTER_WEIGHTS}"
     if base is None:
         with reading_model(str(folder), files):

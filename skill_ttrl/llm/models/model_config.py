@@ -66,7 +66,7 @@ def load_model_config(model: ModelConfig) -> Any:
     if Path(model.path).is_dir():
         with reading_model(model.path, "config.json"):
             return AutoConfig.from_pretrained(model.path, **chosen)
-    reason = "it is no folder here, not in the Hugging Face cache, and the hub was not reached"
+    reason = "it is neither a folder nor in the Hugging Face cache, and the hub was not reached"
     try:
         return AutoConfig.from_pretrained(model.path, local_files_only=True, **chosen)
     except (OSError, ValueError):
@@ -95,7 +95,7 @@ def reading_model(path: str, files: str, kind: str = "model") -> Iterator[None]:
         elif path.startswith((".", "/", "~")) or path.count("/") > 1:
             what = f"There is no folder {Path(path)}."
         else:
-            hint = "Check the name, the network and HF_HUB_OFFLINE; a model in the cache is found without a network."
+            hint = "Check the name, the network and HF_HUB_OFFLINE; cached models work offline."
             what = f"{hint} ({reason})"
         raise ModelError(f"Cannot load the {kind} {path!r}. {what}") from error
 
@@ -105,7 +105,7 @@ def _damage(folder: Path) -> str:
     for file in sorted(folder.iterdir()):
         try:
             if file.suffix == ".json" and not isinstance(parse_json(file.read_bytes()), dict):
-                raise ValueError("it holds no JSON object")
+                raise ValueError("it contains no JSON object")
             if file.name == "tokenizer.json":
                 Tokenizer.from_file(str(file))
             if file.suffix == ".safetensors":

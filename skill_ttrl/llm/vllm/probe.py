@@ -108,6 +108,6 @@ def check_sync(
     raise WeightSyncError(
         f"After the update of its weights ({update}) the engine's log-probs differ from the learner's by {gap.mean:.3g} nats a "
         f"token on average, {gap.largest:.3g} at most, over {gap.tokens} tokens; at most {most:g} on average is "
-        "rounding (vllm.max_logprob_diff). It does not sample from the policy that is trained, so the run ends here. Try another "
-        "vllm.weight_sync or vllm.mode, float32 on both sides to tell rounding from old weights, or rollout.backend=hf."
+        "rounding (vllm.max_logprob_diff). It does not sample from the trained policy, so the run ends here. Try another "
+        "vllm.weight_sync or vllm.mode, float32 on both sides to distinguish rounding from old weights, or rollout.backend=hf."
     )

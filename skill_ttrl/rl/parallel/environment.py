@@ -71,7 +71,7 @@ def strategy(runtime: RuntimeConfig, ranks: int, *, on_gpu: bool) -> Strategy:
     if ranks == 1:
         if runtime.parallel == "fsdp":
             raise ConfigError(
-                "runtime.parallel is fsdp, but there is one process: weights are spread over several. Start it with --nproc 2 "
+                "runtime.parallel is fsdp, but there is only one process to shard weights over. Start it with --nproc 2 "
                 "or more (or torchrun), or set runtime.parallel=auto."
             )
         if runtime.param_offload:

@@ -108,7 +108,7 @@ class _Crew:
         if self._interrupts > 1:
             return 128 + signal.SIGINT
         if self._passed is not None and codes[0] == -self._passed:  # rank 0 was starting, and did not listen yet
-            self._notice(f"Stopped by signal {self._passed}. {self._saved()}".rstrip())
+            self._notice(f"Interrupted by signal {self._passed}. {self._saved()}".rstrip())
             return 128 + self._passed
         if (codes[0] > 1 and codes[0] != RankError.exit_code) or codes[0] == 0:  # it has said why, or all is done
             return codes[0]
@@ -153,8 +153,8 @@ def _ended(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    killed = " (the system does so when memory runs out)" if -code == signal.SIGKILL else ""
-    return f"was ended by {name}{killed}"
+    killed = " (usually because memory ran out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{killed}"
 
 
 def _environment(count: int) -> dict[str, str]:

@@ -153,7 +153,7 @@ def decoder_layers(model: Any) -> list[nn.Module]:
     found = [module for module in base.get_decoder().modules() if type(module).__name__ in names]
     if not found:
         raise ModelError(
-            f"{type(base).__name__} does not say which of its modules are decoder layers (_no_split_modules), so its weights "
+            f"{type(base).__name__} does not declare which of its modules are decoder layers (_no_split_modules), so its weights "
             "cannot be sharded. Use runtime.parallel=ddp."
         )
     return found

@@ -229,8 +229,7 @@ class SkillBank:
             if isinstance(changes, BankUpdate):
                 if changes.version != self.version + 1:
                     raise SkillBankError(
-                        f"The update is for version {changes.version}, the bank's next is {self.version + 1}. "
-                        "Make it again from the present version."
+                        f"The update is for version {changes.version}, but the bank's next is {self.version + 1}. Create it again from the present version."
                     )
                 return self._write(replace(changes, changes=self.plan(changes.changes).changes))
             if (made := self._log.made(self.writer, why.get("round"), why.get("reason", ""))) is not None:
@@ -282,7 +281,7 @@ class SkillBank:
         changes = imported(self.snapshot(), skills, on_duplicate)
         if len(changes) > self.settings.max_skills:
             raise SkillBankError(
-                f"{len(changes)} skills do not fit into a bank of at most {self.settings.max_skills}. Raise max_skills, or "
+                f"{len(changes)} skills do not fit in a bank of at most {self.settings.max_skills}. Raise max_skills, or "
                 "import fewer."
             )
         why = {"reason": "import", **why}

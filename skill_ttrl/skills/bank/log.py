@@ -218,7 +218,7 @@ class FileLog:
         """
         if self._shared:
             raise SkillBankError(
-                f"The bank at {self.path} is shared: updates that others may have read are not deleted. Undo them by a new one: "
+                f"The bank at {self.path} is shared: updates that others may have read are not deleted. Undo them with a new one: "
                 f"skillttrl skills rollback {self.path} {version}"
             )
         writable = self._writable()
@@ -256,7 +256,7 @@ class FileLog:
                 raise
             self._reader.read_on()  # without the lock: a writer may have cut off a torn line meanwhile
         if self._reader.torn:
-            notice = f"{self.file}: the last line is torn (a crash while it was written) and was left out."
+            notice = f"{self.file}: the last line is torn (a crash while it was written) and was ignored."
             self.notices += [] if notice in self.notices else [notice]
 
     def _writable(self) -> int:
@@ -322,8 +322,7 @@ class LogReader:
                 if size < self.length:
                     raise SkillBankError(
                         f"{self.file} has {size} bytes, fewer or other than the {self.length} (version {self.current.version}) read "
-                        "before: another program truncated or replaced it. Nothing was changed. Restore the file, or start again with "
-                        "the bank as it is."
+                        "before: another program truncated or replaced it. Nothing was changed. Restore the file, or start again with the present bank."
                     )
                 stream.seek(self.length)
                 for line in stream:
@@ -419,7 +418,7 @@ def _opened(line: bytes, before: hashlib.blake2b) -> BankUpdate:
     """The update of a line; raises `ValueError` if it is damaged."""
     found = _CHECK.search(line)
     if found is None:
-        raise ValueError("its checksum is gone" if line.endswith(b"\n") else "it does not end")
+        raise ValueError("its checksum is missing" if line.endswith(b"\n") else "it does not end")
     body = line[: found.start()] + b"}"
     if _checksum(body, before) != found[1]:
         raise ValueError("its checksum is wrong: it was changed, or the log before it was")

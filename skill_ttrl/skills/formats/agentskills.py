@@ -118,7 +118,7 @@ def describe(skill: Skill) -> str:
     when = _line(skill.when_to_apply)
     if parse_extra(skill.extra).get(DESCRIBED) is True and when:
         return when[:MAX_DESCRIPTION].rstrip()
-    when = when or _line(f"the task is of the type {skill.task_type}" if skill.task_type else "any task like it")
+    when = when or _line(f"the task type is {skill.task_type}" if skill.task_type else "any task like it")
     use = f"Use when: {_short(when, 400)}"
     what = ": ".join(filter(None, (_line(skill.title), _line(skill.text))))
     if skill.tier == "mistake":
@@ -207,7 +207,7 @@ def read_agentskills(path: Path) -> SkillFile:
         raise refusal("read", folder, error) from error
     found = [entry for entry in inside if (entry / FILE).is_file()]
     if not found and inside:
-        raise SkillBankError(f"{folder} contains no skills: expected a {FILE}, or folders with one each.")
+        raise SkillBankError(f"{folder} contains no skills: expected a {FILE}, or folders with a {FILE} each.")
     notices += _not_taken(f"skipped in {folder.name}", [entry for entry in inside if entry not in found])
     skills, failed = list[Skill](), list[SkillBankError]()
     for entry in found:

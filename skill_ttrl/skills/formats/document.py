@@ -121,7 +121,7 @@ def document_changes(
         if len(skill.text) > MAX_TEXT_CHARS and (known is None or known.text != skill.text):
             raise SkillBankError(
                 f"The part {quote(skill.title)} of the document has {len(skill.text):,} characters; a skill has at most "
-                f"{MAX_TEXT_CHARS:,}. Divide it by further `##` headings."
+                f"{MAX_TEXT_CHARS:,}. Divide it with further `##` headings."
             )
     ids = {skill.id for skill in skills}
     gone = [skill for skill in snapshot if skill.id not in ids]

@@ -183,7 +183,7 @@ def read_file(path: str | Path, format: str | None = None) -> SkillFile:
         raise refusal("read", path, error) from error
     if form is None:
         raise SkillBankError(
-            f"The name of {path} does not tell its format. Add --format with one of: {', '.join(FORMATS)}."
+            f"The format of {path} is unclear from its name. Add --format with one of: {', '.join(FORMATS)}."
         )
     with _naming(form):
         return form.read(text, str(path))
@@ -220,7 +220,7 @@ def format_of_target(path: str | Path, format: str | None = None) -> str:
     form = SUFFIXES.get(Path(path).suffix.lower())
     if form is None:
         raise SkillBankError(
-            f"The name {path} does not tell the format. End it in {', '.join(SUFFIXES)}, or add --format with one of: "
+            f"The name {path} does not imply a format. End it in {', '.join(SUFFIXES)}, or add --format with one of: "
             f"{', '.join(FORMATS)}."
         )
     return form.name

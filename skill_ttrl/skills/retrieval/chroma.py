@@ -149,13 +149,12 @@ class ChromaIndex:
             )
         if _embeds_itself([collection.configuration_json, collection._model.serialized_schema]):
             raise _NotOurs(
-                f"The collection {name!r} in {self._where()} names an embedder of its own, which Chroma would load with its code"
+                f"The collection {name!r} in {self._where()} has its own embedder, whose code Chroma would load"
             )
         found = collection.metadata or {}
         if found != self._metadata:
             remedy = (
-                f"Use that embedder (skills.embedder, embedder_model, embedder_revision), or remove {self._folder}: it "
-                "is made again from the bank."
+                f"Use that embedder (skills.embedder, embedder_model, embedder_revision), or remove {self._folder}: it is rebuilt from the bank."
                 if self._server is None
                 else f"Delete the collection {name!r} there, or use another server."
             )
@@ -200,7 +199,7 @@ class ChromaIndex:
 
     def _discard(self, reason: Exception) -> None:
         text = " ".join(str(reason).split())[:200]
-        warnings.warn(f"{self._where()} is damaged and is made again from the bank ({text}).", stacklevel=2)
+        warnings.warn(f"{self._where()} is damaged and is rebuilt from the bank ({text}).", stacklevel=2)
         if self._client is not None:
             self._client.close()
             self._client = None

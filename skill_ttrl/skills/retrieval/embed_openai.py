@@ -76,7 +76,7 @@ class OpenAIEmbedder:
         for vector in found:
             if len(vector) != self.dimension:
                 raise EndpointError(
-                    f"{self.name} returned a vector of {len(vector)} numbers: the server's model has changed since the start.",
+                    f"{self.name} returned a vector of {len(vector)} numbers: the server's model has changed since the run started.",
                     "malformed",
                 )
         if full:

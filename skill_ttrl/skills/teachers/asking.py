@@ -158,7 +158,7 @@ def draft_of(
     if problem is None and beyond:
         problem = f"it names the episode {quote(beyond[0])} of {len(shown_ones)}"
     if problem is None and len(entry.when_to_apply) > TASK_CHARS:
-        problem = f"when to apply it has {len(entry.when_to_apply)} characters, the most is {TASK_CHARS}"
+        problem = f"when to apply it has {len(entry.when_to_apply)} characters, the limit is {TASK_CHARS}"
     if problem is not None:
         return f"the teacher's skill {quote(entry.title or entry.text)}: {problem}"
     named = [shown_ones[number - 1] for number in entry.support] or list(shown_ones)
@@ -331,12 +331,12 @@ class LLMTeacher:
                 continue
             failed += 1
             if self.asking.on_failure == "heuristic":
-                notes.append(f"{question.name}: no usable answer, so they are counted instead (heuristic). {answer}")
+                notes.append(f"{question.name}: no usable answer; the heuristic was used instead. {answer}")
                 # Of a type alone, whatever it shares with others.
                 own = [each for each in cases if question.tier != "task" or each.task_type == question.task_type]
                 drafts += [each for each in counted(own, config).drafts if each.tier == question.tier]
             else:
-                notes.append(f"{question.name}: left out, there is no usable answer. {answer}")
+                notes.append(f"{question.name}: skipped, because there was no usable answer. {answer}")
         return TeacherResult(tuple(drafts), tuple(notes), requests=len(questions), failed=failed)
 
     def evolve(self, failures: Sequence[Case], skills: Sequence[Skill], config: EvolveConfig) -> TeacherResult:
@@ -352,7 +352,7 @@ class LLMTeacher:
             drafts, refused = _first(read, config.max_new_skills)
             return TeacherResult(tuple(drafts), (*question.notes, *refused), requests=1)
         if self.asking.on_failure == "heuristic":
-            notes = (*question.notes, f"no usable answer, so the failures are counted instead (heuristic). {answer}")
+            notes = (*question.notes, f"no usable answer; the heuristic was used instead. {answer}")
             return TeacherResult(evolved_by_counting(failures, skills, config).drafts, notes, requests=1, failed=1)
         return TeacherResult(notes=(*question.notes, f"there is no usable answer. {answer}"), requests=1, failed=1)
 

@@ -106,9 +106,11 @@ class CaseCollector:
         for (kind, how), sample in sorted(self._samples.items(), key=lambda item: (item[0][0], item[0][1] == "won")):
             there = self._counts[kind][how]
             if there > len(sample.items):
-                notes.append(f"{kind or NO_TYPE}: using {len(sample.items)} of {there:,} {how} episodes, drawn evenly.")
+                notes.append(
+                    f"{kind or NO_TYPE}: using {len(sample.items)} of {there:,} {how} episodes, sampled evenly."
+                )
         if self._number > failed and not self._stated:
-            notes.append("No episode states its task, so skills cannot refer to what a task names.")
+            notes.append("No episode states its task, so skills cannot refer to the objects of a task.")
         return notes
 
 

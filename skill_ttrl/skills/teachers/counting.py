@@ -427,17 +427,15 @@ def _is_mistake(finding: Finding) -> bool:
 def _one_sided(stats: EpisodeStats) -> list[str]:
     name = stats.task_type or NO_TYPE
     if not stats.won:
-        return [f"{name}: none of {len(stats.lost)} episodes succeeded, so there are only mistakes to learn from."]
+        return [f"{name}: none of {len(stats.lost)} episodes succeeded, so it can only teach mistakes."]
     if not stats.lost:
-        return [
-            f"{name}: none of {len(stats.won)} episodes failed, so it is not known what winners do that losers do not."
-        ]
+        return [f"{name}: none of {len(stats.won)} episodes failed, so there are no losers to compare winners with."]
     few = [
         f"{len(side)} {how}"
         for side, how in ((stats.won, "succeeded"), (stats.lost, "failed"))
         if len(side) < MIN_EPISODES
     ]
-    return [f"{name}: {' and '.join(few)}; it takes {MIN_EPISODES} to count."] if few else []
+    return [f"{name}: {' and '.join(few)}; counting needs {MIN_EPISODES} of each."] if few else []
 
 
 # --- what winners do ---

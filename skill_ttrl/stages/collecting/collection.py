@@ -246,7 +246,7 @@ def _check_array(path: Path) -> None:
     lines = lines_of(path)
     if lines != path and path.exists() and not lines.exists():
         raise RunFolderError(
-            f"{path} exists without the {lines.name} that this command writes, so something else made it. Choose another --output, "
+            f"{path} exists without the {lines.name} that this command writes, so another program created it. Choose another --output, "
             "or remove it."
         )
 

@@ -111,7 +111,7 @@ def ask(address: str, headers: Mapping[str, str] | None = None) -> Answer:
                 if len(body) > LONGEST_BODY:
                     return Answer(answer.status_code)
     except httpx.RemoteProtocolError as error:
-        return Answer(0, problem=f"it does not speak HTTP ({type(error).__name__})")
+        return Answer(0, problem=f"it does not answer in HTTP ({type(error).__name__})")
     except Exception as error:  # no such host, refused, too late, an address or a proxy that is none
         return Answer(0, problem=escape_terminal(" ".join(str(error).split()))[:200] or type(error).__name__)
     try:
@@ -407,9 +407,9 @@ def _packages() -> list[Check]:
     shown = ", ".join(f"{name} {found[name].version}" for name in SHOWN_PACKAGES if name in found)
     extras = extras_of(found)
     there, absent = (", ".join(name for name, has in extras.items() if has is asked) for asked in (True, False))
-    advice = f"Not installed: {absent}. Needed only for what they name: pip install 'skill-ttrl[NAME]'"
+    advice = f"Not installed: {absent}. Each is needed only for its feature: pip install 'skill-ttrl[NAME]'"
     if not engines_of(found):
-        advice += f". With vLLM, into an environment of its own: {install_command('gpu')} (docs/models.md)"
+        advice += f". vLLM goes into a separate environment: {install_command('gpu')} (docs/models.md)"
     return [
         Check("packages", "ok", shown),
         Check("extras", "ok", f"installed: {there or 'none'}", advice if absent else ""),
@@ -443,7 +443,9 @@ def _disk() -> Check:
     except OSError as error:
         advice = "Run from another folder, or name one: --output FOLDER."
         return Check("disk", "fail", f"{place} is not writable ({error.strerror})", advice)
-    advice = "Checkpoints of real models take several GB: free some, or use --output." if free < LITTLE_DISK else ""
+    advice = (
+        "Checkpoints of real models take several GB: free some space, or use --output." if free < LITTLE_DISK else ""
+    )
     return Check("disk", "warn" if advice else "ok", f"{free / 1e9:.1f} GB free at {place}", advice)
 
 

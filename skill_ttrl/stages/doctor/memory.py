@@ -277,23 +277,23 @@ def memory_advice(config: SkillTTRLConfig, estimate: MemoryEstimate, phase: str,
         return "The copy of the model that samples does not fit: --set rl.max_staleness=0."
     if fixed > available:
         if config.model.lora is not None:
-            return "The weights alone do not fit. Take a smaller model."
+            return "The weights alone do not fit. Use a smaller model."
         return (
             "Weights, gradients and optimizer alone do not fit. Train adapters (--set model.lora.r=16), spread them over more GPUs "
-            "(runtime.parallel=fsdp and --nproc), or take a smaller model."
+            "(runtime.parallel=fsdp and --nproc), or use a smaller model."
         )
     if phase == "sample":
         if parts["engine"]:
-            return "Leave the learner more: a lower vllm.gpu_memory_utilization."
+            return "Leave more memory to the learner: a lower vllm.gpu_memory_utilization."
         return f"Sample fewer rows at once: --set rollout.max_batch_size={max(1, config.rollout.max_batch_size // 2)}."
     if parts["engine"] and estimate.device == "cuda" and not config.vllm.enable_sleep_mode:
-        return "Let the engine give its memory back while the learner computes: --set vllm.enable_sleep_mode=true."
+        return "Let the engine release its memory while the learner computes: --set vllm.enable_sleep_mode=true."
     if not config.model.gradient_checkpointing:
         return "Recompute activations: --set model.gradient_checkpointing=true."
     tokens = config.rl.micro_batch_tokens
     section = "sft" if phase == "sft" else "rl"
     smaller = "micro_batch_size=1" if phase == "sft" or tokens is None else f"micro_batch_tokens={max(1, tokens // 2)}"
-    return f"Take less at once: --set {section}.{smaller}; the result stays the same."
+    return f"Use smaller batches: --set {section}.{smaller}; the result stays the same."
 
 
 def gigabytes(size: int) -> str:
@@ -332,7 +332,7 @@ def _estimated(config: SkillTTRLConfig, phase: str) -> str:
     try:
         estimate = estimate_memory(config, load_model_config(config.model))
     except SkillTTRLError as error:
-        return f"There is no estimate of what it takes: {error}"
+        return f"Its memory cannot be estimated: {error}"
     available = device_memory(str(resolve_device(config.runtime.device)))
     largest = sorted(estimate.parts.items(), key=lambda part: -part[1])[:4]
     parts = ", ".join(f"{name} {gigabytes(size)}" for name, size in largest)

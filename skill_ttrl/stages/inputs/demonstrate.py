@@ -106,7 +106,7 @@ def answer_note(config: SkillTTRLConfig, demonstrations: Sequence[Demonstration]
     )
     if not few and config.sft.require_answers:
         raise DataError(f"{found}. To imitate them as they are, set sft.require_answers=false.")
-    return f"{found}. What a policy without answers samples cannot be voted on."
+    return f"{found}. Samples without answers cannot be voted on."
 
 
 @dataclass(frozen=True, slots=True)

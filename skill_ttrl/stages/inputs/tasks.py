@@ -215,7 +215,7 @@ def hold_out(
     if evaluated is None:
         raise ConfigError(
             "skills.gate decides by success on training tasks, and this run evaluates on the same tasks. Give it separate "
-            "evaluation tasks (data.eval), or leave out skills.gate."
+            "evaluation tasks (data.eval), or remove skills.gate."
         )
     if gate.data is None:
         return split_tasks(train, gate.tasks, config.seed)
@@ -233,8 +233,7 @@ def split_tasks(tasks: Sequence[Task], count: int, seed: int) -> tuple[list[Task
     """
     if count >= len(tasks):
         raise ConfigError(
-            f"skills.gate.tasks is {count}, but there are {len(tasks)} training tasks, and the gate's tasks are not trained on. "
-            "Lower it, or add tasks."
+            f"skills.gate.tasks is {count}, but there are {len(tasks)} training tasks, and the gate's tasks are excluded from training. Lower it, or add tasks."
         )
     drawn = np.random.default_rng(derive_seed(seed, "gate tasks")).permutation(len(tasks))[:count].tolist()
     held_out = {*drawn}

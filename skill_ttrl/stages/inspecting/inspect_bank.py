@@ -128,7 +128,7 @@ def bank_history(path: str | Path, *, limit: int = 10) -> Inspection:
             notes.append(f"showing the last {len(updates)} of {bank.version} updates; --rows {bank.version} shows all")
         facts = {"version": bank.version, "skills": len(bank)}
     dropped = [f"version {update.version}: {_cell(each)}" for update in reversed(updates) for each in update.dropped]
-    notes += [f"did not fit any more, {each}" for each in dropped[:5]]
+    notes += [f"no longer applied: {each}" for each in dropped[:5]]
     rows = [_history_row(update) for update in reversed(updates)]
     return Inspection("history", str(bank_folder(path)), facts, HISTORY_COLUMNS, rows, notes)
 

@@ -135,6 +135,6 @@ def seeds_inspection(found: Seeds) -> Inspection:
     main = [row for row in rows if "," not in row[0] and row[0].startswith(("avg@", "maj@", "greedy", "score"))]
     notes = [f"Mean ± standard deviation over seeds, and Student's {found.confidence:.0%} interval of the mean."]
     if missing := len(found.seeds) - len(found.ended):
-        notes.append(f"{missing} of {len(found.seeds)} seeds have not ended and are left out.")
+        notes.append(f"{missing} of {len(found.seeds)} seeds have not ended and are excluded.")
     columns, rows = ("metric", "before", "after", "change", "verdict"), [*main, *(r for r in rows if r not in main)]
     return Inspection("seeds", found.path, facts, columns, rows, notes, main_rows=len(main) or None)

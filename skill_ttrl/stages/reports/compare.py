@@ -109,7 +109,7 @@ def compare_two(one: Measured, other: Measured, *, confidence: float = 0.95) -> 
     notes = [*one.notes, *other.notes]
     counts = len(one.values[names[0]]), len(other.values[names[0]])
     if not shared:
-        why = "they share no task" if same_place else f"their tasks are others: {one.where} and {other.where}"
+        why = "they share no task" if same_place else f"their tasks differ: {one.where} and {other.where}"
         notes.append(f"Not paired, {why}; the interval is of two separate means.")
     elif min(counts) > len(shared) or counts[0] != counts[1]:
         notes.append(f"Paired over the {len(shared)} tasks that both have, of {counts[0]} and {counts[1]}.")
@@ -142,9 +142,7 @@ def measured(path: str | Path) -> Measured:
         return _of_evaluation(path if path.is_file() else path / EVALUATION)
     runs = [_of_run(run) for run in runs_in(path)] if path.is_dir() else []
     if not runs:
-        raise RunFolderError(
-            f"{path} is no run, no folder of runs, and no folder of `skillttrl evaluate --output`: nothing to compare."
-        )
+        raise RunFolderError(f"{path} is not a run, a folder of runs, or a folder of `skillttrl evaluate --output`.")
     ended = [run for run in runs if run.label == "after"] or runs
     left_out = ", ".join(run.path for run in runs if run not in ended)
     notes = [f"Left out, their training has not ended: {left_out}."] if left_out else []
@@ -174,7 +172,7 @@ def _of_run(path: Path) -> Measured:
     data = {} if source is None else {"path": source.path, "revision": source.revision}
     kwargs = {name: value for name, value in config.env.kwargs.items() if name != "split"}
     where = json.dumps([config.env.id, kwargs, data, found["split"]], sort_keys=True, default=str)
-    note = f"The training of {path} has not ended: its evaluation before it is compared."
+    note = f"The training of {path} has not ended, so its evaluation before training is compared."
     notes = (note,) if found["label"] == "before" else ()
     return Measured(str(path), found["label"], where, found["samples"], _values([found]), notes)
 

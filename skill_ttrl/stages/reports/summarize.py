@@ -50,7 +50,7 @@ def read_evaluations(path: Path) -> list[Evaluation]:
             where = f"{file}, line {number},"
             found += [from_json(Evaluation, line)] if line else []
     except ValidationError as error:
-        raise RunFolderError(f"{where} is no evaluation: {first_problem(error)}.") from None
+        raise RunFolderError(f"{where} is not an evaluation: {first_problem(error)}.") from None
     return found
 
 

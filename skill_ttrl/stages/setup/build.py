@@ -256,7 +256,7 @@ def _load_critic(objects: Objects, config: SkillTTRLConfig, accelerator: Acceler
     _, found = _load(objects, config.model_copy(update={"model": named}), accelerator, None)
     if found.tokenizer.get_vocab() != objects["policy"].tokenizer.get_vocab():
         raise ModelError(
-            f"rl.critic.model={critic.model} has another vocabulary than the policy. Use a model of the same family, "
+            f"rl.critic.model={critic.model} has a different vocabulary from the policy. Use a model of the same family, "
             "rl.critic.model=policy for a copy of the policy, or null for a head on it."
         )
     return found
@@ -301,11 +301,11 @@ def make_rewards(components: TrainingComponents, meter: Meter) -> RewardSet:
     rl = components.config.rl
     names = [rl.reward, *rl.extra_rewards]
     if components.config.evolve is not None and "env" not in names:
-        instead = "Leave it out: no success is known that it could go by."
+        instead = "Remove it: there is no success to base it on."
         check_graded(components.train_tasks[0], components.worker.envs, "There is an evolve section", instead)
     gate = components.gate
     if gate is not None:
-        instead = "Give skills.gate.data tasks with their true answers, or leave skills.gate out."
+        instead = "Give skills.gate.data tasks with their true answers, or remove skills.gate."
         check_graded(gate.tasks[0], gate.envs, "There is a gate (skills.gate)", instead)
     rewards = {name: _make_reward(name, components, meter) for name in names}
     if rl.overlong is not None and rl.overlong.penalty:

@@ -174,8 +174,7 @@ def load_checked(
         return config
     names = ", ".join(f"rl.{key}" for key in keys)
     notice(
-        f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, and its defaults replace those that the "
-        f"config sets for the old one: {names}. To choose otherwise, --set them."
+        f"rl.algorithm={config.rl.algorithm['type']} replaces the config's algorithm, so its defaults replace the values set for the old one: {names}. To override them, use --set."
     )
     return load_config(source, overrides, without=keys)
 
@@ -266,7 +265,7 @@ def check_model(config: SkillTTRLConfig) -> None:
     """Raise `ConfigError` where adapters are to be trained on random weights, and `ModelError` where the device is not there."""
     if config.model.lora is not None and config.model.path == BUILTIN:
         raise ConfigError(
-            "model.lora adapts a model that knows something; the built-in one starts from random weights. Leave model.lora out, or "
+            "model.lora needs a trained model; the built-in one starts from random weights. Leave model.lora out, or "
             "set model.path to a trained model."
         )
     if config.runtime.device not in ("auto", "cpu"):

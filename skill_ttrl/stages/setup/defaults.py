@@ -69,7 +69,7 @@ def with_env_defaults(config: SkillTTRLConfig, *, playing: Sequence[str] | None 
         if not isinstance(target, BaseModel) or name not in type(target).model_fields:
             known = [f"agent.{each}" for each in type(config.agent).model_fields]
             raise EnvError(
-                f"{config.env.id} sets a default for {key!r}, which is no setting.{did_you_mean(key, known)}"
+                f"{config.env.id} sets a default for {key!r}, which is not a setting.{did_you_mean(key, known)}"
             )
         if is_stated or (own_prompt and section == "agent" and name in OF_A_PROMPT):
             continue
@@ -91,7 +91,7 @@ def _check_served(key: str, value: object, url: str) -> None:
             return
     raise EnvError(
         f"The server {url} wants to set {key[:80]!r} to {value!r:.80}, which only your own config may. A server may set {', '.join(_SERVED)}, "
-        "to values that come with this package. State the key in your config, or play on another server."
+        "to values that come with this package. Set the key in your config, or use another server."
     )
 
 
@@ -126,8 +126,7 @@ def check_foreign(source: str, config: SkillTTRLConfig) -> None:
     if foreign:
         raise ConfigError(
             f"{source} was written for {own.env.id}, and its {' and '.join(foreign)} {'is' if len(foreign) == 1 else 'are'} of that "
-            f"environment: in {config.env.id} they teach nothing. Give others with --set {foreign[0]}=..., leave the phase out "
-            "(--set 'phases=[rl]'), or take a recipe of this environment: skillttrl configs."
+            f"environment: they teach nothing in {config.env.id}. Set others with --set {foreign[0]}=..., remove the phase (--set 'phases=[rl]'), or use a recipe for this environment: skillttrl configs."
         )
     if "collect" in config.phases and config.collect.agent in scripted_agent_names():
         make_scripted_agent(config.collect.agent, resolve_env(config.env.id))
@@ -196,7 +195,7 @@ def with_algorithm_defaults(config: SkillTTRLConfig) -> SkillTTRLConfig:
     for key, value in brought.items():
         if key not in known:
             raise ConfigError(
-                f"The algorithm {name!r} sets a default for rl.{key}, which is no setting.{did_you_mean(key, known)}"
+                f"The algorithm {name!r} sets a default for rl.{key}, which is not a setting.{did_you_mean(key, known)}"
             )
         own = getattr(rl, key)
         if key in stated:

@@ -83,7 +83,7 @@ def with_thoughts(shown: Sequence[StepShown], asking: LLMQuerier, progress: Prog
     failed = 0
     for begin in range(0, len(shown), BATCH):
         batch = shown[begin : begin + BATCH]
-        ways = "skills.on_failure=skip leaves the thought out of such a demonstration"
+        ways = "skills.on_failure=skip omits the thought of such a demonstration"
         with annotate_error(EndpointError, f"Nothing was trained; {ways}. {KEPT}"):
             answers = asking.ask([question(each, asking) for each in batch], ThoughtAnswer)
         for each, answer in zip(batch, answers, strict=True):
@@ -311,8 +311,7 @@ def encode_demonstrations(
         return noisy, noisy
     if not config.data.path.startswith("synthetic:"):
         progress.notice(
-            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: only a family's demonstrations can be had without "
-            f"noise, and {config.data.path} is a file. Set it to 0.",
+            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: only a family's demonstrations exist without noise, and {config.data.path} is a file. Set it to 0.",
             warning=True,
         )
         return noisy, noisy
@@ -415,10 +414,7 @@ def said_of(found: Coverage) -> str:
     verbs = ", ".join(f"{name} {count}" for name, count in found.by_verb.items())
     never = f" Never shown: {', '.join(found.never_done)}." if found.never_done else ""
     if found.not_written:
-        never += (
-            f" {found.not_written:,} steps are left out because agent.observations cannot write their action, or an earlier one of "
-            "the episode."
-        )
+        never += f" {found.not_written:,} steps are skipped because agent.observations cannot write their action, or an earlier one of the episode."
     bare = (
         f" {found.no_skill_fraction:.0%} of the prompts have no skills; the others have {found.distinct_skill_blocks} different "
         "sets."
@@ -436,7 +432,7 @@ def refuse_too_long(parts: TrainingComponents, encoded: Sequence[EncodedDemonstr
     if positions is not None and prompt + response > positions:
         builtin = parts.config.model.path == BUILTIN
         more = (
-            f"set model.builtin.max_positions={prompt + response}" if builtin else "take a model with more (model.path)"
+            f"set model.builtin.max_positions={prompt + response}" if builtin else "use a model with more (model.path)"
         )
         raise DataError(
             f"{what} has {prompt + response} tokens (prompt {prompt}, response {response}), but the model has {positions} positions. "

@@ -113,7 +113,9 @@ def draw_samples(
             most = plan_samples(tasks, draws, size, config.rollout.max_batch_size)
             how: dict[str, Any] = {"use_bank": use_bank, "both_wordings": both_wordings, "chunks": len(most)}
             if len(most) == 1 and config.scale.engine != LOCAL:
-                progress.notice("All problems form one batch, which one worker samples. --batch-size N divides them.")
+                progress.notice(
+                    "All problems form one batch, which one worker samples. To divide them: --batch-size N."
+                )
             with open_sampler(subject, tasks, progress, **how) as sampler:
                 plan = plan_samples(sampler.fitting, draws, size, config.rollout.max_batch_size)
                 unknown = UnknownWords(sampler.tokenizer)

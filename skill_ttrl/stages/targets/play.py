@@ -309,8 +309,8 @@ def open_gate(
         chosen = _tasks(target, gate)
         worker, tasks_of = build_for_eval(target.config, {"gate": chosen}, progress, weights=target.weights)
         stack.callback(worker.close)
-        instead = "Name tasks with true answers: --gate-set skills.gate.data.path=FILE."
-        check_graded(tasks_of["gate"][0], worker.envs, "The change is to pass a gate", instead)
+        instead = "Set tasks with true answers: --gate-set skills.gate.data.path=FILE."
+        check_graded(tasks_of["gate"][0], worker.envs, "The change must pass a gate", instead)
         bank = stack.enter_context(SkillBank(None, BankSettings.from_config(skills)))
         opened, seed = RunBank(skills, bank), derive_seed(target.config.seed, "gate")
         tested = BankGate(gate, tasks_of["gate"], worker)

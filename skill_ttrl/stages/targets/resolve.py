@@ -146,7 +146,7 @@ class EvalTarget:
         data = self.config.data
         if self.trained is None and self.origin == {} and data.eval is None and data.train is None:
             raise ConfigError(
-                f"{self.name} is a plain model without problems of its own. Give --data FILE, or --config CONFIG to use the config's."
+                f"{self.name} is a plain model without its own problems. Set --data FILE, or --config CONFIG to use the config's."
             )
         if data.eval is not None:
             return EvalDataset("", pinned_source(data.eval), "test")

@@ -141,7 +141,7 @@ def _from_records(path: Path) -> SampleSet:
     records = read_records(path)
     if "responses" not in records.columns:
         raise DataError(
-            f"{path} holds no samples: neither lines of {SAMPLES} or of a run's trajectories.jsonl, nor records with 'problem' "
+            f"{path} contains no samples: neither lines of {SAMPLES} or of a run's trajectories.jsonl, nor records with 'problem' "
             f"and 'responses' (it has: {', '.join(map(repr, records.columns))}). To draw samples, give --policy and --data."
         )
     name = "problem" if "problem" in records.columns else SourceConfig.model_fields["prompt_field"].default

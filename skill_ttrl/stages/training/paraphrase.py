@@ -34,7 +34,7 @@ def check_paraphrase(config: SkillTTRLConfig) -> None:
     if named == POLICY:
         _formatter(config)
     elif not callable(import_attribute(named, "paraphrase")):
-        raise ConfigError(f"vote.paraphrase: {named!r} is no function from a question to its paraphrase.")
+        raise ConfigError(f"vote.paraphrase: {named!r} is not a function from a question to its paraphrase.")
 
 
 def with_paraphrases(half: RolloutFn, paraphrase: Paraphraser) -> RolloutFn:
@@ -93,7 +93,7 @@ def make_paraphraser(worker: RolloutWorker) -> Paraphraser:
         found = write(questions)
         for text in found:
             if not isinstance(text, str):
-                raise ConfigError(f"vote.paraphrase: {named!r} must give a text; it gave {text!r}.")
+                raise ConfigError(f"vote.paraphrase: {named!r} must return a text; it returned {text!r}.")
         return [new if fits(new) else old for old, new in zip(questions, found, strict=True)]
 
     return paraphrase

@@ -112,7 +112,7 @@ def test_an_environment_that_is_not_the_same_again_cannot_go_on() -> None:
     env = hosted(Frail(Fickle, [3, 99]))
     env.reset()
     env.step("left")
-    with pytest.raises(EnvError, match=r"shows something else after 'left'"):
+    with pytest.raises(EnvError, match=r"differs after 'left'"):
         env.step("left")
 
 

@@ -92,7 +92,7 @@ def test_an_item_that_kills_its_workers_is_given_up_after_so_many() -> None:
         ScaleError, match=r"Part 4 of 6 ended its worker 3 times in a row, .* because its node has died"
     ):
         list(Pool(crew, 2, notices.append).map(range(6)))
-    assert crew.begun[3] == 3 and len(notices) == 2 and "Part 4 of 6 is done again" in notices[0]
+    assert crew.begun[3] == 3 and len(notices) == 2 and "Part 4 of 6 is repeated" in notices[0]
 
 
 def test_facts_are_those_of_the_first_worker_that_is_ready_and_a_pool_maps_again() -> None:

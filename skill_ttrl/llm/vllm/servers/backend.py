@@ -116,8 +116,7 @@ class Server:
             return str(base["id"]), str(base.get("root") or base["id"]), int(base["max_model_len"])
         except (KeyError, TypeError, ValueError):
             raise EndpointError(
-                f"{self.address}/v1/models does not say which model it serves and how long a sequence may be: this is no "
-                "vLLM server. Start one: skillttrl serve MODEL.",
+                f"{self.address}/v1/models does not say which model it serves and how long a sequence may be: this is not a vLLM server. Start one: skillttrl serve MODEL.",
                 kind="malformed",
             ) from None
 
@@ -202,7 +201,7 @@ async def ask(client: httpx.AsyncClient, server: Server, body: Mapping[str, Any]
     try:
         found = response.json()
     except ValueError as error:
-        raise ServerLost(f"{server.address} broke off its answer") from error
+        raise ServerLost(f"{server.address} aborted its answer") from error
     if not isinstance(found, dict):
         raise EndpointError(f"{server.address}{path} returned something that is not a JSON object.", kind="malformed")
     return found
@@ -248,7 +247,7 @@ def weight_transfer_dir(asked: str | None) -> Path:
         found = folder.lstat()
     except OSError as error:
         raise ConfigError(
-            f"The folder in which weights pass to the servers, {folder}, cannot be made: {error.strerror}. Set "
+            f"Cannot create the folder for handing weights to the servers, {folder}: {error.strerror}. Set "
             "vllm.weight_transfer_dir."
         ) from None
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
@@ -345,8 +344,7 @@ def awake(server: Server, *, sleeps: bool) -> Iterator[None]:
 def _drop_cache(server: Server) -> None:
     if server.post("/reset_prefix_cache").get("success") is not True:
         raise WeightSyncError(
-            f"{server.address} did not drop its prefix cache after the update of its weights: what it holds was computed with "
-            "the old ones. Does another run use the same server?"
+            f"{server.address} did not drop its prefix cache after the weight update, so the cache is from old weights. Does another run use the same server?"
         )
 
 
@@ -360,8 +358,7 @@ def update_of(server: Server) -> Iterator[None]:
             raise
         raise WeightSyncError(
             f"The weights could not be handed to {server.address}: {error} Servers that can take them are started by `skillttrl serve` "
-            "with the same model, vllm.weight_sync and vllm.weight_transfer_dir. Its log "
-            "says more."
+            "with the same model, vllm.weight_sync and vllm.weight_transfer_dir. See its log."
         ) from error
 
 
@@ -472,11 +469,10 @@ class ServerPool:
             return
         if self.present == ORIGINAL or self._folder is None:
             raise EndpointError(
-                f"{server.address} was given weights of version {version} while it was used here: two runs share it. Start "
-                "servers for each.",
+                f"{server.address} received weights of version {version} from another run. Give each run its own servers.",
                 kind="refused",
             )
-        self.notice(f"{server.address} is given the weights of version {self.present} again.")
+        self.notice(f"{server.address} receives the weights of version {self.present} again.")
         with self._hand_over() as update:
             update(server)
 
@@ -575,7 +571,7 @@ async def answer_all(pool: ServerPool, bodies: Sequence[Mapping[str, Any]], conn
             used = list({server.address: server for server, _ in answers.values()}.values())
             right = await asyncio.gather(*(asyncio.to_thread(pool.still, server) for server in used))
             for server in (each for each, is_right in zip(used, right, strict=True) if not is_right):
-                lost = f"{server.address} was given other weights meanwhile"
+                lost = f"{server.address} received other weights in the meantime"
                 answers = {place: found for place, found in answers.items() if found[0] is not server}
             if len(answers) == len(bodies):
                 return [answers[place][1] for place in range(len(bodies))]
@@ -719,7 +715,7 @@ class VLLMServerBackend(TokenizerMixin):
             logprobs = [tuple(float(value) for value in choice["logprobs"]["token_logprobs"]) for choice in choices]
             samples = list(zip(ids, logprobs, [choice["finish_reason"] for choice in choices], strict=True))
         except (KeyError, TypeError, ValueError) as error:
-            raise _malformed(f"it lacks token ids or log-probs ({error!r})") from None
+            raise _malformed(f"it has no token ids or log-probs ({error!r})") from None
         if len(choices) != asked or any(len(a) != len(b) for a, b in zip(ids, logprobs, strict=True)):
             raise _malformed(f"it holds {len(choices)} samples of {asked}, or not one log-prob for each token")
         return completions(self.tokenizer, samples, n, version)

@@ -104,7 +104,7 @@ def test_requests_that_a_web_page_could_send_are_refused(server: EnvServer) -> N
     plain = ask(server, "POST", "/v1/sessions", content=b"{}", headers={"Content-Type": "text/plain"})
     assert plain.status_code == 415
     rebound = ask(server, "GET", "/v1/environment", headers={"Host": "evil.example"})
-    assert rebound.status_code == 403 and "this machine alone" in message(rebound)
+    assert rebound.status_code == 403 and "only this machine" in message(rebound)
     chunks = ask(server, "POST", "/v1/sessions", content=iter([b"{}"]), headers={"Content-Type": "application/json"})
     assert chunks.status_code == 411
     for path in ("/", "/v1/sessions/..%2f..", "/v1/sessions/a/b", "/v2/environment"):
@@ -182,8 +182,8 @@ def test_it_is_an_environment_of_the_contract(server: EnvServer) -> None:
     ("kwargs", "said"),
     [
         ({}, "needs the url of a server"),
-        ({"url": "ftp://x"}, "url names the server"),
-        ({"url": "http://u:p@127.0.0.1:1"}, "url names the server"),
+        ({"url": "ftp://x"}, "url must be the address"),
+        ({"url": "http://u:p@127.0.0.1:1"}, "url must be the address"),
         ({"url": "http://127.0.0.1:9", "retry_seconds": 0.1}, "nothing answers there"),
         ({"url": "http://127.0.0.1:9", "timeout": 0}, "timeout must be a number of seconds above 0"),
     ],

@@ -108,7 +108,7 @@ def test_it_gets_named_variables_alone_and_no_message_shows_their_values(monkeyp
     assert failed.finish_reason == "error" and failed.error is not None
     assert "ended with exit code 1. Its stderr ends: None [AGENT_KEY] " in failed.error
     monkeypatch.delenv("AGENT_KEY")
-    with pytest.raises(ConfigError, match=r"command\.env names variables that are not set here: AGENT_KEY"):
+    with pytest.raises(ConfigError, match=r"command\.env names variables that are not set: AGENT_KEY"):
         answer(python(code, env=["AGENT_KEY"]))
 
 
@@ -118,7 +118,7 @@ def test_one_that_hangs_or_writes_without_end_is_stopped_with_all_its_children()
     began = time.monotonic()
     hung = answer(python(CHILD, timeout=0.4))
     assert time.monotonic() - began < 5 and hung.error is not None
-    assert "had not ended after 0.4 s (command.timeout) and was stopped" in hung.error
+    assert "did not end within 0.4 s (command.timeout) and was stopped" in hung.error
     endless = answer(config("yes", max_output_bytes=100_000))
     assert endless.error is not None and "wrote more than 100,000 bytes" in endless.error
     for child in (["sleep", "60"], ["setsid", "sleep", "60"]):  # in its group, and in a session of its own
@@ -152,7 +152,7 @@ def test_each_run_is_a_request_of_the_ledger(tmp_path: Path) -> None:
 
 
 def test_what_cannot_run_is_said_before_it_runs() -> None:
-    with pytest.raises(ConfigError, match="there is no program 'no-such-agent'"):
+    with pytest.raises(ConfigError, match="'no-such-agent' is neither a program"):
         answer(config("no-such-agent --print"))
     with pytest.raises(ConfigError, match=r"set command\.argv"):
         answer(load_config({"rollout": {"backend": "command"}}))

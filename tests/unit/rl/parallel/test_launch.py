@@ -66,13 +66,13 @@ def test_the_exit_code_is_rank_0s(code: int, tmp_path: Path) -> None:
 def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path) -> None:
     code, _, err = run(WAIT + "os.kill(os.getpid(), 9) if rank == 1 else (time.sleep(0.5), sys.exit(9))", tmp_path)
     assert code == 9
-    assert "Rank 1 of 2 was ended by SIGKILL" in err and err.endswith("and the run ended with it. Rerun.\n")
+    assert "Rank 1 of 2 was killed by SIGKILL" in err and err.endswith("and the run ended with it. Rerun.\n")
 
 
 @pytest.mark.parametrize(
     ("other", "driver", "said"),
     [
-        ("os.kill(os.getpid(), 9)", 9, "Rank 1 of 2 was ended by SIGKILL"),
+        ("os.kill(os.getpid(), 9)", 9, "Rank 1 of 2 was killed by SIGKILL"),
         ("sys.exit(5)", 9, "Rank 1 of 2 ended with exit code 5"),
         ("sys.exit('my traceback')", 1, "rank 1: my traceback"),
         ("sys.exit(9)", 9, ""),

@@ -114,7 +114,7 @@ def test_updates_are_checked_against_the_present_version(bank: SkillBank) -> Non
     a = bank.add(skill("a"))
     update = BankUpdate(2, (Change("replace", a, skill("a", text="new")),), "merge", ("t",), 3)
     assert bank.apply(update) == update == bank.history()[-1]
-    with pytest.raises(SkillBankError, match="update is for version 2, the bank's next is 3"):
+    with pytest.raises(SkillBankError, match="update is for version 2, but the bank's next is 3"):
         bank.apply(update)
     with pytest.raises(SkillBankError, match="has changed since"):
         bank.apply([Change("remove", a, None)], reason="late")

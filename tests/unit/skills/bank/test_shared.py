@@ -44,7 +44,7 @@ def test_by_hand_what_does_not_fit_is_refused_and_the_error_says_what_to_do(tmp_
         a.add(skill("x"))
         b.refresh()
         a.edit("x", text="theirs")
-        with pytest.raises(SkillBankError, match=r"it has changed since the change was made\. Make it again"):
+        with pytest.raises(SkillBankError, match=r"it has changed since the change was created\. Create it again"):
             b.edit("x", text="mine")
         a.remove("x")
         with pytest.raises(SkillBankError, match="not in the bank"):
@@ -54,7 +54,7 @@ def test_by_hand_what_does_not_fit_is_refused_and_the_error_says_what_to_do(tmp_
             b.add(skill("y"))
         planned = b.plan([Change("add", None, skill("z"))])
         a.add(skill("w"))
-        with pytest.raises(SkillBankError, match=r"for version 5, the bank's next is 6\. Make it again"):
+        with pytest.raises(SkillBankError, match=r"for version 5, but the bank's next is 6\. Create it again"):
             b.apply(planned)
         assert b.version == 5 and len(b.history()) == 5
 

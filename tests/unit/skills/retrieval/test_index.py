@@ -108,7 +108,7 @@ def test_a_damaged_folder_is_made_again_with_a_notice(tmp_path: Path, damage: ob
         assert lists(again, snapshot) == expected
         assert lists(again, snapshot) == expected
         again.close()
-    assert "is damaged and is made again from the bank" in str(notices[0].message) and len(notices) == 1
+    assert "is damaged and is rebuilt from the bank" in str(notices[0].message) and len(notices) == 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         healed = chroma(tmp_path)
@@ -137,7 +137,7 @@ def test_an_embedder_that_a_foreign_folder_names_is_not_loaded(tmp_path: Path) -
         changed = kept.replace('{"type":"legacy"}', json.dumps(theirs))
         database.execute("update collections set schema_str = ?", (changed,))
     database.close()
-    with pytest.warns(UserWarning, match="names an embedder of its own"):
+    with pytest.warns(UserWarning, match="has its own embedder"):
         again = chroma(tmp_path)
     assert lists(again, snapshot) == expected
     again.close()

@@ -94,7 +94,7 @@ def test_every_refusal_is_printed_with_the_sizes(tiny_yaml: Path) -> None:
     )
     shown = " ".join(done.output.split())
     assert done.exit_code == 2 and "rl 2 7 " in shown
-    assert all(f"It would not start: {part}" in shown for part in ("The config", "rl.prompts_per_step is 7"))
+    assert all(f"Cannot start: {part}" in shown for part in ("The config", "rl.prompts_per_step is 7"))
 
 
 def test_the_sizes_of_each_phase_are_stated() -> None:

@@ -68,7 +68,7 @@ def test_a_run_that_has_not_ended_is_left_out_or_named(tmp_path: Path) -> None:
 def test_what_cannot_be_compared(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="at least two"):
         compare([tmp_path])
-    with pytest.raises(RunFolderError, match="nothing to compare"):
+    with pytest.raises(RunFolderError, match="is not a run, a folder of runs"):
         compare([tmp_path, tmp_path])
     (tmp_path / "evaluation.json").write_text("{}")
     with pytest.raises(RunFolderError, match="Cannot read the evaluation"):

@@ -223,7 +223,7 @@ def test_answers_of_weights_that_somebody_changed_are_not_taken(
         upstream.version = "another:1"
         return echo(upstream, body)
 
-    with pytest.raises(EndpointError, match="two runs share it"):
+    with pytest.raises(EndpointError, match="from another run"):
         ask(backend_for(folder, upstreams(changed)), 4)
 
 
