@@ -166,7 +166,7 @@ def test_a_mistake_on_the_command_line_is_one_message(
     for words, code, said in (
         (["math", "--host", "0.0.0.0"], 2, "accepts other machines, which needs a token. Set one"),
         (["math", "--set", "env.kwargs.famly=add"], 3, "has no argument 'famly'"),
-        (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is used"),
+        (["math", "--port", port], 3, f"Port {port} of 127.0.0.1 is in use"),
     ):
         monkeypatch.setattr(sys, "argv", ["skillttrl", "envs", "serve", *words])
         with pytest.raises(SystemExit) as caught:

@@ -92,7 +92,7 @@ def test_every_refusal_is_printed_with_the_sizes(tiny_yaml: Path) -> None:
     done = CliRunner().invoke(
         app, ["train", str(tiny_yaml), "--dry-run", *(w for each in asked for w in ("--set", each))]
     )
-    shown = " ".join(done.output.split())
+    shown = " ".join(done.output.replace("│", " ").split())
     assert done.exit_code == 2 and "rl 2 7 " in shown
     assert all(f"Cannot start: {part}" in shown for part in ("The config", "rl.prompts_per_step is 7"))
 
