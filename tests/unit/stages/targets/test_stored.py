@@ -76,7 +76,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, change: dict[str, 
 
 
 def test_no_samples_at_all(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no samples: .*it has: 'prompt', 'answer'.*give --policy and --data"):
+    with pytest.raises(DataError, match=r"contains no samples: .*it has: 'prompt', 'answer'.*give --policy and --data"):
         read_stored(records(tmp_path, {"prompt": "a", "answer": "1"}))
     with pytest.raises(DataError, match="No file"):
         read_stored(tmp_path / "none.jsonl")
