@@ -51,6 +51,7 @@ def test_the_fast_engine_gives_the_official_transcripts_byte_for_byte(official_g
     assert differences == []
 
 
+@pytest.mark.slow
 def test_every_official_solution_wins_and_no_game_begins_won(official_games: Path) -> None:
     for name in recorded():
         game = load_game(official_games / "json_2.1.1" / name / GAME_FILE)

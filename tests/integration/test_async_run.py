@@ -70,6 +70,7 @@ def test_one_step_ahead_is_repeatable_also_over_a_stop_at_a_checkpoint(tiny_yaml
     assert all(row["wait_seconds"] <= row["seconds"] for row in times if row["phase"] == "rl")
 
 
+@pytest.mark.slow
 def test_weights_in_flight_stay_within_the_staleness_and_each_turn_says_its_version(tmp_path: Path) -> None:
     settings = ["rl.max_staleness=2", "rl.steps=6", "rl.save_steps=6", "rollout.mode=async", "rl.learning_rate=1e-3"]
     train.run(load_config(CONFIG, settings), tmp_path / "run")

@@ -64,6 +64,7 @@ def looks(run: Path) -> list[dict[str, Any]]:
     return read_jsonl(run / "evolve.jsonl")
 
 
+@pytest.mark.slow
 def test_failures_on_training_tasks_bring_skills_into_the_bank(whole: Path) -> None:
     rounds = [update for update in updates(whole) if update.reason == "evolve"]
     assert [update.step for update in rounds] == [2, 5], "after three steps and after six"

@@ -25,7 +25,9 @@ from tests.hostile_server import RAW, attacks
 from tests.integration.test_cli_commands import Done, refused, skillttrl
 from tests.integration.test_episode_run import CONFIG
 
-CUT_SHORT = {"timeout": 0.25, "answer_timeout": 0.25, "retry_seconds": 0.2}
+CUT_SHORT = {"timeout": 0.2, "answer_timeout": 0.2, "retry_seconds": 0.1}
+IN_TIME = {"timeout": 10, "answer_timeout": 10}
+"""For what the server answers well."""
 SECONDS = 60
 """Far more than any command here takes; a server that holds its client holds it for ever."""
 MEMORY_MIB = 300
@@ -89,7 +91,7 @@ def ended(began: float, done: Done) -> None:
 @pytest.mark.parametrize("attack", [each for each in attacks() if each.startswith("default:")], ids=ascii)
 def test_a_server_sets_no_more_than_a_short_list_of_keys(attack: str, hostile: Hostile, config: Path) -> None:
     began, output = time.monotonic(), config.parent / "run"
-    done = skillttrl("train", config, *hostile.settings(attack), "-o", output)
+    done = skillttrl("train", config, *hostile.settings(attack, **IN_TIME), "-o", output)
     ended(began, done)
     key = attack.removeprefix("default:").rpartition("#")[0]
     assert done.code == 3 and (key in done.err or not key.isprintable()), done
@@ -161,7 +163,7 @@ def test_controls_have_a_time_limit_too() -> None:
 
 
 def test_what_a_server_may_set_is_taken(hostile: Hostile, config: Path) -> None:
-    done = skillttrl("train", config, *hostile.settings("none"), "-o", config.parent / "run")
+    done = skillttrl("train", config, *hostile.settings("none", **IN_TIME), "-o", config.parent / "run")
     assert done.code == 0, done
 
 

@@ -115,6 +115,7 @@ def assert_same_run(ours: Path, alone: Path) -> None:
         assert [mine[name] for name in numbers] == pytest.approx([other[name] for name in numbers], abs=1e-3, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_two_sharded_processes_train_as_one_does(sharded: Path, alone: Path) -> None:
     assert_same_run(sharded, alone)
 

@@ -123,6 +123,7 @@ def test_a_policy_is_measured_by_score_and_success(tmp_path: Path, monkeypatch: 
     assert f"score, T = 0.6 │ {found['score']:.3f} [" in shown and "score, greedy" in shown and "generated" in shown
 
 
+@pytest.mark.slow
 def test_the_example_shops_with_nothing_but_the_package() -> None:
     done = run_script(Path(__file__).parents[2] / "examples" / "shop_webshop.py", "7")
     assert done.returncode == 0 and done.stdout.startswith(f"{SOURCE}\nFind me "), done

@@ -189,7 +189,7 @@ def test_a_purchase_without_one_proper_score_has_no_reward(page: str, said: str,
     visit = visit_to(faulty)
     to_a_product(visit)
     faulty.faults = [page]
-    with pytest.raises(EnvError, match=r"'done' .* gave something else") as caught:
+    with pytest.raises(EnvError, match="'done'") as caught:
         visit.act("click[buy now]")
     assert said in str(caught.value)
 

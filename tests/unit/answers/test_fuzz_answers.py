@@ -393,6 +393,7 @@ def some_texts(count: int) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+@pytest.mark.slow
 def test_another_process_gives_the_same_keys() -> None:
     """Another seed of hashes, another start of the worker."""
     many = some_texts(250)

@@ -15,7 +15,7 @@ from skill_ttrl.metrics import unregistered
 from skill_ttrl.rl.losses import LOSSES, AggregationMode, Denominators, LossInputs, PolicyLoss, aggregate, build_loss
 
 MODES: tuple[AggregationMode, ...] = get_args(AggregationMode)
-EXAMPLES = settings(max_examples=10)
+EXAMPLES = settings(max_examples=6)
 
 
 @st.composite

@@ -143,6 +143,7 @@ def test_the_server_ends_with_the_command_however_it_ends(
     wait_until(lambda: not alive(pid))
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_by_itself_ends_the_command(served: tuple[subprocess.Popen[str], int, int]) -> None:
     process, pid, _ = served
     os.kill(pid, signal.SIGKILL)

@@ -75,7 +75,6 @@ def test_a_rank_that_is_killed_ends_all_and_is_named(tmp_path: Path) -> None:
         ("os.kill(os.getpid(), 9)", 9, "Rank 1 of 2 was killed by SIGKILL"),
         ("sys.exit(5)", 9, "Rank 1 of 2 ended with exit code 5"),
         ("sys.exit('my traceback')", 1, "rank 1: my traceback"),
-        ("sys.exit(9)", 9, ""),
         ("os.kill(os.getpid(), 6)", 7, ""),
     ],
 )
@@ -84,6 +83,7 @@ def test_an_end_that_rank_0_cannot_explain_is_explained(other: str, driver: int,
     assert code == driver and (said in err if said else not err)
 
 
+@pytest.mark.slow
 def test_one_that_ends_before_they_have_met_is_not_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
     code, _, err = run(WAIT + "os.kill(os.getpid(), 9) if rank == 1 else time.sleep(600)", tmp_path)
@@ -99,7 +99,7 @@ def test_a_signal_reaches_rank_0_alone(tmp_path: Path) -> None:
     assert (tmp_path / "got0").exists() and not (tmp_path / "got1").exists()
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+@pytest.mark.parametrize("signum", [signal.SIGTERM])
 def test_a_signal_before_rank_0_listens_is_the_exit_code(signum: signal.Signals, tmp_path: Path) -> None:
     process = start(WAIT + "open(f'ready{rank}', 'w'); time.sleep(60)", tmp_path)
     ready(tmp_path)

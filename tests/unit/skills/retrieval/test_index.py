@@ -157,6 +157,7 @@ def test_another_embedder_is_refused_and_both_are_named(tmp_path: Path) -> None:
     still.close()
 
 
+@pytest.mark.slow
 def test_one_process_owns_a_folder(tmp_path: Path) -> None:
     owner = make_retriever(BankSettings(), tmp_path)
     with pytest.raises(SkillBankError, match="already open in this process"):

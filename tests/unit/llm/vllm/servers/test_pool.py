@@ -181,6 +181,7 @@ def test_requests_are_spread_and_come_back_in_order(folder: Path, upstreams: Cal
     assert sorted(first.answered + second.answered) == list(range(10, 70))
 
 
+@pytest.mark.slow
 def test_what_a_server_was_asked_is_asked_again_once_it_is_back(
     folder: Path, upstreams: Callable[[Script], Upstream]
 ) -> None:
@@ -243,6 +244,7 @@ def test_a_server_that_hangs_is_named(
     assert time.monotonic() - began < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("stopping", "timeout"), [(False, 1.0), (True, 100.0)])
 def test_servers_that_stay_away_end_the_run_in_time_and_who_wants_to_leave_does_not_wait(
     folder: Path, upstreams: Callable[[Script], Upstream], stopping: bool, timeout: float
