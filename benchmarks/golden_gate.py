@@ -34,11 +34,11 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).resolve().parent.parent
 CLI = "from skill_ttrl.cli.entry import main; main()"
 
-NAMES: dict[str, str | None] = {"policy": None}
+NAMES: dict[str, str | None] = {}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
-IGNORED = {"seconds", "created", "digest", "config_digest", "timing"}
-"""Fields that differ between two equal runs, wherever they stand; and so do all that end in `_seconds`."""
+IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy", "errors"}
+"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; and those that label or explain in words."""
 
 SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl"}
 """Line files of times, or of what was computed in which order."""
