@@ -36,7 +36,7 @@ def ask(
         list[str] | None, set_option("Override one config key, e.g. rollout.max_new_tokens=64.")
     ] = None,
     config: Annotated[
-        str | None, config_option("Endpoint, chat template and lengths of a policy that is no run.")
+        str | None, config_option("Endpoint, chat template and lengths of a policy that is not a run.")
     ] = None,
     no_skills: NoSkills = False,
     as_json: AsJson = False,

@@ -27,7 +27,7 @@ Targets = Annotated[
         "or a folder of runs. Several runs, folders of `train --seeds` or of `evaluate --output` are compared with the first.",
     ),
 ]
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Most rows to show of a long file.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Show at most this many rows of a file.")]
 
 
 def inspect(paths: Targets, rows: Rows = 10, full: Full = False, as_json: AsJson = False) -> None:

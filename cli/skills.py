@@ -14,6 +14,8 @@ from skill_ttrl.cli.display.tables import inspection_view, skill_view
 from skill_ttrl.cli.options import AsJson, refuse
 from skill_ttrl.errors import ConfigError, SkillBankError, did_you_mean
 from skill_ttrl.sanitize import escape_terminal
+from skill_ttrl.skills.changes import OnDuplicate
+from skill_ttrl.types import Tier
 
 if TYPE_CHECKING:
     from skill_ttrl.types import BankUpdate
@@ -89,7 +91,7 @@ def add(
     bank: Bank,
     text: Annotated[str, TEXT],
     title: Annotated[str, TITLE],
-    tier: Annotated[str, TIER] = "task",
+    tier: Annotated[Tier, TIER] = "task",
     task_type: Annotated[str, TASK_TYPE] = "",
     when_to_apply: Annotated[str, WHEN] = "",
     skill_id: Annotated[
@@ -117,7 +119,7 @@ def edit(
     title: Annotated[str | None, TITLE] = None,
     text: Annotated[str | None, TEXT] = None,
     when_to_apply: Annotated[str | None, WHEN] = None,
-    tier: Annotated[str | None, TIER] = None,
+    tier: Annotated[Tier | None, TIER] = None,
     task_type: Annotated[str | None, TASK_TYPE] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the skill.")] = False,
     reason: Reason = None,
@@ -154,7 +156,8 @@ def import_(
     ],
     form: FileFormat = None,
     on_duplicate: Annotated[
-        str, typer.Option(help="If an id exists already: `refuse` the whole import, `skip`, `replace` or `rename`.")
+        OnDuplicate,
+        typer.Option(help="If an id exists already: `refuse` the whole import, `skip`, `replace` or `rename`."),
     ] = "refuse",
     reason: Reason = None,
     as_json: AsJson = False,
@@ -172,7 +175,7 @@ def import_(
             notices.append(f"the bank has skills already: the order of {file} is not imported")
         update = opened.import_skills(
             found.skills,
-            on_duplicate=on_duplicate,  # type: ignore[arg-type]  # checked there
+            on_duplicate=on_duplicate,
             origin=found.origin,
             reason=reason or f"import {file.name}",
         )

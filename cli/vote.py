@@ -173,7 +173,7 @@ def lab_view(lab: VoteLab, *, full: bool = False) -> RenderableType:
     parts: list[RenderableType] = [Text(escape_terminal(f"{lab.source}: {lab.describe_samples()}"), "bold")]
     for name in names if full else names[:1]:
         rows = [_row(each, name) for each in judged]
-        columns = ("strategy", TITLES[name], "less majority", "verdict")[: 4 if len(judged) > 1 else 2]
+        columns = ("strategy", TITLES[name], "minus majority", "verdict")[: 4 if len(judged) > 1 else 2]
         parts.append(FittedTable("", columns, [row[: len(columns)] for row in rows]))
     if not full:
         others = ", ".join(

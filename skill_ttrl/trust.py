@@ -30,6 +30,7 @@ KEY_BYTES = 32
 DEFAULT_EMBEDDER = "sentence-transformers/all-MiniLM-L6-v2"
 _UNSIGNED = "unsigned: "
 _IMPORT = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d][\w.\-/]*)")
+_BEFORE_COLON = re.compile(r"([^\W\d][\w.]*)\s*:")
 _ADDRESS = re.compile(r"https?:|//", re.IGNORECASE)
 _FREE_TEXT = ("name", "requires", "agent.system")
 _SENDING_TRACKERS = ("wandb", "trackio", "mlflow")
@@ -171,17 +172,19 @@ def check_trusted(
         for key, does in powers(stated).items()
         if not any(key == each or key.startswith(f"{each}.") for each in keys)
     }
-    modules = {
-        found[0]
+    # Whatever could be a module's name, wherever it stands: `powers` may not know a setting that imports.
+    names = {
+        name
         for key, value in _leaves(stated)
-        if key in asked and (found := split_import(_imported(key, str(value))))
+        if not any(key == each or key.startswith(f"{each}.") for each in keys)
+        for name in _BEFORE_COLON.findall(str(value))
     }
-    if not asked or _trusting.get() or is_signed(file, text):
-        for module in modules:
-            _refused.pop(module, None)
+    if _trusting.get() or is_signed(file, text):
+        for name in names:
+            _refused.pop(name, None)
         return
-    _refused.update(dict.fromkeys(modules, file))
-    if shown:
+    _refused.update(dict.fromkeys(names, file))
+    if shown or not asked:
         return
     reason = next((f" ({each})" for each in _signatures(file) if each.startswith(_UNSIGNED)), "")
     lines = "".join(f"\n  {does} ({key})" for key, does in sorted(asked.items()))
@@ -233,15 +236,17 @@ def _is_path(key: str) -> bool:
 
 def _imported(key: str, value: str) -> str:
     """The part of a setting that is imported where it is a `module:attribute`; empty where nothing is."""
-    family = value.removeprefix("synthetic:")
-    if key.endswith(".path") and family != value:
-        return family.strip()
-    return "" if _is_path(key) or (key, value.partition(":")[0]) in _NOT_IMPORTED else value.strip()
+    value = value.strip()
+    if value.startswith("synthetic:"):
+        return value.removeprefix("synthetic:").strip()
+    return "" if _is_path(key) or (key, value.partition(":")[0]) in _NOT_IMPORTED else value
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(node, Mapping):
         for key, value in node.items():
+            if ":" in str(key):  # rewards and strategies are named by keys too
+                yield prefix, str(key)
             yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
     elif isinstance(node, list | tuple):
         for value in node:

@@ -121,8 +121,8 @@ def read_source(source: SourceConfig, *, limit: int | None = None) -> Records:
     )
 
 
-def column(records: Records, name: str, kind: type | tuple[type, ...] = str) -> list[Any]:
-    """The values of one column, each of type `kind`.
+def column(records: Records, name: str, kind: type | tuple[type, ...] = str, *, optional: bool = False) -> list[Any]:
+    """The values of one column, each of type `kind`; None of a row that lacks it, where it is `optional`.
 
     Raises:
         DataError: no row has the column (the found ones are named), a row lacks it, or a value has another type. Text with
@@ -132,7 +132,10 @@ def column(records: Records, name: str, kind: type | tuple[type, ...] = str) -> 
         found = records.columns
         raise DataError(f"{records.source} has no column {name!r}.{did_you_mean(name, found)}")
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    return [_checked(row, name, kinds, place) for row, place in zip(records.rows, records.places, strict=True)]
+    return [
+        None if optional and name not in row else _checked(row, name, kinds, place)
+        for row, place in zip(records.rows, records.places, strict=True)
+    ]
 
 
 def record_ids(records: Records, name: str = "id") -> list[str]:

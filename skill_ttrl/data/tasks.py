@@ -120,7 +120,12 @@ def find_family(source: SourceConfig) -> ProblemFamily | None:
     for option in source.options:
         if option not in _FAMILY_OPTIONS:
             raise ConfigError(f"{source.path} has no option {option!r}.{did_you_mean(option, _FAMILY_OPTIONS)}")
-    return FAMILIES.get(source.path.removeprefix("synthetic:"))
+    family = FAMILIES.get(source.path.removeprefix("synthetic:"))
+    if not hasattr(family, "problems"):
+        raise ConfigError(
+            f"{source.path} is not a family: it has no `problems`. See skill_ttrl.data.families.ProblemFamily."
+        )
+    return family
 
 
 def system_message(source: SourceConfig) -> str | None:
@@ -155,15 +160,18 @@ def _prompt_column(source: SourceConfig, records: Records) -> str:
     return found
 
 
+ANSWERS = (str, int, float, type(None))
+
+
 def _answers(records: Records, name: str) -> Sequence[str | None]:
     default = name == SourceConfig.model_fields["answer_field"].default
     if name not in records.columns and default and GRADED in records.columns:
         return [_answer(value) for value in _ground_truths(records)]
     if name not in records.columns and default and SOLUTION in records.columns:
-        return [_solved(value) for value in column(records, SOLUTION, (str, int, float, type(None)))]
+        return [_solved(value) for value in column(records, SOLUTION, ANSWERS, optional=True)]
     if name not in records.columns:
         return [None] * len(records)
-    return [_answer(value) for value in column(records, name, (str, int, float, type(None)))]
+    return [_answer(value) for value in column(records, name, ANSWERS, optional=True)]
 
 
 def _answer(value: str | int | float | None) -> str | None:

@@ -239,7 +239,7 @@ def missing_error(skill_id: str, snapshot: Snapshot, updates: Iterable[BankUpdat
                 fate = f"; it was {how}{successor} in version {update.version} ({quote(update.reason)})"
     return SkillBankError(
         f"There is no skill {quote(skill_id)} in the bank (version {snapshot.version}){fate}."
-        f"{closest(skill_id, snapshot)} List them with: skillttrl inspect BANK"
+        f"{closest(skill_id, snapshot)} List them with: skillttrl skills show BANK"
     )
 
 

@@ -103,7 +103,7 @@ def test_duplicates_at_an_import(bank: Path, tmp_path: Path) -> None:
     file.write_text('[{"id": "mod", "title": "Other", "text": "other"}, {"id": "z", "title": "Z", "text": "z"}]')
     before = (bank / "log.jsonl").read_bytes()
     refused(skillttrl("skills", "import", bank, file), 4, "There is a skill 'mod' in the bank already")
-    refused(skillttrl("skills", "import", bank, file, "--on-duplicate", "x"), 4, "Known: refuse, skip, replace, rename")
+    refused(skillttrl("skills", "import", bank, file, "--on-duplicate", "x"), 2, "'rename'")
     assert (bank / "log.jsonl").read_bytes() == before
     assert "added 2: mod_2, z" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").out
     assert "no changes" in skillttrl("skills", "import", bank, file, "--on-duplicate", "skip").out
@@ -120,7 +120,7 @@ def test_a_bad_file_changes_nothing_and_makes_no_bank(bank: Path, tmp_path: Path
         skillttrl("skills", "import", path, file), 4, f"{file}, skills[1]: A skill needs 'text'", "Nothing was imported"
     )
     refused(skillttrl("skills", "import", bank, file), 4, f"{file}, skills[1]")
-    refused(skillttrl("skills", "import", bank, tmp_path / "no.json"), 4, "There is nothing at", "no.json")
+    refused(skillttrl("skills", "import", bank, tmp_path / "no.json"), 4, "no.json")
     refused(skillttrl("skills", "import", bank, file, "--format", "jsonn"), 4, "Did you mean 'json'?")
     assert not path.exists() and skillttrl("inspect", bank, "--json").json["facts"]["version"] == 2
 

@@ -13,6 +13,7 @@ import pytest
 
 from skill_ttrl.config import SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, TrustError
+from skill_ttrl.registry import import_user_module
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.skills.bank.bank import SkillBank
@@ -64,6 +65,8 @@ POWERS = [
     ("collect.agent=openai:gpt", "collect.agent", "send prompts to your default openai address"),
     ("eval.controls=['evilmod:ScriptedAgent']", "eval.controls", "import"),
     ("data.train.path=synthetic:evilmod:F", "data.train.path", "import the Python code evilmod:F"),
+    ("rl.extra_rewards={'evilmod:f': 0.5}", "rl.extra_rewards", "import"),
+    ("env.kwargs={data: {test: 'synthetic:evilmod:F'}}", "env.kwargs.data.test", "import"),
     ("env.kwargs={nouns: 'evilmod:N'}", "env.kwargs.nouns", "import"),
     ("env.kwargs={source: {path: 'synthetic:evilmod:F'}}", "env.kwargs.source.path", "import"),
     ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
@@ -123,6 +126,16 @@ def test_a_foreign_run_is_refused_by_any_name_and_obeyed_where_it_is_trusted(
     with trusting():
         assert load_config(run).env.id == "evilmod:Evil-v0"
     assert load_config(run, trust=True).env.id == "evilmod:Evil-v0"
+
+
+def test_a_module_that_a_foreign_file_names_anywhere_is_not_imported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of(tmp_path / "run", "env.kwargs={unknown: 'by json and evilmod2:f'}")
+    become_another(monkeypatch, tmp_path)
+    load_config(run)
+    with pytest.raises(TrustError, match="evilmod2"):
+        import_user_module("evilmod2:f", "reward")
 
 
 def test_what_runs_no_code_and_sends_nothing_needs_no_signature(tmp_path: Path) -> None:

@@ -164,6 +164,12 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:
     described = _read(transformers.AutoConfig, config, "config.json")
+    kernel = getattr(described, "_attn_implementation", None)
+    if config.attn_implementation is None and "/" in str(kernel):  # as a setting of the config it asks trust
+        raise ModelError(
+            f"config.json of {config.path!r} asks for the attention kernel {kernel}, which is foreign code. Set "
+            "model.attn_implementation, to sdpa for instance."
+        )
     tokenizer = load_tokenizer(config)
     check_tokenizer(tokenizer, described, config.path)
     options: dict[str, Any] = {"dtype": dtype, "attn_implementation": config.attn_implementation}

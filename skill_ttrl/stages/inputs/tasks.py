@@ -39,6 +39,12 @@ def source_tasks(
     if source is not None:
         tasks = load_tasks(source, env_id, split=split)
         _check_system(config, source, progress or SilentProgress())
+        unknown = sum(task.ground_truth is None for task in tasks)
+        if progress is not None and 0 < unknown < len(tasks):
+            progress.notice(
+                f"{unknown} of {len(tasks)} problems in {source.path} have no answer. Accuracy is measured only if all have one.",
+                warning=True,
+            )
     else:
         counter = Counting(progress or SilentProgress(), OPENING, "item")
         with annotate_error(SplitError, _SPLITS):

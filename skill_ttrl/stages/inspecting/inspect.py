@@ -43,7 +43,7 @@ def inspect(path: str | Path, *, limit: int = 10) -> Inspection:
     """
     path = Path(path)
     if not path.exists():
-        raise RunFolderError(f"There is nothing at {path}.")
+        raise RunFolderError(f"{path} does not exist.")
     if path.is_dir():
         if is_optimization(path):
             return optimize_inspection(path, limit=limit)

@@ -207,7 +207,7 @@ def skills_at(path: str | Path, format: str | None = None) -> tuple[SkillFile, i
         return SkillFile(bank_family(str(path).removeprefix("synthetic:"))), None
     path = Path(path)
     if not path.exists():
-        raise SkillBankError(f"There is nothing at {path}. Name a bank's folder, a run, or a file of skills.")
+        raise SkillBankError(f"{path} does not exist. Name a bank's folder, a run, or a file of skills.")
     if format is None and (is_bank(path) or RunFolder.exists(path)):
         with look(path) as bank:
             now = bank.snapshot()

@@ -175,7 +175,7 @@ def summary_lines(found: OptimizeSummary) -> list[str]:
     if usage and not usage["tokens_in"] + usage["tokens_out"]:  # a program has neither tokens nor a price
         return [
             *lines,
-            f"Programs and requests without tokens: {usage['requests']:,}, {usage['failed']:,} of them failed.",
+            f"Requests of programs and of servers that report no tokens: {usage['requests']:,}, {usage['failed']:,} of them failed.",
         ]
     return [*lines, *(f"{text[0].upper()}{text[1:]}." for text in usage_lines(usage))]
 

@@ -570,7 +570,7 @@ def check_enough(config: SkillTTRLConfig, tasks: Sequence[Task]) -> None:
     """Raise `ConfigError` where a step takes more tasks than there are to train on."""
     if config.rl.prompts_per_step > len(tasks):
         raise ConfigError(
-            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but there are only {len(tasks)} training tasks. Lower it, or add "
+            f"rl.prompts_per_step is {config.rl.prompts_per_step}, but the number of training tasks is {len(tasks)}. Lower it, or add "
             "tasks."
         )
 

@@ -311,7 +311,7 @@ def encode_demonstrations(
         return noisy, noisy
     if not config.data.path.startswith("synthetic:"):
         progress.notice(
-            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: only a family's demonstrations exist without noise, and {config.data.path} is a file. Set it to 0.",
+            f"sft.noise_free_fraction ({config.noise_free_fraction}) has no effect: it needs a generated family, and {config.data.path} is a file. Set it to 0.",
             warning=True,
         )
         return noisy, noisy

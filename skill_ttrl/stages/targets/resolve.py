@@ -312,7 +312,7 @@ def _nothing_at(path: Path) -> RunFolderError:
             f"{path} is neither a run nor a model. For samples use `skillttrl vote`; for problems name a policy and pass them with "
             "--data."
         )
-    there = "" if path.exists() else " (there is nothing)"
+    there = "" if path.exists() else " (it does not exist)"
     return RunFolderError(
         f"{path} is neither a run folder nor a checkpoint of one, nor a model in Hugging Face format{there}. `skillttrl train` "
         "makes runs; list yours with: skillttrl inspect runs. A hub model is written OWNER/NAME."

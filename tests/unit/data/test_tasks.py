@@ -120,3 +120,8 @@ def test_the_real_problem_sets(name: str, count: int) -> None:
 @given(st.text())
 def test_any_text_has_a_type(text: str) -> None:
     assert classify(text)
+
+
+def test_a_problem_may_lack_its_answer(tmp_path: Path) -> None:
+    (tmp_path / "mixed.jsonl").write_text('{"question": "1+1?", "answer": "2"}\n{"question": "1+2?"}\n')
+    assert [task.ground_truth for task in load_tasks(SourceConfig(path=f"{tmp_path}/mixed.jsonl"), "E")] == ["2", None]

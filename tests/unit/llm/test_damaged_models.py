@@ -62,6 +62,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "no tokenizer.json": (without("tokenizer.json"), "tokenizer.json"),
     "no tokenizer at all": (without("tokenizer.json", "tokenizer_config.json"), "tokenizer.json"),
     "a tokenizer without parts": (put("tokenizer.json", "{}"), "tokenizer.json"),
+    "a kernel of others": (state("config.json", attn_implementation="evil/kernel"), "config.json"),
     "an end that is a number": (state("tokenizer_config.json", eos_token=5), "tokenizer_config.json"),
     **{
         f"{file} is {text[:5] or 'empty'}": (put(file, text), file)

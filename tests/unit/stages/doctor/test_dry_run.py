@@ -68,7 +68,7 @@ def test_tasks_of_an_environment_are_counted_where_that_is_quick(tiny_yaml: Path
     assert found.exit_code == 0, found.obstacles
     assert (found.train_tasks, found.phases[-1]) == (6, PhaseSize("evaluate", prompts=4, samples=12))
     few = planned(tiny_yaml, *OWN, "rl.prompts_per_step=7")
-    assert few.exit_code == 2 and "there are only 6 training tasks" in few.obstacles[0]
+    assert few.exit_code == 2 and "training tasks is 6" in few.obstacles[0]
 
 
 @pytest.mark.usefixtures("house")
