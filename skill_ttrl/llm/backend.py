@@ -14,6 +14,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import EndpointError
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
@@ -31,6 +32,13 @@ class Sampling:
     max_new_tokens: int = 512
     stop: tuple[str, ...] = ()
     """Texts that end a completion, which includes them; a last token that extends past one stays whole."""
+
+    @classmethod
+    def of(cls, how: RolloutConfig, temperature: float | None = None) -> Sampling:
+        """How a config samples; at another temperature only its limits hold: length and stop texts."""
+        if temperature is not None:
+            return cls(temperature, max_new_tokens=how.max_new_tokens, stop=tuple(how.stop))
+        return cls(how.temperature, how.top_p, how.top_k, how.max_new_tokens, tuple(how.stop))
 
 
 @dataclass(frozen=True, slots=True)

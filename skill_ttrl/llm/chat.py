@@ -221,7 +221,7 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
     Empty where neither is so, or where the policy's server renders them.
     """
     tokenizer = getattr(backend, "tokenizer", None)
-    if tokenizer is None:
+    if tokenizer is None or getattr(tokenizer, "chat_template", None) == "":  # model.chat_template=none
         return ""
     if getattr(tokenizer, "chat_template", None):
         turns = [{"role": each.role, "content": _SAID if each.role == "system" else _FIRST} for each in messages]

@@ -215,8 +215,7 @@ def worker_of(run: Run) -> RolloutWorker:
 
 def play_chunk(run: Run, worker: RolloutWorker, chunk: Chunk, adviser: partial[ScriptedAgent]) -> list[Trajectory]:
     """Play a chunk, and append its episodes to the buffer's file."""
-    rollout = run.config.rollout
-    sampling = Sampling(chunk.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+    sampling = replace(Sampling.of(run.config.rollout), temperature=chunk.temperature)
     seed = derive_seed(run.config.seed, PHASE, "rollout", chunk.first)
     groups = worker.generate_rollouts(chunk.tasks, 1, sampling, seed, adviser=adviser)
     if refuse_failure(groups):

@@ -99,7 +99,7 @@ def measure_subject(
 ) -> tuple[Evaluation, ...]:
     """Evaluate what was found on these problems; the rest is as for `run_all`."""
     settings = subject.config
-    draws = evaluation_draws(settings.eval, max_new_tokens=settings.rollout.max_new_tokens, seed=settings.seed)
+    draws = evaluation_draws(settings.eval, settings.rollout, settings.seed)
     progress = progress or SilentProgress()
     asked: dict[str, Any] = {"output": output, "chunk": chunk, "use_bank": use_bank, "progress": progress}
     with draw_samples(subject, problems, draws, phase="evaluate", controls=True, **asked) as samples:

@@ -21,6 +21,7 @@ from typing import Any
 import skill_ttrl
 from skill_ttrl.config import BUILTIN, SkillTTRLConfig, load_config
 from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.llm.server_key import KEY_VARIABLE, drawn_key, given_key, is_localhost, key_file
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.storage.files import wrap_os_errors
@@ -72,7 +73,7 @@ def plan(
     config = load_config({} if recipe is None else recipe, overrides)
     options = _options(config, planned_lengths=recipe is not None)
     path = policy or config.model.path
-    model = find_model(str(_written(config, output)) if path == BUILTIN else path)
+    model = find_model(str(_written(config, output)) if path == BUILTIN else model_folder(path))
     options |= {"model": model, "revision": None if policy else config.model.revision, "host": host, "port": port}
     return python, str(LAUNCHER), json.dumps(options | {"parent": os.getpid()})
 

@@ -416,7 +416,7 @@ def _drawn(
     """Samples as a training step would draw them, from the same sampling settings; their folder is open as long as `stack`."""
     subject = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
-    sampling = Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
+    sampling = Sampling.of(how)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
     if drawing.both_wordings and count % 2:
         raise ConfigError(f"Half of the samples answer a paraphrase, so their number must be even, found {count}.")

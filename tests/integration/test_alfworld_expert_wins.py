@@ -61,6 +61,7 @@ def test_it_wins_95_in_100_games_of_each_type_in_a_fifth_of_the_steps(
     assert all(step.action in step.admissible_actions for episode in played for step in episode.steps)
 
 
+@pytest.mark.slow
 def test_it_plays_the_same_when_everything_but_the_first_text_and_the_commands_is_taken_away(
     official_games: Path,
 ) -> None:

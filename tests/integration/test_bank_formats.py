@@ -62,7 +62,7 @@ def test_an_import_says_what_it_does_not_take(bank: Path, file: Path, tmp_path: 
     assert "added 1: pdf" in done.out and "'scripts/'" in done.err
     assert "metadata" in skillttrl("skills", "import", bank, file, "--on-duplicate", "rename").err
     assert "added 5" in skillttrl("skills", "import", tmp_path / "other", bank).out
-    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), 4, "nothing at")
+    refused(skillttrl("skills", "import", bank, tmp_path / "fil.json"), 4, "does not exist")
     refused(skillttrl("skills", "export", bank, "--format", "agentskills"), 4, "agentskills", "--output")
     refused(skillttrl("skills", "export", bank, "--format", "skilrl"), 4, "Did you mean 'skillrl'?")
 

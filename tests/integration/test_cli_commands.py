@@ -162,6 +162,7 @@ def test_what_is_exported_loads_without_us(trained: Path, adapted: tuple[Path, P
     assert found.stdout == skillttrl("ask", trained, "Compute 47+38.", "--json").json["texts"][0]
 
 
+@pytest.mark.slow
 def test_adapters_are_saved_alone_and_merge_to_the_same_model(
     trained: Path, adapted: tuple[Path, Path], tiny_yaml: Path
 ) -> None:

@@ -41,6 +41,7 @@ def test_levels_of_json_are_limited(level: tuple[str, str], depth: int) -> None:
             parse_json(text)
 
 
+@pytest.mark.slow
 def test_json_that_is_nested_without_end_is_a_damaged_file(copied: Path) -> None:
     files = sorted(path for path in copied.rglob("*.json*") if path.suffix in (".json", ".jsonl") and path.is_file())
     assert len(files) > 10

@@ -142,6 +142,7 @@ def test_a_run_that_cannot_evolve_says_so_before_it_begins(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_teacher_s_skills_are_in_later_prompts_and_its_failures_are_said(doors: Path, tmp_path: Path) -> None:
     """Winners' operations may change the bank beside it (skills.update=merge)."""
     skill = {

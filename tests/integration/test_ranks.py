@@ -148,6 +148,7 @@ def test_killed_and_resumed_with_other_numbers_of_processes_it_ends_as_one(
         assert "model.norm.weight" in whole.keys()  # noqa: SIM118  # no mapping
 
 
+@pytest.mark.slow
 def test_a_sharded_checkpoint_is_exported_as_a_plain_folder_and_answers(sharded: Path, tmp_path: Path) -> None:
     from transformers import AutoModelForCausalLM
 

@@ -77,6 +77,7 @@ SENSELESS: list[tuple[list[str], int, str]] = [
     (["phases=[distill, rl]"], 2, "skills section"),
     (["sft.data=null"], 2, "sft.data.path"),
     (["model.lora={r: 2}"], 2, "random weights"),
+    (["model.path=nowhere/model"], 2, "quickstart_pretrained"),
     (["requires=the moon"], 2, "the moon"),
     (["rl.prompts_per_step=1000"], 2, "rl.prompts_per_step"),
     (["data.max_prompt_tokens=60"], 2, "data.max_prompt_tokens"),

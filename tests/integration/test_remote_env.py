@@ -89,6 +89,7 @@ def test_collect_writes_the_same_lines_as_here(tmp_path: Path, doors: str) -> No
     assert remote.replace(b'"SkillTTRL/Remote-v0"', json.dumps(DOORS).encode()) == here
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_after_the_step_is_asked_for_again_and_the_step_is_taken_once(doors: str) -> None:
     lost: dict[str, int] = {}
 

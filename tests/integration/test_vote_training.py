@@ -72,7 +72,8 @@ STRATEGIES = {
 """Those that need another wording, and a history."""
 
 
-@pytest.mark.parametrize("name", [pytest.param("harmonic", marks=pytest.mark.slow), "guard"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STRATEGIES)
 def test_a_strategy_trains_and_resumes_to_the_same_bytes(
     name: str, cold: str, own: str, tiny_yaml: Path, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_a_step_whose_prompts_are_all_skipped_is_recorded_and_changes_nothing(
     assert before.keys() == after.keys() and all((before[name] == after[name]).all() for name in before)
 
 
+@pytest.mark.slow
 def test_the_base_is_asked_once_and_kept_with_the_run(cold: str, tiny_yaml: Path, tmp_path: Path) -> None:
     config = load_config(tiny_yaml, [*SETTINGS, cold, "vote.strategy=restrain", "vote.options={sigma: 0.3}"])
     train.run(config, tmp_path / "run")

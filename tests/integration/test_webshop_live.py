@@ -166,6 +166,7 @@ def test_a_purchase_that_may_have_reached_the_server_is_not_repeated(fault: str,
     assert [path.split("/")[1] for _, path, _ in faulty.asked] == ["done"]
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_there_is_named() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

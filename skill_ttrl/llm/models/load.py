@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer, saved_as_is
+from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.model_config import check_tokenizer, reading_model
 from skill_ttrl.llm.models.weights import is_sharded, read_shards, weights_of
 
@@ -163,6 +164,7 @@ def add_lora(model: Any, config: LoraConfig, seed: int) -> Any:
 
 
 def _load_pretrained(config: ModelConfig, dtype: torch.dtype, *, empty: bool = False) -> tuple[Any, Any]:
+    config = on_disk(config)
     described = _read(transformers.AutoConfig, config, "config.json")
     kernel = getattr(described, "_attn_implementation", None)
     if config.attn_implementation is None and "/" in str(kernel):  # as a setting of the config it asks trust
@@ -210,9 +212,12 @@ def load_tokenizer(config: ModelConfig) -> Any:
     Raises:
         ModelError: it is not there or cannot be read.
     """
+    config = on_disk(config)
     if saved_as_is(Path(config.path)):  # it names code of its own, and has none
         config = config.model_copy(update={"trust_remote_code": False})
     tokenizer = _read(transformers.AutoTokenizer, config, "tokenizer.json or tokenizer_config.json")
+    if config.chat_template == "none":
+        tokenizer.chat_template = ""  # said on purpose: there is nothing to warn of
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     folder = Path(config.path)

@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from skill_ttrl.config import BUILTIN, LoraConfig, ModelConfig
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.models.builtin import build_model, build_tokenizer
+from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.storage.jsonl import parse_json
 
 
@@ -62,6 +63,7 @@ def load_model_config(model: ModelConfig) -> Any:
         tokenizer = build_tokenizer((), model.builtin)
         with torch.device("meta"):
             return build_model(model.builtin, tokenizer, seed=0).config
+    model = on_disk(model)
     chosen = {"revision": model.revision or "main", "trust_remote_code": model.trust_remote_code}
     if Path(model.path).is_dir():
         with reading_model(model.path, "config.json"):

@@ -21,6 +21,7 @@ from skill_ttrl.config import BUILTIN
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.chat import TokenizerMixin
+from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, is_sharded, trained_weights
 from skill_ttrl.llm.vllm.checks import (
@@ -169,7 +170,7 @@ class VLLMBackend(TokenizerMixin):
 
     def _start(self) -> Engine:
         model, weights = self._context.model.config, self._context.model.weights
-        files, revision = model.path, model.revision
+        files, revision = on_disk(model).path, model.revision
         if (weights is None and files == BUILTIN) or is_sharded(
             weights or Path(files)
         ):  # no folder that vLLM could read

@@ -16,6 +16,7 @@ from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling
 from skill_ttrl.llm.chat import end_ids
 from skill_ttrl.llm.context import longest_sequence
+from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import load_tokenizer
 from skill_ttrl.llm.models.model_config import load_model_config
 from skill_ttrl.llm.vllm.plugin.launch import BATCHED_TOKENS, LORA_RANKS
@@ -253,6 +254,7 @@ def read_policy(context: BackendContext) -> tuple[Any, Any, set[int]]:
     own = base.model_copy(update={"path": str(weights), "revision": None})
     tokenizer = load_tokenizer(base if weights is None else own)
     files = base if weights is None or is_adapter(weights) else own
+    files = on_disk(files)
     model_config = load_model_config(files)
     try:
         generation = GenerationConfig.from_pretrained(files.path, revision=files.revision or "main")

@@ -21,7 +21,7 @@ from skill_ttrl.agents.scripted.scripted_agent import (
     make_scripted_agent,
 )
 from skill_ttrl.answers import canonicals, correct
-from skill_ttrl.config import EvalConfig, SkillTTRLConfig
+from skill_ttrl.config import EvalConfig, RolloutConfig, SkillTTRLConfig
 from skill_ttrl.envs import resolve_env
 from skill_ttrl.errors import EnvError
 from skill_ttrl.llm.backend import Sampling
@@ -156,15 +156,14 @@ def correctness(row: TaskSamples) -> list[bool | None]:
     return list(correct([(answer, row.task.ground_truth) for answer in row.answers]))
 
 
-def evaluation_draws(config: EvalConfig, *, max_new_tokens: int, seed: int) -> list[SamplingPass]:
+def evaluation_draws(config: EvalConfig, how: RolloutConfig, seed: int) -> list[SamplingPass]:
     """The ways of sampling that an evaluation needs, the one of its main figures first."""
 
     def at(temperature: float, name: str) -> SamplingPass:
-        sampling = Sampling(temperature=temperature, top_p=config.top_p, max_new_tokens=max_new_tokens)
+        sampling = replace(Sampling.of(how, temperature), top_p=config.top_p)
         return SamplingPass(name, config.samples, sampling, derive_seed(seed, "evaluate", name))
 
-    plainly = Sampling(temperature=0.0, max_new_tokens=max_new_tokens)
-    greedy = SamplingPass(GREEDY, 1, plainly, derive_seed(seed, "evaluate", GREEDY))
+    greedy = SamplingPass(GREEDY, 1, Sampling.of(how, 0.0), derive_seed(seed, "evaluate", GREEDY))
     # The main temperature may stand among the extra ones, and one of these twice; each is drawn once.
     heats = [heat for heat in dict.fromkeys(config.extra_temperatures) if heat != config.temperature]
     extra = [at(heat, _at(heat)) for heat in heats]
@@ -176,7 +175,7 @@ def measure(
     *,
     label: str,
     config: EvalConfig,
-    max_new_tokens: int,
+    rollout: RolloutConfig,
     seed: int,
     on_samples: Callable[[Sequence[TaskSamples]], None] | None = None,
 ) -> Evaluation:
@@ -186,7 +185,7 @@ def measure(
         sample: Samples the tasks.
         label: Written on the evaluation.
         config: How often, and at which temperatures.
-        max_new_tokens: Longest completion.
+        rollout: Longest completion, and what ends one.
         seed: Of the sampling.
         on_samples: Called with all of them.
 
@@ -194,7 +193,7 @@ def measure(
         EndpointError, EnvError: every try failed (`refuse_failure`).
     """
     rows: list[TaskSamples] = []
-    for draw in evaluation_draws(config, max_new_tokens=max_new_tokens, seed=seed):
+    for draw in evaluation_draws(config, rollout, seed):
         groups = sample(draw.rollouts_per_task, draw.sampling, draw.seed)
         if draw.name == SAMPLE:
             refuse_failure(groups)

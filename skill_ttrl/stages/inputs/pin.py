@@ -12,6 +12,7 @@ from skill_ttrl.config.section import Section
 from skill_ttrl.data.records import FILE_HASH, read_source
 from skill_ttrl.errors import DataError, ModelError
 from skill_ttrl.llm.backends import backend_facts
+from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.skills.retrieval.embed_sentences import hub_commit
 from skill_ttrl.voting.rewards import MODEL_REWARD
 
@@ -82,7 +83,7 @@ def _sources(config: SkillTTRLConfig) -> tuple[SourceConfig | None, ...]:
 
 
 def _model_revision(model: ModelConfig) -> str | None:
-    if model.path == BUILTIN or Path(model.path).is_dir():
+    if model.path == BUILTIN or is_gguf(model.path) or Path(model.path).is_dir():
         return model.revision
     from skill_ttrl.llm.models.load import hub_revision
 

@@ -150,7 +150,7 @@ class PolicyRollouts:
                 on_result(place, result)
             return failed
         how = worker.config.rollout
-        sampling = Sampling(self.temperature, how.top_p, how.top_k, how.max_new_tokens)
+        sampling = replace(Sampling.of(how), temperature=self.temperature)
         waiting: dict[str, list[int]] = defaultdict(list)
         for place, task in enumerate(tasks):
             waiting[task.id].append(place)

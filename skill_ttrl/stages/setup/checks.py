@@ -20,7 +20,7 @@ import gymnasium
 from skill_ttrl.agents.observations import find_observations
 from skill_ttrl.agents.prompt import PromptFormatter
 from skill_ttrl.agents.scripted.scripted_agent import check_adviser, make_scripted_agent
-from skill_ttrl.config import BUILTIN, Phase, Role, SkillTTRLConfig, load_config
+from skill_ttrl.config import BUILTIN, BuiltinConfig, Phase, Role, SkillTTRLConfig, load_config
 from skill_ttrl.config.scale import AUTO, LOCAL
 from skill_ttrl.cores import free_memory
 from skill_ttrl.data.tasks import find_family, longest_series
@@ -41,6 +41,7 @@ from skill_ttrl.skills.retrieval.make import EMBEDDERS, check_packages
 from skill_ttrl.skills.teachers.make import TEACHERS, make_teacher
 from skill_ttrl.stages.collecting.collection import training_selection
 from skill_ttrl.stages.collecting.watch import find_scripted_agent
+from skill_ttrl.stages.inputs.leak import run_of
 from skill_ttrl.stages.setup.defaults import superseded, with_algorithm_defaults, with_defaults, with_env_defaults
 from skill_ttrl.stages.setup.open_bank import check_start
 from skill_ttrl.stages.training.run_bank import models_of
@@ -267,6 +268,13 @@ def check_model(config: SkillTTRLConfig) -> None:
         raise ConfigError(
             "model.lora needs a trained model; the built-in one starts from random weights. Leave model.lora out, or "
             "set model.path to a trained model."
+        )
+    random = config.model.path == BUILTIN or config.model.builtin == BuiltinConfig() or run_of(config.model.path)
+    if "sft" in config.phases and not random:
+        raise ConfigError(
+            f"The cold start of this config (phase sft, {config.sft.steps} steps at learning rate {config.sft.learning_rate:g}) is made for the "
+            f"built-in model and would overwrite what {config.model.path} knows. Train with the recipe quickstart_pretrained, or set "
+            "phases=[rl]. To imitate all the same, set model.builtin={}."
         )
     if config.runtime.device not in ("auto", "cpu"):
         from skill_ttrl.rl.device import resolve_device

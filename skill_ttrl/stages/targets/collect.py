@@ -110,10 +110,7 @@ def collect_for_run(path: Path, config: SkillTTRLConfig, progress: Progress) -> 
 
 def _sampling(config: SkillTTRLConfig, *, greedy: bool = False) -> Sampling:
     """Sampling of a policy's rollouts, or of the likeliest tokens."""
-    how = config.rollout
-    if greedy:
-        return Sampling(temperature=0.0, max_new_tokens=how.max_new_tokens)
-    return Sampling(how.temperature, how.top_p, how.top_k, how.max_new_tokens)
+    return Sampling.of(config.rollout, 0.0 if greedy else None)
 
 
 def _collect(

@@ -157,7 +157,9 @@ def ask(
         return Question(question, grader)
 
     task = Task("question", resolve_env(config.env.id), {} if option is None else {option: question})
-    sampling = Sampling(temperature=temperature, max_new_tokens=max_new_tokens or config.rollout.max_new_tokens)
+    sampling = Sampling.of(config.rollout, temperature)
+    if max_new_tokens:
+        sampling = replace(sampling, max_new_tokens=max_new_tokens)
     settings = RolloutSettings(sampling, config.seed)
     with (
         track_usage(None, config.endpoints) as ledger,
@@ -261,7 +263,7 @@ def play_policy(
             agent=parts.agent,
             backend=parts.backend,
             settings=RolloutSettings(
-                Sampling(temperature=temperature, max_new_tokens=config.rollout.max_new_tokens),
+                Sampling.of(config.rollout, temperature),
                 seed,
                 max_turns=config.agent.max_turns,
                 max_prompt_tokens=config.data.max_prompt_tokens,

@@ -14,6 +14,7 @@ from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_
 from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.command.backend import file_digests
+from skill_ttrl.llm.models.gguf import is_gguf, model_folder
 from skill_ttrl.runs.checkpoint import MANIFEST, load_state, newest, verify
 from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
@@ -211,6 +212,8 @@ def resolve_target(
     """
     if not str(source).strip():
         raise RunFolderError("Name a policy: a run folder, a checkpoint, a model's folder or owner/name.")
+    if is_gguf(str(source)):
+        source = model_folder(str(source))
     path, now = Path(source), [*_measured_on(*data[:1]), *overrides]
     if is_remote(source) or is_command(source):
         return _not_loaded(str(source), now, config, tuple(overrides), use_bank)

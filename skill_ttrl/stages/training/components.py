@@ -67,8 +67,7 @@ class RolloutWorker:
     @property
     def sampling(self) -> Sampling:
         """Sampling parameters of the training."""
-        rollout = self.config.rollout
-        return Sampling(rollout.temperature, rollout.top_p, rollout.top_k, rollout.max_new_tokens)
+        return Sampling.of(self.config.rollout)
 
     def with_bank(self, bank: BankView | None) -> RolloutWorker:
         """The same with an agent that sees this frozen version of the bank, or none."""

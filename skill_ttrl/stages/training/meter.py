@@ -93,7 +93,7 @@ class Meter:
             partial(worker.generate_rollouts, self.eval_tasks, on_rollout_end=on_rollout_end),
             label=label,
             config=config.eval,
-            max_new_tokens=config.rollout.max_new_tokens,
+            rollout=config.rollout,
             seed=config.seed,
             on_samples=on_samples,
         )

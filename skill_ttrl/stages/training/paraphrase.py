@@ -106,7 +106,7 @@ def _by_policy(worker: RolloutWorker) -> Paraphraser:
     def write(questions: Sequence[str]) -> list[str]:
         prompts = [formatter.messages(question) for question in questions]
         short = [messages for messages in prompts if backend.count(messages) <= config.data.max_prompt_tokens]
-        greedy = Sampling(temperature=0.0, max_new_tokens=config.rollout.max_new_tokens)
+        greedy = Sampling.of(config.rollout, 0.0)
         done = wait_for(backend.generate([Request(messages) for messages in short], greedy, seed=0))
         refuse_error(done)
         texts = {messages: made.completions[0].text for messages, made in zip(short, done, strict=True)}

@@ -128,7 +128,7 @@ class GreedyBaseline:
         """One group of one a task; none where they are not required."""
         if not self.required:
             return []
-        greedily = Sampling(temperature=0.0, max_new_tokens=self.worker.config.rollout.max_new_tokens)
+        greedily = Sampling.of(self.worker.config.rollout, 0.0)
         return self.worker.with_bank(bank).generate_rollouts(tasks, 1, greedily, seed)
 
     def rewards(

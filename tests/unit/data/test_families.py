@@ -20,11 +20,13 @@ def numbers(name: str) -> Family:
     return family
 
 
-RESPONSE = re.compile(r"(\d+;)+<answer>\d+</answer>")
+RESPONSE = re.compile(r"(\d+;)*<answer>\d+</answer>")
 
 
 def true_answer(question: str) -> int:
     """Computed without the family's own solution."""
+    if after := re.fullmatch(r"Which number comes after (\d{4})\?", question):
+        return int(after[1]) + 1
     body = question.removeprefix("Compute ").removesuffix(".")
     if "+" in body:
         a, b = map(int, body.split("+"))

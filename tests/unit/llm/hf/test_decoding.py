@@ -68,14 +68,15 @@ texts = st.dictionaries(
 
 @pytest.mark.parametrize("name", list(MODELS))
 @settings(max_examples=8)
-@given(texts, st.integers(1, 3))
-def test_each_sample_sees_its_own_logits(name: str, texts: dict[int, list[list[int]]], growth: int) -> None:
-    prompts: list[tuple[int, ...]] = [(1, 2, 3, 4, 5), (6,), (1, 2, 7)]
-    before, decoding.LEAST_GROWTH = decoding.LEAST_GROWTH, growth
-    try:
+@given(texts, st.integers(1, 3), st.sampled_from([(), (8, 9, 7)]))
+def test_each_sample_sees_its_own_logits(
+    name: str, texts: dict[int, list[list[int]]], growth: int, header: tuple[int, ...]
+) -> None:
+    prompts: list[tuple[int, ...]] = [(*header, *prompt) for prompt in [(1, 2, 3, 4, 5), (6,), (1, 2, 7)]]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(decoding, "LEAST_GROWTH", growth)
+        patch.setattr(decoding, "LEAST_HEADER", 3)
         rows, error = follow(build(name), prompts, texts)
-    finally:
-        decoding.LEAST_GROWTH = before
     assert error < 1e-4
     for step, count in enumerate(rows[1:], 1):
         different = {

