@@ -24,7 +24,7 @@ from typing import Any
 SCRIPT = (
     "import runpy, sys; sys.path[0] = sys.argv[0].rpartition('/')[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-LIBRARIES = "accelerate chromadb gymnasium jaxtyping openai pandas peft rich.live rich.progress".split()
+LIBRARIES = "gymnasium jaxtyping torch rich.live rich.progress".split()
 _server: subprocess.Popen[str] | None = None
 
 

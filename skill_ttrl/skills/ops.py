@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from skill_ttrl.answers import find_answer
-from skill_ttrl.answers.extract import ExtractionRule, content, last_tagged
+from skill_ttrl.answers.extract import ExtractionRule, last_tagged
 from skill_ttrl.types import Evolution, SkillOps
 
 BLOCK = "skill_ops"
@@ -69,10 +69,9 @@ class OutputParser:
         self._last_number = last_number
 
     def parse(self, text: str) -> ParsedOutput:
-        """Take a whole text apart; what it thinks (`answers.extract.content`) asks for nothing. Write it without what was inserted (`Completion.model_text`)."""
-        said = content(text)
-        reader = _Reader(said)
-        for tag in _tags(said):
+        """Take a whole text apart. Write it without what was inserted (`Completion.model_text`)."""
+        reader = _Reader(text)
+        for tag in _tags(text):
             reader.take(tag)
         reader.end()
         outside = reader.outside()

@@ -191,9 +191,8 @@ def on_ranks(size: int) -> list[dict[str, Any]]:
     return run_ranks(learn_in_each_way, size, [*(WAYS if size == 2 else THREE)])
 
 
-@pytest.mark.parametrize(
-    ("size", "way"), [*((2, way) for way in WAYS), *(pytest.param(3, way, marks=pytest.mark.slow) for way in THREE)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "way"), [*((2, way) for way in WAYS), *((3, way) for way in THREE)])
 def test_ranks_train_as_one_does(size: int, way: str) -> None:
     policy = {"fsdp": False, "lora": WAYS[way]["policy"].get("lora", False)}
     alone = reinforce({**WAYS[way], "policy": policy})
