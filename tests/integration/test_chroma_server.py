@@ -77,6 +77,7 @@ def bank(size: int) -> Snapshot:
     )
 
 
+@pytest.mark.slow
 def test_a_server_gives_the_lists_of_the_embedded_one_and_serves_several(server: str, tmp_path: Path) -> None:
     snapshot = bank(700)
     expected = Retriever("embedding", HashEmbedder(), MemoryIndex()).search(snapshot, QUERIES)

@@ -46,6 +46,7 @@ def test_a_resumed_run_has_the_same_critic_bit_for_bit(critic: str, tiny_yaml: P
     assert equal(straight["optimizer"], resumed["optimizer"])
 
 
+@pytest.mark.slow
 def test_a_critic_model_is_loaded_and_must_read_the_same_tokens(tiny_yaml: Path, tmp_path: Path) -> None:
     train.run(load_config(tiny_yaml, ["phases=[sft]", "sft.steps=1"]), tmp_path / "base")
     (model,) = (tmp_path / "base" / "checkpoints").glob("sft-*")

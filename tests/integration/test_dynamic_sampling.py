@@ -48,6 +48,7 @@ def test_a_step_samples_until_its_groups_differ_and_records_all_of_them(tiny_yam
         assert any("too few groups" in text for text in summary.warnings) or not too_few
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reward", ["random", "majority"])
 def test_a_resumed_run_draws_the_same_rounds(tiny_yaml: Path, tmp_path: Path, reward: str) -> None:
     given = [*SETTINGS, f"rl.reward={reward}"]

@@ -44,6 +44,7 @@ def test_what_is_written_passes_its_own_test(turns: bool, passed: str, tmp_path:
     assert done.returncode == 0 and passed in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_scripted_agent_s_episodes_are_imitated_and_reinforced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_s_bank_holds_what_the_model_made_of_the_winners_skills(whole: Path) -> None:
     with SkillBank.open(whole / "bank", read_only=True) as bank:
         made = [skill for skill in bank if skill.source == "merge"]

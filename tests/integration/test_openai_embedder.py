@@ -51,6 +51,7 @@ def test_vectors_have_length_one_and_the_same_text_has_the_same_bits() -> None:
     assert "" not in sent and "  " not in sent
 
 
+@pytest.mark.slow
 def test_a_run_finds_its_skills_with_them_and_writes_no_key(
     tiny_skills_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def _in_file_of(function: Any, original: Any) -> Any:
     return function
 
 
+@pytest.mark.slow
 def test_the_error_names_what_to_change_and_the_run_continues(
     tiny_yaml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

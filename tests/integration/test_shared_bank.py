@@ -216,6 +216,7 @@ def test_two_runs_killed_at_random_go_on_with_the_newest_version(tiny_skills_yam
     assert len(updates) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.slow)])
 def test_writers_killed_at_random_lose_no_update_and_repeat_none(kills: int, tmp_path: Path) -> None:
     path, choose, torn = tmp_path / "bank", random.Random(3), 0

@@ -113,6 +113,7 @@ def test_settings_that_only_one_run_can_have(settings: list[str], why: str, tiny
         config(tiny_skills_yaml, bank, *settings)
 
 
+@pytest.mark.slow
 def test_doctor_and_a_start_say_that_no_chroma_server_answers(
     tiny_skills_yaml: Path, bank: Path, tmp_path: Path
 ) -> None:

@@ -88,6 +88,7 @@ def test_a_rule_in_the_prompt_is_followed_and_a_wrong_one_is_no_help() -> None:
     assert share(answered[0]) > 0.85 and share(answered[1]) < 0.3
 
 
+@pytest.mark.slow
 def test_bank_off_leaves_questions_unanswered() -> None:
     made = built(load_config("quickstart_skills", [*SMALL, "skills.enabled=false"]))
     found = list(tries(made))

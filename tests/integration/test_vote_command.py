@@ -35,6 +35,7 @@ def strategies(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {each["strategy"]: each for each in found["strategies"]}
 
 
+@pytest.mark.slow
 def test_a_run_s_steps_are_replayed_with_its_true_answers(run: Path, tmp_path: Path) -> None:
     found = skillttrl("vote", run / "trajectories.jsonl", *ALL, "-o", tmp_path / "lab", "--json")
     assert found.code == 0, found

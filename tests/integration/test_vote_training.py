@@ -115,6 +115,7 @@ def test_the_run_was_shaped_by_its_votes(cold: str, tiny_yaml: Path, tmp_path: P
     assert len(set(weights.values())) == 4
 
 
+@pytest.mark.slow
 def test_a_step_whose_prompts_are_all_skipped_is_recorded_and_changes_nothing(
     cold: str, tiny_yaml: Path, tmp_path: Path
 ) -> None:

@@ -20,7 +20,7 @@ from skill_ttrl.types import Group, VoteResult
 from skill_ttrl.voting import ballot_of, vote
 from tests.sampled import one_step, padded, trajectory
 
-EXAMPLES = settings(max_examples=5)
+EXAMPLES = settings(max_examples=3)
 
 
 @dataclass(frozen=True)
