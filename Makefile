@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PINS := pyproject.toml constraints.txt
 PYTEST_ARGS ?=
-# A worker a core, each with one thread; a file's tests stay together, so that what its fixtures train is trained once.
-WORKERS ?= auto
+# A worker a core and one more, as some tests wait, each with one thread; a file's tests stay together, so that what its fixtures
+# train is trained once.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 # Many tests start the command: its modules are compiled once, also where the shell forbids it (an eighth of the time).
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Every page is read anew (-E): of a page that has not changed a warning would be shown once and then be forgotten.
