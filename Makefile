@@ -11,7 +11,7 @@ PYTEST_ARGS ?=
 # A worker a core and one more, as some tests wait, each with one thread; a file's tests stay together, so that what its fixtures
 # train is trained once.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-# Many tests start the command: its modules are compiled once, also where the shell forbids it (an eighth of the time).
+# Many tests start the command: its modules are compiled once, also where the shell forbids it.
 PYTEST = PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 # Every page is read anew (-E): of a page that has not changed a warning would be shown once and then be forgotten.
 SPHINX = $(BIN)/python -m sphinx -q -E -n -W --keep-going -d build/doctrees

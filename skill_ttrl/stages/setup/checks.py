@@ -269,8 +269,8 @@ def check_model(config: SkillTTRLConfig) -> None:
             "model.lora needs a trained model; the built-in one starts from random weights. Leave model.lora out, or "
             "set model.path to a trained model."
         )
-    random = config.model.path == BUILTIN or config.model.builtin == BuiltinConfig() or run_of(config.model.path)
-    if "sft" in config.phases and not random:
+    intended = config.model.path == BUILTIN or config.model.builtin == BuiltinConfig() or run_of(config.model.path)
+    if "sft" in config.phases and not intended:
         raise ConfigError(
             f"The cold start of this config (phase sft, {config.sft.steps} steps at learning rate {config.sft.learning_rate:g}) is made for the "
             f"built-in model and would overwrite what {config.model.path} knows. Train with the recipe quickstart_pretrained, or set "
