@@ -37,8 +37,9 @@ CLI = "from skill_ttrl.cli.entry import main; main()"
 NAMES: dict[str, str | None] = {}
 """Old name → new name of a field (`accuracy`) or a file (`votes.jsonl`); None: one side alone has it. For a commit that only renames."""
 
-IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy", "errors"}
-"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; and those that label or explain in words."""
+IGNORED = {"seconds", "created", "digest", "config_digest", "timing", "source", "policy"}
+"""Fields that differ between two equal runs, wherever they stand, as all do that end in `_seconds`; and labels in words.
+Of `errors`, sentences for people, the number is compared."""
 
 SKIPPED = {"timings.jsonl", "equivalence_cache.jsonl", "usage.jsonl", "answers.jsonl"}
 """Line files of times, or of what was computed in which order."""
@@ -269,7 +270,9 @@ def _lines(path: Path, out: Path) -> Iterator[Any]:
 def _stripped(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            key: _stripped(each) for key, each in value.items() if key not in IGNORED and not key.endswith("_seconds")
+            key: len(each) if key == "errors" and isinstance(each, list) else _stripped(each)
+            for key, each in value.items()
+            if key not in IGNORED and not key.endswith("_seconds")
         }
     return [_stripped(each) for each in value] if isinstance(value, list) else value
 

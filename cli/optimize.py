@@ -103,7 +103,7 @@ def summary_table(found: OptimizeSummary) -> FittedTable:
 
 
 def checked_view(found: Mapping[str, Any]) -> RenderableType:
-    """What is known before an optimization starts."""
+    """Facts known before an optimization starts."""
     rows = [(name.replace("_", " "), value) for name, value in found.items() if name not in ("name", "items")]
     rows += [(f"{role} tasks", count) for role, count in found["items"].items()]
     return FittedTable(f"{found['name']}: checked, nothing was sent", ("", "value"), rows)

@@ -46,7 +46,7 @@ class NoticeCollector(Progress):
         self.notices: list[tuple[str, bool]] = []
 
     def notice(self, text: str, *, warning: bool = False) -> None:
-        """See `Progress.notice`."""
+        """Show a notice to the user (`Progress.notice`)."""
         self.notices.append((text, warning))
 
 

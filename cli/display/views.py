@@ -125,7 +125,7 @@ class RunView:
         self._part = ""
 
     def notice(self, text: str, *, warning: bool = False) -> None:
-        """See `Progress.notice`."""
+        """Show a notice to the user (`Progress.notice`)."""
         shown = Text(escape_terminal(("Warning: " if warning else "") + text), "yellow" if warning else "")
         self._console.print(shown, soft_wrap=not self._console.is_terminal)  # elsewhere a path stays whole
 

@@ -22,7 +22,7 @@ class GateConfig(Section):
     rollouts_per_task: int = Field(default=4, ge=1, le=64)
     """Rollouts of each task with each version of the bank."""
     metric: Literal["success", "score"] = "success"
-    """What to compare: success as the environment reports it, or its score in [0, 1] (WebShop)."""
+    """The measure to compare: success as the environment reports it, or its score in [0, 1] (WebShop)."""
     rule: Literal["better", "not_worse"] = "better"
     """`better`: accept a significant gain of at least `min_effect`. `not_worse`: accept unless the loss may exceed `min_effect`."""
     min_effect: float = Field(default=0.02, ge=0, lt=1)

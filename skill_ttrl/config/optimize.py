@@ -101,7 +101,7 @@ class OptimizeConfig(Section):
     engine_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the engine. gepa: `minibatch_size` (3), `iterations`, `candidate_selection` (`pareto`)."""
     optimizer: str = "openai"
-    """What reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (no language model: rules by
+    """The optimizer that reflects, merges and ranks: `openai` (a language model, `endpoints.optimizer`), `induce` (no language model: rules by
     elimination, in a grammar of yours), or `module:attribute` of your own."""
     optimizer_options: dict[str, Any] = Field(default_factory=dict)
     """Options of the optimizer. induce: `grammar` (`module:attribute`)."""

@@ -31,7 +31,7 @@ class ScaleConfig(Section):
     gpus_per_worker: float = Field(default=0.0, ge=0, le=64)
     """GPUs that Ray reserves for a worker, which sees no others; 0.5: two workers share one."""
     training: Literal["auto", "rollouts", "environments"] = AUTO
-    """What workers do in the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`)
+    """The work of Ray workers in the phases `rl`, `vote_sft` and `dagger`. `rollouts`: each samples whole batches (`rollout.prompts_per_batch`)
     with `hf`, using its own policy, bank and environments. `environments`: each runs environments, and this process samples, with any
     backend. `auto`: `rollouts` with `hf`, otherwise `environments`."""
     max_retries: int = Field(default=3, ge=0, le=1000)

@@ -141,7 +141,7 @@ class BatchingBackend:
         return getattr(self.source, name)
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
-        """See `Backend.generate`; those who ask at about the same time share one batch."""
+        """Sample every request; concurrent requests share one batch (`Backend.generate`)."""
         asked = _Waiting(requests, sampling, seed, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
         self._arrived.set()

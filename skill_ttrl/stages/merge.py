@@ -60,7 +60,7 @@ class Samples:
         return cls(step, tuple(groups), tuple(map(tuple, winners)), digests)
 
     def without(self, known: Collection[str]) -> Samples:
-        """Those that are not known."""
+        """The unknown ones."""
         rows = zip(self.groups, self.winners, self.digests, strict=True)
         new = [row for row in rows if row[2] not in known]
         return Samples(self.step, *(tuple(column) for column in (zip(*new, strict=True) if new else ((), (), ()))))

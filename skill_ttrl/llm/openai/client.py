@@ -142,7 +142,7 @@ class Client:
         problem = ""
 
         def judged(reply: Reply) -> tuple[M | None, str, str]:
-            """What fits, else None; the outcome, and what is wrong."""
+            """The part that fits, else None; the outcome, and the error."""
             value, wrong = read_json(reply.text, schema)
             if reply.outcome == "tool_call":
                 return None, reply.outcome, "a tool was called, but none is available. Write the JSON object as text."
