@@ -13,9 +13,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from skill_ttrl.config import ModelConfig
 from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.gguf import model_folder
 from skill_ttrl.llm.models.load import load_model
+from skill_ttrl.types import Message
 
 NAMES = {"self_attn.": "attn_", "_proj": "", "attn_o.": "attn_output.", "mlp.": "ffn_", "input_layernorm": "attn_norm"}
 NAMES |= {"post_attention_layernorm": "ffn_norm", "model.layers": "blk", "model.embed_tokens": "token_embd"}
@@ -38,6 +40,7 @@ def write(file: Path, model: Any, tokenizer: Any) -> None:
     made.add_token_list([token for token, _ in sorted(tokenizer.get_vocab().items(), key=lambda each: each[1])])
     merges = json.loads(tokenizer.backend_tokenizer.to_str())["model"]["merges"]
     made.add_token_merges([" ".join(pair) for pair in merges])
+    made.add_chat_template("{{ messages }}")
     made.add_bos_token_id(tokenizer.eos_token_id)
     made.add_eos_token_id(tokenizer.eos_token_id)
     for name, weight in model.state_dict().items():
@@ -64,9 +67,10 @@ def test_a_file_is_the_model_that_was_written(tmp_path: Path, monkeypatch: pytes
     model: Any = LlamaForCausalLM(LlamaConfig(**shape, tie_word_embeddings=True))
     model.eval()
     write(tmp_path / "small.gguf", model, tokenizer)
-    loaded = load_model(ModelConfig(path=str(tmp_path / "small.gguf")), device="cpu")
+    loaded = load_model(ModelConfig(path=str(tmp_path / "small.gguf"), chat_template="none"), device="cpu")
     ids = torch.tensor([tokenizer("Compute 12+34.")["input_ids"]])
-    assert loaded.tokenizer("Compute 3+4.")["input_ids"] == tokenizer("Compute 3+4.")["input_ids"]
+    asked = [Message("user", "Compute 3+4.")]
+    assert [*encode_chat(loaded.tokenizer, asked)] == tokenizer("Compute 3+4.")["input_ids"]
     read: Any = loaded.model
     with torch.no_grad():
         torch.testing.assert_close(read.eval()(ids).logits, model(ids).logits)
