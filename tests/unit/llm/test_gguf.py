@@ -11,8 +11,9 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from skill_ttrl.config import ModelConfig
+from skill_ttrl.config import ModelConfig, RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
+from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.gguf import model_folder
@@ -69,6 +70,7 @@ def test_a_file_is_the_model_that_was_written(tmp_path: Path, monkeypatch: pytes
     write(tmp_path / "small.gguf", model, tokenizer)
     loaded = load_model(ModelConfig(path=str(tmp_path / "small.gguf"), chat_template="none"), device="cpu")
     ids = torch.tensor([tokenizer("Compute 12+34.")["input_ids"]])
+    assert Sampling.of(RolloutConfig(stop=["\n"]), 0.0).stop == Sampling.of(RolloutConfig(stop=["\n"])).stop == ("\n",)
     asked = [Message("user", "Compute 3+4.")]
     assert [*encode_chat(loaded.tokenizer, asked)] == tokenizer("Compute 3+4.")["input_ids"]
     read: Any = loaded.model
