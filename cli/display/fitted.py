@@ -34,22 +34,26 @@ class FittedTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         rows, shown = self._rows, len(self._columns)
-        natural = [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in self._texts(rows)]
-        fits = sum(natural) <= _room(options, shown)
+        fits = sum(self._widths(rows)) <= _room(options, shown)
         if not fits:
             rows = [[_INTERVAL.sub(r"\n[\1,\2]", cell) for cell in row] for row in rows]
         least = [_least(place, texts) for place, texts in enumerate(self._texts(rows))]
         while shown > 2 and sum(least[:shown]) > _room(options, shown):
             shown -= 1
         table = Table(title=self._title)
-        for column, width in zip(self._columns[:shown], least, strict=False):
+        for column, width, most in zip(self._columns[:shown], least, self._widths(rows), strict=False):
             header = Text(column, "table.header")
-            table.add_column(header, min_width=None if fits else width, overflow="ellipsis")
+            # rich takes room from the widest columns first, also below their least width: then the table would be too wide
+            table.add_column(header, min_width=None if fits else width, no_wrap=width == most, overflow="ellipsis")
         for row in rows:
             table.add_row(*map(Text, row[:shown]))
         yield table
         if hidden := ", ".join(self._columns[shown:]):
             yield Text(f"Columns without room here: {hidden} (a wider terminal, or --json).", "dim")
+
+    def _widths(self, rows: Sequence[Sequence[str]]) -> list[int]:
+        """Width of each column where nothing wraps."""
+        return [max(cell_len(line) for text in texts for line in text.split("\n")) for texts in self._texts(rows)]
 
     def _texts(self, rows: Sequence[Sequence[str]]) -> list[list[str]]:
         return [[header, *(row[place] for row in rows)] for place, header in enumerate(self._columns)]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +30,13 @@ INDENT = (0, 0, 0, 2)
 
 def reply_view(reply: Reply) -> RenderableType:
     """The answers as plain text without control characters, and the vote where there is more than one."""
-    lines: list[RenderableType] = [Text(escape_terminal(text) or "(empty)") for text in reply.texts]
+    lines: list[RenderableType] = []
+    for number, text in enumerate(reply.texts, start=1):
+        if len(reply.texts) > 1:
+            lines.append(Rule(f"sample {number} of {len(reply.texts)}", align="left", style="dim"))
+        lines.append(Text(escape_terminal(text) or "(empty)"))
+    if len(reply.texts) > 1:
+        lines.append(Rule(style="dim"))
     lines += [Text(warning, "yellow") for warning in reply.warnings]
     retrieved = sorted({skill_id for found in reply.retrieved for skill_id in found})
     if retrieved:

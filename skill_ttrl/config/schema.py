@@ -50,6 +50,9 @@ class RunConfig(Section):
     report_to: Literal["none", "tensorboard", "wandb", "trackio", "mlflow"] = "none"
     save_total_limit: int | None = Field(default=3, ge=1)
     """Number of newest checkpoints to retain per phase; None: all."""
+    baseline: str | None = None
+    """Folder of another run whose evaluation of the starting policy (`before`) takes the place of a new one, for controls. A run whose
+    settings give another evaluation is refused."""
     save_trajectories: bool = True
     """Write every trajectory with ids, log-probs and rewards. The phase vote_sft always does: it learns from them."""
     save_eval_samples: bool = False

@@ -8,8 +8,9 @@ so that episodes of different lengths can share one engine. To add a backend, wr
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -100,6 +101,7 @@ class Backend(Protocol):
     One that has something to start before it can sample has `start()`: a rollout calls it before the time of its episodes counts.
     One that can hold on to what it computed for a request has `keeping()`, a context manager: a rollout whose prompts extend what was
     sampled enters it, and a later request that begins as an earlier one and its completion computes the rest alone.
+    One that sees completions end while others of the same call go on has `counting(on_ended)`, a context manager (`counting`).
     With `rl.max_staleness` several threads ask, each from an event loop of its own; one that is `blocking` is never asked twice at a time, and none
     is asked during `update_weights` (`llm.hand_over`).
     """
@@ -167,6 +169,12 @@ class Backend(Protocol):
     def close(self) -> None:
         """Stop what the backend has started. It cannot be used afterwards."""
         ...
+
+
+def counting(backend: Backend, on_ended: Callable[[int], None]) -> AbstractContextManager[None]:
+    """While entered, a backend that can calls `on_ended` with the number of completions of a call that have ended."""
+    found: Callable[..., AbstractContextManager[None]] | None = getattr(backend, "counting", None)
+    return nullcontext() if found is None else found(on_ended)
 
 
 def refuse_error(generations: Sequence[Generation]) -> None:

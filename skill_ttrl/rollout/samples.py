@@ -44,8 +44,8 @@ class Sample:
     truncated: bool = False
     """True if a completion reached the token limit."""
     is_correct: bool | None = None
-    """Success as the environment reports it (`env_success`); None where the task has a true answer, which then decides, or the
-    environment reports none."""
+    """True if its answer is the task's true one, as graded when `samples.jsonl` was written; without a true answer, success as the
+    environment reports it (`env_success`). None: neither is known."""
     error: str | None = None
     """Error of a failed rollout."""
     prompt_variant: int = 0

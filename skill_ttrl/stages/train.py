@@ -5,18 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 
 from skill_ttrl.answers import persist_cache
 from skill_ttrl.config import Phase, SkillTTRLConfig
-from skill_ttrl.errors import TrainingError
+from skill_ttrl.errors import ConfigError, RunFolderError, TrainingError
 from skill_ttrl.llm.chat import template_warning
 from skill_ttrl.llm.openai.ledger import GO_ON, USAGE, Ledger, annotate_budget_error, track_usage
 from skill_ttrl.progress import Progress, SilentProgress
 from skill_ttrl.rl.parallel.commands import Driver, current_driver
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
+from skill_ttrl.runs.identity import config_differences
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.summary import Summary
 from skill_ttrl.runs.tracker import open_tracker
@@ -25,6 +27,7 @@ from skill_ttrl.skills.retrieval.embed_openai import with_endpoint
 from skill_ttrl.stages.dagger import imitate_expert
 from skill_ttrl.stages.data_phases import gather, with_collected
 from skill_ttrl.stages.doctor.memory import explaining_memory
+from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.optimizing.bank_text import make_bank_text
 from skill_ttrl.stages.reports.run_page import write_report_html
 from skill_ttrl.stages.reports.summarize import read_evaluations, summarise
@@ -50,12 +53,28 @@ from skill_ttrl.stages.sft import cold_start
 from skill_ttrl.stages.training.components import TrainingComponents
 from skill_ttrl.stages.training.evolve import make_evolver
 from skill_ttrl.stages.training.meter import Meter
-from skill_ttrl.stages.training.run import ResumePoint, Run, WarningLog
+from skill_ttrl.stages.training.run import BEFORE, ResumePoint, Run, WarningLog
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank, models_of
 from skill_ttrl.stages.vote_sft import imitate_majority
 
 IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
+VOTING: tuple[Phase, ...] = ("rl", "vote_sft")
+"""Phases that learn from votes; the evaluation `before` comes before the first of them."""
+OF_VOTING = (
+    *(
+        "rl.",
+        "vote.",
+        "vote_sft.",
+        "evolve",
+        "model.lora",
+        "rollout.n_votes_",
+        "rollout.n_samples_",
+        "rollout.temperature ",
+    ),
+    *("rollout.top_p ", "rollout.top_k "),
+)
+"""Beginnings of the settings that do not change the evaluation `before`."""
 DEMONSTRATIONS = "demonstrations"
 """Names the time that reading and tokenising them takes, before the cold start's first step."""
 
@@ -120,8 +139,37 @@ def check_runnable(config: SkillTTRLConfig, output: Path | None = None, *, resum
     check_started(config)
     for error in refusals(config, without=check_bank if resumed else None):
         raise error
+    if not resumed:
+        _reused(with_defaults(config))
     if output is not None:
         check_new(output)
+
+
+def _reused(config: SkillTTRLConfig) -> Evaluation | None:
+    """The evaluation `before` of the run that `run.baseline` names, which is that of this run too; None: this run measures its own.
+
+    Raises:
+        RunFolderError: there is no such run, or it has no such evaluation.
+        ConfigError: a setting differs that the evaluation depends on.
+    """
+    if config.run.baseline is None:
+        return None
+    there = RunFolder.open(config.run.baseline, lock=False)
+    found = {each.label: each for each in read_evaluations(there.path)}.get(BEFORE)
+    if found is None:
+        raise RunFolderError(f"run.baseline={there.path}: this run has no evaluation {BEFORE!r} yet.")
+    untrained = [[*takewhile(lambda phase: phase not in VOTING, each.phases)] for each in (there.config, config)]
+    differences = [
+        text
+        for text in config_differences(there.config, config)
+        if not text.startswith(OF_VOTING) and not (text.startswith("phases ") and untrained[0] == untrained[1])
+    ]
+    if differences or len(untrained[1]) == len(config.phases):
+        why = "; ".join(differences) or "this run has no phase that learns from votes"
+        raise ConfigError(
+            f"run.baseline={there.path}: its evaluation {BEFORE!r} is not that of this run: {why}. Use the same settings, or remove run.baseline."
+        )
+    return replace(found, reused_from=found.reused_from or str(there.path))
 
 
 @dataclass(frozen=True)
@@ -266,6 +314,7 @@ def _begin(stack: ExitStack, session: Session, components: TrainingComponents, m
         resumed=session.resumed,
         ledger=session.ledger,
         warn=WarningLog(session.progress, list(session.resumed.state.get("warnings", []))),
+        baseline=None if BEFORE in meter.evaluations else _reused(config),
     )
     for text in (
         template_warning(run.components.backend, run.components.worker.agent.formatter.messages("?")),

@@ -122,6 +122,8 @@ def test_kept_samples_are_the_evaluation(run: Path, tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "kept" / "samples.jsonl").read_text().splitlines()]
     assert [line["draw"] for line in lines] == ["sample"] * 4 + ["greedy"] * 4
     assert [len(line["samples"]) for line in lines] == [2] * 4 + [1] * 4
+    right = [[sample["is_correct"] for sample in line["samples"]] for line in lines]
+    assert [sum(row) for row in right[:4]] == [each["correct"] for each in first.json["results"]]
     assert json.loads((tmp_path / "kept" / "evaluation.json").read_text()) == [first.json]
     before = (tmp_path / "kept" / "samples.jsonl").read_bytes()
     again = skillttrl(*asked, "--json", "--set", "eval.confidence=0.5")

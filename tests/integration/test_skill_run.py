@@ -125,7 +125,9 @@ def test_what_a_model_wrote_cannot_act_on_the_terminal(tmp_path: Path, capsys: p
     reply = Reply("q", ("\x1b[2Jhidden", "b"), ("\x1b[1m", None), majority_vote(["\x1b[1m", None]))
     Console().print(reply_view(reply))
     shown = capsys.readouterr().out
-    assert "red" in shown and "hidden" in shown and not set(shown) & set("\x1b\x07\x9b\u202e")
+    assert all(text in shown for text in ("red", "hidden", "sample 2 of 2")) and not set(shown) & set(
+        "\x1b\x07\x9b\u202e"
+    )
 
 
 def test_another_bank_can_be_measured_with(trained: Path) -> None:

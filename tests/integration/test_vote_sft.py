@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from skill_ttrl.config import load_config
+from skill_ttrl.errors import ConfigError, RunFolderError
 from skill_ttrl.runs.reader import read_run
 from skill_ttrl.runs.records import trajectory_lines
 from skill_ttrl.stages import train
 from skill_ttrl.stages.reports.compare import compare
+from skill_ttrl.stages.reports.summarize import read_evaluations
 from skill_ttrl.stages.vote_sft import agreeing, learner_config
 from skill_ttrl.storage.jsonl import read_jsonl
 from skill_ttrl.types import Completion, Group, Step, Task, Trajectory
@@ -34,13 +37,28 @@ def pair(base: Path, tiny_yaml: Path, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("pair")
     start = [f"model.path={base}", *DRAWN]
     train.run(load_config(tiny_yaml, ["phases=[rl]", "rl.eval_steps=1", *start]), folder / "mine")
-    settings = ["phases=[vote_sft]", "vote_sft.passes=6", "vote_sft.learning_rate=3e-3", *start]
+    before = f"run.baseline={folder / 'mine'}"
+    settings = ["phases=[vote_sft]", "vote_sft.passes=6", "vote_sft.learning_rate=3e-3", before, *start]
     train.run(load_config(tiny_yaml, settings), folder / "mine-vote_sft")
     return folder / "mine", folder / "mine-vote_sft"
 
 
 def lines(run: Path, name: str, phase: str) -> list[dict[str, Any]]:
     return [line for line in read_jsonl(run / name) if line["phase"] == phase]
+
+
+def test_a_control_takes_the_evaluation_before_of_its_run(pair: tuple[Path, Path], tiny_yaml: Path, base: Path) -> None:
+    mine, control = (read_evaluations(run)[0] for run in pair)
+    assert mine.reused_from == "" and control == replace(mine, reused_from=str(pair[0]))
+    shared = ["phases=[rl]", f"model.path={base}", *DRAWN, f"run.baseline={pair[0]}"]
+    train.check_runnable(load_config(tiny_yaml, [*shared, "rl.reward=random", "model.lora.r=4"]))
+    for other in ("eval.samples=3", "seed=5", "data.eval.limit=2", "phases=[sft, rl]", "phases=[sft]"):
+        with pytest.raises(
+            ConfigError, match=other.partition("=")[0] if "[sft]" not in other else "learns from votes|phases"
+        ):
+            train.check_runnable(load_config(tiny_yaml, [*shared, other]))
+    with pytest.raises(RunFolderError, match="no evaluation 'before'"):
+        train.check_runnable(load_config(tiny_yaml, [*shared, f"run.baseline={base.parents[1]}"]))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cache
@@ -81,6 +81,12 @@ class _Rows:
     owners: list[int]
     """The request of each sample, equal ones next to each other."""
     seeds: list[int]
+    before: int = 0
+    """Samples of the call that were drawn before these."""
+
+
+def _ignore(ended: int) -> None:
+    pass
 
 
 class HFBackend(TokenizerMixin):
@@ -117,6 +123,7 @@ class HFBackend(TokenizerMixin):
         self._kept_rows: KeptRows | None = None
         self._keepers, self._counting = 0, threading.Lock()  # rollouts that run ahead enter from several threads
         self._weights: tuple[int, ...] = ()
+        self._on_ended: Callable[[int], None] = _ignore
 
     def update_weights(self, policy_version: int) -> None:
         """Nothing to copy: the model is the learner's own."""
@@ -138,6 +145,15 @@ class HFBackend(TokenizerMixin):
                 self._keepers -= 1
                 if not self._keepers:
                     self._kept_rows = None
+
+    @contextlib.contextmanager
+    def counting(self, on_ended: Callable[[int], None]) -> Iterator[None]:
+        """Call `on_ended` with the number of completions of a call that have ended, while this is entered."""
+        self._on_ended = on_ended
+        try:
+            yield
+        finally:
+            self._on_ended = _ignore
 
     def sleep(self) -> None:
         """Nothing to give back: the model is the learner's own."""
@@ -166,7 +182,7 @@ class HFBackend(TokenizerMixin):
                 for start in range(0, len(places), self.max_batch_size):
                     part = places[start : start + self.max_batch_size]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
-                    sampled = draw(_Rows(prompts, limits, choices, rows, part_seeds), sampling)
+                    sampled = draw(_Rows(prompts, limits, choices, rows, part_seeds, start), sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
                         found[owner].append(completion)
             if self._kept_rows is not None:
@@ -215,6 +231,8 @@ class HFBackend(TokenizerMixin):
                 ended_M |= stops.reached(tokens_N_T, running_M, step)
             stopped_N[running_M] = ended_M
             goes_on = (~ended_M & (limit_N[running_M] > step + 1)).nonzero().squeeze(1)
+            if len(goes_on) < len(running_M):
+                self._on_ended(batch.before + count - len(goes_on))
             if len(goes_on) == 0:
                 break
             running_M, token_M, slots_M = running_M[goes_on], token_M[goes_on], slots_M[goes_on]

@@ -425,7 +425,12 @@ def _gpu() -> Check:
     if shutil.which("nvidia-smi"):
         advice = "Install a CUDA build of torch from the index that pytorch.org names, or update the driver."
         return Check("gpu", "warn", f"an NVIDIA driver is installed, but {torch} finds no GPU", advice)
-    return Check("gpu", "ok", f"none ({torch}): the CPU is used", "Enough for quickstart; real models need one.")
+    return Check(
+        "gpu",
+        "ok",
+        f"none ({torch}): the CPU is used",
+        "Enough for small models, such as those of quickstart and quickstart_pretrained.",
+    )
 
 
 def _cpu() -> Check:

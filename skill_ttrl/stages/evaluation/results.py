@@ -114,6 +114,8 @@ class Evaluation:
     `accuracy` and `by_type`."""
     no_controls: str = ""
     """Why none was played in an environment that judges; else empty."""
+    reused_from: str = ""
+    """The run that measured this (`run.baseline`); empty: the run itself."""
 
 
 def control_warning(evaluations: Mapping[str, Evaluation]) -> str | None:

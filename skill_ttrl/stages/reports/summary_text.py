@@ -21,6 +21,11 @@ SKILL_USE = {
     "generate_rate": "rollouts that write a skill",
     "evolve_rate": "rollouts that rewrite a skill",
 }
+CONTROL_LINE = (
+    "The reward {!r} is a control: it knows neither votes nor answers, so a change here is no effect of voting."
+)
+VOTED = {"rl", "vote_sft"}
+"""Phases that learn from rewarded votes, or from a control in their place."""
 CONTROL = "control: {}"
 """Names the row of a scripted agent."""
 NO_BANK = "skill bank off"
@@ -112,10 +117,14 @@ def summary_table(summary: Summary, *, full: bool = False) -> Table:
 
 def closing_lines(summary: Summary, *, full: bool = False) -> list[str]:
     """Lines under the table: the gain of the skills, the vote, wall times, cost, warnings."""
-    lines = [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if full and summary.algorithm else []
+    lines = [CONTROL_LINE.format(summary.reward)] if summary.reward in CONTROLS and set(summary.steps) & VOTED else []
+    lines += [f"Algorithm {summary.algorithm}, loss {summary.loss}."] if full and summary.algorithm else []
     if _changes(summary):
         level = f"{summary.confidence:.0%}"
-        lines.append(f"Change = after − before, paired by problem, with {level} intervals; {PAIRED_TEST}.")
+        lines.append(
+            f"Change = after − before, paired by problem, with {level} intervals over problems; {PAIRED_TEST}. Verdicts hold for "
+            f"training seed {summary.seed} alone; for more: --seeds."
+        )
     gain = summary.intervals.get("skill_gain")
     if gain and summary.accuracy_after is not None and summary.accuracy_no_skills is not None:
         difference = with_interval(summary.accuracy_after - summary.accuracy_no_skills, gain, "+")

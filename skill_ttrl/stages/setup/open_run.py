@@ -101,5 +101,11 @@ def restore_checkpoint(folder: RunFolder, config: SkillTTRLConfig, resume: Resum
         progress.notice(f"{text} It was skipped.", warning=True)
     state = restore_to_checkpoint(folder, checkpoint)
     if checkpoint is not None:
-        progress.notice(f"Continuing from {checkpoint.path.name}.")
+        planned = {"sft": config.sft.steps, "rl": config.rl.steps}.get(checkpoint.phase)
+        over = checkpoint.phase == config.phases[-1] and checkpoint.step == planned
+        progress.notice(
+            f"Training has ended ({checkpoint.path.name}); only what is missing after it is done."
+            if over
+            else f"Continuing from {checkpoint.path.name}."
+        )
     return ResumePoint(config, checkpoint, state)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from skill_ttrl.rollout.samples import SamplingPass, TaskSamples, drawn
 from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE
 from skill_ttrl.stages.collecting.collection import ABORT_AFTER_FAILURES
-from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies
+from skill_ttrl.stages.evaluation.measure import Controls, UnknownWords, applies, correctness
 from skill_ttrl.stages.inputs.leak import FirstWords
 from skill_ttrl.stages.inputs.tasks import source_tasks
 from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget
@@ -193,7 +193,7 @@ def run_sampling_plan(
     unanswered: list[Group] = []
 
     def take(chunk: Chunk, there: int, groups: list[Group]) -> None:
-        waiting.extend(drawn(group, source=chunk.source, draw=chunk.draw.name) for group in groups[there:])
+        waiting.extend(_graded(drawn(group, source=chunk.source, draw=chunk.draw.name)) for group in groups[there:])
         if not rows and all_unanswered(groups):
             unanswered.extend(groups)
             if chunk is plan[-1] or sum(len(group.trajectories) for group in unanswered) >= ABORT_AFTER_FAILURES:
@@ -215,6 +215,12 @@ def run_sampling_plan(
     )
     progress.finish("sample")
     return rows
+
+
+def _graded(row: TaskSamples) -> TaskSamples:
+    """The row with `is_correct` of each sample, for those who read the file; figures are made from answers."""
+    samples = zip(row.samples, correctness(row), strict=True)
+    return replace(row, samples=tuple(replace(sample, is_correct=right) for sample, right in samples))
 
 
 def _made_with(

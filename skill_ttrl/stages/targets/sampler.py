@@ -7,7 +7,7 @@ started again, a plan ends with the same bytes as one that was never stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 
 from skill_ttrl.config.scale import LOCAL
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.backend import Sampling
+from skill_ttrl.llm.backend import Sampling, counting
 from skill_ttrl.llm.openai.ledger import annotate_budget_error, when_spent
 from skill_ttrl.progress import NoticeCollector, Progress
 from skill_ttrl.rollout.samples import SamplingPass
@@ -143,7 +143,7 @@ def open_sampler(
     setup = PolicySetup(target, problems, use_bank, both_wordings)
     config = target.config
     if config.scale.engine == LOCAL:
-        with setup.open(progress) as here:
+        with setup.open(progress) as here, _completions_shown(here, progress):
             yield here
         return
     check_shared_policy(config)
@@ -153,6 +153,15 @@ def open_sampler(
         for text, warning in facts.notices:
             progress.notice(text, warning=warning)
         yield RemoteSampler(pool, facts.fitting, facts.tokenizer)
+
+
+def _completions_shown(sampler: LocalSampler, progress: Progress) -> AbstractContextManager[None]:
+    """Show how many completions of a batch have ended, where rollouts have one turn and end together."""
+    if sampler.worker.config.agent.max_turns > 1:
+        return nullcontext()
+    return counting(
+        sampler.worker.backend, lambda ended: progress.enter("sample", f"{ended} completions of this batch")
+    )
 
 
 @dataclass(frozen=True)

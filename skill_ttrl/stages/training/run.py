@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig
+from skill_ttrl.llm.backend import counting
 from skill_ttrl.llm.openai.ledger import Ledger
 from skill_ttrl.progress import Progress
 from skill_ttrl.rollout.samples import TaskSamples
@@ -16,13 +18,15 @@ from skill_ttrl.runs.folder import RunFolder
 from skill_ttrl.runs.metrics import MetricsLog
 from skill_ttrl.runs.records import eval_line
 from skill_ttrl.signals import RESUME, StopSignal
-from skill_ttrl.stages.evaluation.measure import correctness
+from skill_ttrl.stages.evaluation.measure import correctness, evaluation_draws
 from skill_ttrl.stages.evaluation.results import Evaluation
 from skill_ttrl.stages.training.components import OnRolloutEnd, TrainingComponents, ignore
 from skill_ttrl.stages.training.meter import Meter
 from skill_ttrl.types import Group, Trajectory, to_json
 from skill_ttrl.voting import given_up
 
+BEFORE = "before"
+"""Label of the evaluation of the policy that votes begin to train."""
 GIVEN_UP = "Answers that could not be read"
 """Begins the warning of them, which a run gives once."""
 
@@ -87,6 +91,8 @@ class Run:
     ledger: Ledger
     """Cost of its remote models, and the budget."""
     warn: WarningLog
+    baseline: Evaluation | None = None
+    """The evaluation `before` of another run of the same starting policy; None: this run measures it."""
 
     @property
     def config(self) -> SkillTTRLConfig:
@@ -96,34 +102,66 @@ class Run:
     def evaluate(self, label: str, *, use_bank: bool = True) -> Evaluation:
         """Evaluate once under this label; a resumed run reads what it measured before it was stopped."""
         done = self.meter.evaluations
+        if label in done:
+            return done[label]
+        if label == BEFORE and self.baseline is not None:
+            found = self.baseline
+            self.progress.notice(f"The evaluation {label!r} is that of {found.reused_from} (run.baseline).")
+        else:
+            found = self._measure(label, use_bank)
+        self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
+        place = "evaluate" if use_bank else "evaluate_no_skills"
+        last = self.config.phases[-1]  # an evaluation before it is at 0
+        learned = self.log.steps.get(last, self.resumed.steps_done(last))
+        self.log.track(place, tracked_metrics(found), learned)
+        done[label] = found
+        if found.failed:
+            self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
+        return found
 
+    def _measure(self, label: str, use_bank: bool) -> Evaluation:
         def keep(rows: Sequence[TaskSamples]) -> None:
             if self.config.run.save_eval_samples:
                 lines = [eval_line(label, row, correctness(row)) for row in rows]
                 self.folder.append_jsonl("eval_samples.jsonl", lines)
 
-        if label not in done:
-            self.progress.start(f"evaluate {label}", 1, "evaluation")
-            leaving = (
-                f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
-                f"{self.folder.path}. {RESUME}"
-            )
-            with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
-                began = time.perf_counter()
-                bank = self.components.bank.view() if use_bank else None
-                on_rollout_end = self.count_rollouts(f"evaluate {label}", "play")
+        phase = f"evaluate {label}"
+        draws = evaluation_draws(self.config.eval, self.config.rollout, self.config.seed)
+        rollouts = len(self.meter.eval_tasks) * sum(draw.rollouts_per_task for draw in draws)
+        self.progress.start(phase, rollouts, "rollout")
+        leaving = (
+            f"Interrupted during the evaluation {label!r}, which will start over; training is saved in "
+            f"{self.folder.path}. {RESUME}"
+        )
+        with self.stop.interruptible(leaving), self.ledger.phase("evaluate"):
+            began = time.perf_counter()
+            bank = self.components.bank.view() if use_bank else None
+            with self._advancing(phase) as on_rollout_end:
                 found = self.meter.evaluate(self.components.worker, label, bank, on_rollout_end, keep)
-            self.log.time("evaluate", len(done), {"seconds": time.perf_counter() - began})
-            self.folder.append_jsonl("evaluations.jsonl", [to_json(found)])
-            place = "evaluate" if use_bank else "evaluate_no_skills"
-            last = self.config.phases[-1]  # an evaluation before it is at 0
-            learned = self.log.steps.get(last, self.resumed.steps_done(last))
-            self.log.track(place, tracked_metrics(found), learned)
-            done[label] = found
-            self.progress.finish(f"evaluate {label}")
-            if found.failed:
-                self.warn(f"In the evaluation {label!r}, {found.failed:.1%} of the rollouts failed and count as wrong.")
-        return done[label]
+        self.log.time("evaluate", len(self.meter.evaluations), {"seconds": time.perf_counter() - began})
+        self.progress.finish(phase)
+        return found
+
+    @contextmanager
+    def _advancing(self, phase: str) -> Iterator[OnRolloutEnd]:
+        """Advance the phase with each rollout that ends. Rollouts of one turn end together; the `hf` backend counts them before."""
+        ended: list[bool] = []
+        several, shown = self.config.agent.max_turns > 1, 0
+
+        def show(under_way: int = 0) -> None:
+            nonlocal shown
+            done = len(ended) + under_way
+            if done > shown:
+                shown = done
+                self.progress.advance(phase, shown, {"success": sum(ended) / len(ended)} if several and ended else {})
+
+        def on_rollout_end(trajectory: Trajectory) -> None:
+            ended.append(trajectory.is_success)
+            show()
+
+        watched = nullcontext() if several else counting(self.components.backend, show)
+        with watched:
+            yield on_rollout_end
 
     def count_rollouts(self, phase: str, part: str) -> OnRolloutEnd:
         """Show under `part` of the phase how many multi-turn rollouts have ended, and how many were won."""
