@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from skill_ttrl.agents.action_list import PLACE, has_slot
 from skill_ttrl.types import ActionStatus
+from skill_ttrl.types.thoughts import content
 
 LONGEST = 400
 """Characters of an action that is played; a model that never closes its tag wrote no action of this length."""
 _OPEN = re.compile(r"<action>", re.IGNORECASE)
 _CLOSE = re.compile(r"</action>", re.IGNORECASE)
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL | re.IGNORECASE)
 _OPS = re.compile(r"<skill_ops\b", re.IGNORECASE)
 _OPS_END = re.compile(r"</skill_ops>", re.IGNORECASE)
 _NUMBER = re.compile(r"\[?([0-9]{1,4})\]?")
@@ -42,22 +42,22 @@ Project = Callable[[str, Sequence[str]], ParsedAction]
 
 
 def whole(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
-    """All of it is the action."""
-    return ParsedAction(written, None)
+    """All of it but its thoughts is the action."""
+    return ParsedAction(content(written), None)
 
 
 def project(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
-    """The first `<action>` outside of `<think>` and `<skill_ops>`, held against the list.
+    """The first `<action>` outside of thoughts and `<skill_ops>`, held against the list.
 
-    `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, it stands in the thoughts, another case,
-    white space, quotes), and what is meant is possible. `invalid`: nothing was found, or it is not possible; it is played as it is,
+    `valid`: well-formed and possible. `repaired`: only the form was wrong (a tag is missing, another case, white space, quotes), and
+    what is meant is possible. `invalid`: nothing was found, or it is not possible; it is played as it is,
     and the environment answers it. Where the environment lists nothing, every action that is found counts as possible.
 
     Args:
         written: the model's own words.
         admissible: the actions that are possible now; empty: not known.
     """
-    candidates = _candidates(written, listed=bool(admissible))
+    candidates = _candidates(written)
     if not candidates:
         return ParsedAction("", "invalid", "there is no action")
     for found, fault in candidates:
@@ -70,19 +70,17 @@ def project(written: str, admissible: Sequence[str] = ()) -> ParsedAction:
     return ParsedAction(found, "invalid", fault or "it is not among the possible actions")
 
 
-def _candidates(written: str, *, listed: bool) -> list[tuple[str, str]]:
+def _candidates(written: str) -> list[tuple[str, str]]:
     """(what may be the action, what is wrong with its form), likeliest first. Skills that were written are none.
 
-    Where a list tells an action from other words, the last line is likelier than what was thought of.
+    Thoughts hold none: what is considered there is not done.
     """
-    own = _without_operations(written)
-    spoken = _THOUGHT.sub(" ", own).strip()
+    spoken = _without_operations(content(written)).strip()
     closed, opened = _tagged(spoken)
     if closed:
         return [(closed, "")]
-    thought = _tagged(own)[0], "<action> is inside <think>"
-    last = "" if opened else spoken.rsplit("\n", 1)[-1], "there is no <action>"
-    found = [(opened, "</action> is missing"), *((last, thought) if listed else (thought, last))]
+    last = "" if opened else spoken.rsplit("\n", 1)[-1]
+    found = [(opened, "</action> is missing"), (last, "there is no <action>")]
     return [(text.strip()[:LONGEST].strip(), fault) for text, fault in found if text.strip()]
 
 
@@ -116,7 +114,7 @@ def parse_numbered_action(written: str, admissible: Sequence[str] = ()) -> Parse
     found = project(written, admissible)
     if found.action_status != "invalid":
         return found
-    for text, fault in _candidates(written, listed=True):
+    for text, fault in _candidates(written):
         number = _NUMBER.fullmatch(text)
         if number is None:
             continue

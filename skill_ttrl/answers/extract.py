@@ -11,10 +11,10 @@ from numbers import Real
 from typing import Literal
 
 from skill_ttrl.answers.latex.spans import unbox
+from skill_ttrl.types.thoughts import content
 
 ExtractionRule = Literal["tag", "boxed", "sentence", "choice", "whole", "formula", "conclusion", "last_number"]
 
-_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _SENTENCE = re.compile(
     r"(?P<said>answers? (?:is|are))(?: (?:therefore|thus|hence|then))?(?![a-z])[\s:：]*|答案(?:是[:：]?|[:：])\s*|(?:^|\n)[ *#>_-]*(?:\d+[.)] )?(?:final )?answer *[*_]*[:：=][*_]*\s*"
     r"|(?:^|\n) *+(?:#++ *+|\*\*)(?:final )?answer *+(?:\*\* *+)?\n\s*|(?:^|\n)#### *"
@@ -91,16 +91,6 @@ def true_answer(answer: object) -> str | None:
     return None if text is None or text.strip().casefold() == "nan" else text
 
 
-def content(text: str) -> str:
-    """The part of a response that is not thought: without `<think>…</think>`, and without what comes before a `</think>` that a prompt has
-    opened. A thought that is not finished goes on to the end.
-    """
-    before, closed, after = text.partition("</think>")
-    if closed and "<think>" not in before:
-        text = after
-    return _THOUGHT.sub("", text)
-
-
 def extract(text: str, *, last_number: bool = False) -> str | None:
     r"""The final answer of `text`, or None: see `find_answer`."""
     found = find_answer(text, last_number=last_number)
@@ -108,7 +98,7 @@ def extract(text: str, *, last_number: bool = False) -> str | None:
 
 
 def find_answer(text: str, *, last_number: bool = False) -> Extraction | None:
-    r"""The final answer of `text`, outside of its thoughts (`content`), and the rule that found it.
+    r"""The final answer of `text`, outside of its thoughts (`types.thoughts`), and the rule that found it.
 
     In this order: the last `<answer>…</answer>` (`tag`; a box in it is opened), the last `\boxed{…}` (`boxed`; braces may nest or be
     missing), what follows the last "answer is", "Answer:" at the beginning of a line, a heading "Answer" or GSM8K's "####", up to the

@@ -12,7 +12,6 @@ from skill_ttrl.answers.extract import (
     Extraction,
     ExtractionRule,
     answer_text,
-    content,
     find_answer,
     find_conclusion,
     true_answer,
@@ -20,6 +19,7 @@ from skill_ttrl.answers.extract import (
 from skill_ttrl.answers.latex.normalise import clean, plain
 from skill_ttrl.answers.latex.spans import last_formula
 from skill_ttrl.answers.lenient import accepts
+from skill_ttrl.types.thoughts import content
 
 MatchType = Literal["exact", "string", "numeric", "symbolic", "lenient", "none"]
 
@@ -130,7 +130,7 @@ def compute_reward(
         "extraction": found.rule if found else None,
     }
     if format_weight:
-        form = sum(weight for tag, weight in FORMAT_WEIGHTS.items() if f"<{tag}>" in text and f"</{tag}>" in text)
+        form = sum(weight for tag, weight in FORMAT_WEIGHTS.items() if f"<{tag}>" in said and f"</{tag}>" in said)
         graded["format_score"] = form
         graded["score"] = (1 - format_weight) * grade["score"] + format_weight * form
     return graded

@@ -8,6 +8,7 @@ from typing import Any
 from skill_ttrl.optimize.types import Edit, RolloutResult
 from skill_ttrl.sanitize import OUR_TAGS, escape, escape_terminal
 from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types.thoughts import json_content
 
 ROLLOUT_CHARS = 12_000
 MESSAGE_CHARS = 800
@@ -80,7 +81,7 @@ def extract_json(text: str | None) -> dict[str, Any] | None:
     """
     if not isinstance(text, str):
         return None
-    text = text.strip()
+    text = json_content(text).strip()
     fenced = _FENCED.search(text)
     for candidate in (text, fenced and fenced[1].strip(), text[text.find("{") : text.rfind("}") + 1]):
         if not candidate:

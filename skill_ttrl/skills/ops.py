@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from skill_ttrl.answers import find_answer
 from skill_ttrl.answers.extract import ExtractionRule, last_tagged
 from skill_ttrl.types import Evolution, SkillOps
+from skill_ttrl.types.thoughts import split_thought
 
 BLOCK = "skill_ops"
 OPERATIONS = ("generate", "retrieve", "evolve")
@@ -49,6 +50,7 @@ class ParsedOutput:
     """The parts of a model's text."""
 
     text: str
+    """What was written, without thoughts."""
     answer: str | None
     """The final answer as `answers.extract` finds it outside of `<skill_ops>` blocks; None where there is none."""
     solution: str | None
@@ -69,16 +71,22 @@ class OutputParser:
         self._last_number = last_number
 
     def parse(self, text: str) -> ParsedOutput:
-        """Take a whole text apart. Write it without what was inserted (`Completion.model_text`)."""
-        reader = _Reader(text)
-        for tag in _tags(text):
-            reader.take(tag)
-        reader.end()
+        """Take a whole text apart. Write it without what was inserted (`Completion.model_text`).
+
+        Thoughts hold nothing but questions to the bank, which were answered as they were written.
+        """
+        thought, said = split_thought(text)
+        reader = _Reader(said)
+        reader.read()
+        if BLOCK in thought.lower():
+            everything = _Reader(text)
+            everything.read()
+            reader.retrieve = everything.retrieve
         outside = reader.outside()
         solution = last_tagged(outside, "solution")
         found = find_answer(outside, last_number=self._last_number)
         return ParsedOutput(
-            text,
+            said,
             found.answer if found else None,
             solution.strip() if solution else None,
             reader.ops(),
@@ -167,8 +175,10 @@ class _Reader:
         else:
             self.open = tag
 
-    def end(self) -> None:
-        """The text is over."""
+    def read(self) -> None:
+        """All tags, and the end of the text."""
+        for tag in _tags(self.text):
+            self.take(tag)
         if self.open is not None:
             self._error(self.open.start, f"<{self.open.name}> is never closed")
         if self.block is not None:

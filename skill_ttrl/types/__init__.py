@@ -22,6 +22,7 @@ from skill_ttrl.types.skills import Skill as Skill
 from skill_ttrl.types.skills import SkillOps as SkillOps
 from skill_ttrl.types.skills import SkillStats as SkillStats
 from skill_ttrl.types.skills import Tier as Tier
+from skill_ttrl.types.thoughts import content
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
@@ -195,6 +196,11 @@ class Trajectory:
     def text(self) -> str:
         """Text of all turns (see `Step.model_text`), joined by line breaks."""
         return "\n".join(step.model_text for step in self.steps)
+
+    @property
+    def content(self) -> str:
+        """`text` without the thoughts of each turn."""
+        return "\n".join(content(step.model_text) for step in self.steps)
 
     @property
     def won(self) -> bool | None:

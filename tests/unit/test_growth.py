@@ -27,6 +27,7 @@ from skill_ttrl.skills.retrieval.embed_hash import WORDS
 from skill_ttrl.skills.teachers import counting as actions
 from skill_ttrl.skills.teachers import failures as evolve
 from skill_ttrl.types import Skill
+from skill_ttrl.types.thoughts import split_thought
 
 RUNS = (" ", "\n", "a", "1", "*", "{", "<", "\\", "a ", "1,", "\n ")
 
@@ -53,6 +54,7 @@ READERS: dict[str, tuple[Callable[[str], object], tuple[str, ...]]] = {
     "grade_answer": (lambda text: grade_answer(text, "1"), ("x=", "\\text{", "5 cm", "1.", "\\sum_{", "$")),
     "ops": (OutputParser(last_number=True).parse, ("<skill_ops", "<retrieve", "<evolve base=", "<generate a=", "</", "skill #")),
     "projection": (lambda text: project(text, ["look"]), ("<action>", "<think>", "</action>", "<skill_ops>", "[")),
+    "thoughts": (split_thought, ("<think>", "</think>", "[THINK]", "<|channel|>", "<|channel|>a", "<|channel|>a<|message|>")),
     "listing": (lambda text: fill_slot("search[<x>]", text), ("<", "[")),
     "webshop instruction": (read_wish, ("price ", ", price", "and ", "find me ", " with ", "$1")),
     "webshop query": (analyse, ("a.", "a'", "1.", "_", "a_", "log")),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from skill_ttrl.errors import BudgetError, ConfigError, EndpointError, SkillTTRLError
@@ -17,6 +18,7 @@ from skill_ttrl.llm.backend import Generation, Request, Sampling
 from skill_ttrl.llm.openai.client import make_client
 from skill_ttrl.llm.openai.replies import FATAL_KINDS, Choice, tokens_in_text
 from skill_ttrl.types import Completion, FinishReason, Message, derive_seed
+from skill_ttrl.types.thoughts import content, with_thought
 
 if TYPE_CHECKING:
     from skill_ttrl.llm.context import BackendContext
@@ -105,6 +107,10 @@ class OpenAIBackend(TextBackend):
 
     async def _generation(self, request: Request, sampling: Sampling, seed: int) -> Generation | BudgetError:
         messages, extra = request.messages, dict[str, Any]()
+        if not self._vllm:  # these protocols take no thoughts back; a chat template knows what to do with them
+            messages = tuple(
+                replace(each, content=content(each.content)) if each.role == "assistant" else each for each in messages
+            )
         if request.assistant_prefix:
             messages = (*messages, Message("assistant", request.assistant_prefix))
             if not self._vllm:
@@ -150,7 +156,7 @@ class OpenAIBackend(TextBackend):
         reason: FinishReason = "length" if choice.finish_reason == "length" else "stop"
         if reason == "stop" and not self._vllm:
             text = with_stop_text(text, sampling.stop, choice.stopped_at)
-        return Completion(text, (), choice.logprobs or (), reason, self.policy_version)
+        return Completion(with_thought(choice.thought, text), (), choice.logprobs or (), reason, self.policy_version)
 
 
 def with_stop_text(text: str, stop: Sequence[str], stopped_at: str | None) -> str:

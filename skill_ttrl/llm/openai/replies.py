@@ -20,6 +20,7 @@ from skill_ttrl.llm.openai.ledger import Tokens
 from skill_ttrl.llm.server_key import found_key
 from skill_ttrl.sanitize import one_line
 from skill_ttrl.storage.jsonl import parse_json
+from skill_ttrl.types.thoughts import json_content
 
 OPENAI = "https://api.openai.com/v1"
 NO_KEY = "none"
@@ -211,6 +212,8 @@ class Choice:
     """Refusal message of the model; None if it did not refuse."""
     stopped_at: str | None = None
     """Stop text that ended the answer, if the server reports it."""
+    thought: str = ""
+    """What the server gives apart from the text, as `reasoning_content` or `reasoning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +353,9 @@ def _choice(choice: Mapping[str, Any]) -> Choice:
     if isinstance(scores, list) and all(_finite(each) for each in scores):  # half a list says nothing of the whole
         logprobs = tuple(float(each) for each in scores)
     stopped = choice.get("stop_reason")
-    return Choice(text, reason, outcome, logprobs, refusal, stopped if isinstance(stopped, str) else None)
+    thoughts = (message.get(name) for name in ("reasoning_content", "reasoning"))
+    thought = next((each for each in thoughts if isinstance(each, str)), "")
+    return Choice(text, reason, outcome, logprobs, refusal, stopped if isinstance(stopped, str) else None, thought)
 
 
 def _text_of(content: Any) -> str:
@@ -428,6 +433,7 @@ def read_json(text: str, schema: type[T]) -> tuple[T | None, str]:
     Fenced blocks come first, then the text itself from each brace on. A schema with `from_list` is handed lists too, where
     there is no object: one of objects, from a bracket that stands before every brace to where it ends. Nothing is evaluated.
     """
+    text = json_content(text)
     problem, pieces = "", [*_FENCE.findall(text), text]
     values = [value for piece in pieces for value in _values(piece, "{")]
     if getattr(schema, "from_list", False):

@@ -270,7 +270,7 @@ def ops_from_group(group: Group, wins: Sequence[bool], max_text_chars: int, skip
     for trajectory, won in zip(group.trajectories, wins, strict=True):
         if trajectory.error is not None:
             continue
-        output = parser.parse(trajectory.text)
+        output = parser.parse(trajectory.content)
         ops = output.skill_ops if trajectory.ops is None else trajectory.ops
         if won:
             ops = _short(ops, group.task.id, max_text_chars, skipped)

@@ -15,6 +15,7 @@ from skill_ttrl.registry import import_attribute
 from skill_ttrl.skills.retrieval.bank_view import BankView
 from skill_ttrl.stages.training.components import OnRolloutEnd, RolloutFn, RolloutWorker, ignore
 from skill_ttrl.types import Group, Task
+from skill_ttrl.types.thoughts import content
 
 Paraphraser = Callable[[Sequence[str]], list[str]]
 """Questions → the same in other words, in order."""
@@ -116,7 +117,8 @@ def _by_policy(worker: RolloutWorker) -> Paraphraser:
 
 
 def reworded(text: str) -> str:
-    """The question in what a model wrote: what stands in its last `<question>`, else all of it."""
+    """The question in what a model wrote: what stands in its last `<question>`, else all of it but thoughts."""
+    text = content(text)
     tagged = last_tagged(text, "question")
     return (text if tagged is None else tagged).strip()
 

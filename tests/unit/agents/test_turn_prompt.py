@@ -49,7 +49,7 @@ def test_the_whole_prompt_reads_like_this() -> None:
         "You have done 2 steps so far. The last 1 of them:\n[Step 2] You saw: A hall.\nYou did: go to shelf 1\n\n"
         "Step 3. This is what you see now:\nYou see a shelf.\n\n"
         "You can do exactly one of these now:\ngo to shelf 1\nopen drawer 1\nlook\n\n"
-        "While you think you may ask the skill bank, add to it and improve it:\n<skill_ops>\n"
+        "While you think you may ask the skill bank; outside of your thoughts you may add to it and improve it:\n<skill_ops>\n"
         '<retrieve query="what you look for"></retrieve>\n<generate>a new skill, in general words</generate>\n'
         '<evolve base="id of a skill">a better text for it</evolve>\n</skill_ops>\n'
         "When you have closed a retrieve tag, what the bank found stands behind it; then go on.\n\n"

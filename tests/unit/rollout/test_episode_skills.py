@@ -116,7 +116,7 @@ def test_what_winners_write_in_any_turn_changes_the_bank_and_losers_do_not(data:
     )
     better = '<skill_ops><evolve base="care">Look at every shelf before you leave.</evolve></skill_ops>'
     winner, loser = said(WALK), said(["look"] * len(WALK))
-    winner[1], winner[3] = f"<think>{wisdom}</think><action>{WALK[1]}</action>", f"{better}{winner[3]}"
+    winner[1], winner[3] = f"<think>so</think>{wisdom}<action>{WALK[1]}</action>", f"{better}{winner[3]}"
     loser[0] = f"<skill_ops><generate>Stand still all day.</generate></skill_ops>{loser[0]}"
     turns = [text for pair in zip(winner, loser, strict=True) for text in pair]
     group, _ = play(data, turns, agent(), tries=2, turns=len(WALK))
