@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import shutil
+import sys
 import tarfile
 import tempfile
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+gc.disable()  # until all tests are loaded: there is nothing to collect
 # Before torch is loaded: on a busy machine several threads wait for each other far longer than they compute.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
@@ -28,6 +31,16 @@ settings.register_profile("skill-ttrl", deadline=None, derandomize=True, max_exa
 settings.register_profile("thorough", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("skill-ttrl")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Before the first test, where all of them are loaded and nothing is captured."""
+    gc.freeze()  # what is loaded stays: it is not searched for garbage again and again, nor copied in children
+    gc.enable()
+    if preloaded := sys.modules.get("tests.preloaded"):
+        preloaded.start()
+
 
 TINY = """\
 name: tiny

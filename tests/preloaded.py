@@ -1,14 +1,14 @@
-"""One Python that has loaded the heavy libraries and forks a child for each piece of code that a test wants run on its own.
+"""A copy of this Python, as it is before its first test, that forks a child for each piece of code that a test wants run on its own.
 
-Starting Python with torch and transformers takes four to eight seconds, a fork none. The children are real processes: they have
-their own memory, arguments and folder, are waited for and can be killed; this package itself is loaded in each of them anew.
+Starting Python with torch and transformers takes four to eight seconds, a fork none: all modules of the collected tests are loaded.
+The children are real processes: they have their own memory, arguments and folder, are waited for and can be killed.
 What a test says about *starting* (what an import loads, what a signal does then) needs a Python of its own.
 """
 
 from __future__ import annotations
 
 import atexit
-import importlib
+import contextlib
 import json
 import os
 import signal
@@ -19,13 +19,13 @@ import time
 import traceback
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn, TextIO
 
 SCRIPT = (
     "import runpy, sys; sys.path[0] = sys.argv[0].rpartition('/')[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-LIBRARIES = "gymnasium jaxtyping torch rich.live rich.progress".split()
-_server: subprocess.Popen[str] | None = None
+_server: tuple[TextIO, TextIO] | None = None
+"""Where its orders are written, and where its answers are read."""
 
 
 def run_code(
@@ -41,11 +41,10 @@ def run_code(
         argv = [name, *map(str, arguments)]
         order = {"code": code, "argv": argv, "cwd": str(cwd or Path.cwd()), "timeout": timeout}
         order |= {"out": str(out), "err": str(err), "environment": dict(os.environ)}
-        server = _running()
-        assert server.stdin is not None and server.stdout is not None
-        server.stdin.write(json.dumps(order) + "\n")
-        server.stdin.flush()
-        answer = server.stdout.readline()
+        assert _server is not None, "start() has not been called"
+        _server[0].write(json.dumps(order) + "\n")
+        _server[0].flush()
+        answer = _server[1].readline()
         assert answer, "the preloaded Python has ended"
         status = json.loads(answer)
         if status is None:
@@ -60,47 +59,38 @@ def run_script(
     return run_code(SCRIPT, *arguments, name=str(path), cwd=cwd, timeout=timeout)
 
 
-def _running() -> subprocess.Popen[str]:
+def start() -> None:
+    """Fork the Python that forks the others. It ends when this process does."""
     global _server
-    if _server is None:
-        _server = subprocess.Popen(
-            [sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/"
-        )
-        atexit.register(_server.kill)
-    return _server
+    (orders, to_server), (answers, from_server) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        for number in set(range(3, 1024)) - {
+            orders,
+            from_server,
+        }:  # among them what tells others that a worker has ended
+            with contextlib.suppress(OSError):
+                os.close(number)
+        serve(os.fdopen(orders), os.fdopen(from_server, "w"))
+    os.close(orders)
+    os.close(from_server)
+    _server = os.fdopen(to_server, "w"), os.fdopen(answers)
 
 
-def serve() -> None:
-    """Load, then fork for each order on stdin; answer with its exit code, or null where it took too long."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what is printed here is no answer
-    load()
-    for line in sys.stdin:
+def serve(orders: TextIO, answers: TextIO) -> NoReturn:
+    """Fork for each order; answer with its exit code, or null where it took too long."""
+    for line in orders:
         order = json.loads(line)
         child = os.fork()
         if child == 0:
-            answers.close()
             carry_out(order)
         print(json.dumps(wait(child, order["timeout"])), file=answers, flush=True)
+    os._exit(0)
 
 
-def load() -> None:
-    """What takes long, once. Saving a model fills tables of transformers that are built at the first time."""
-    for name in LIBRARIES:
-        importlib.import_module(name)
-    import transformers
-
-    _ = transformers.PreTrainedTokenizerFast  # loaded when it is named
-    tiny = transformers.Qwen2Config(
-        hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, vocab_size=8
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        transformers.Qwen2ForCausalLM(tiny).save_pretrained(folder)
-
-
-def carry_out(order: dict[str, Any]) -> None:
-    """In the child: become that process. Does not return."""
+def carry_out(order: dict[str, Any]) -> NoReturn:
+    """In the child: become that process."""
     code = 1
+    atexit._clear()
     try:
         os.setsid()  # so that it can be killed with all it starts
         os.chdir(order["cwd"])
@@ -110,7 +100,8 @@ def carry_out(order: dict[str, Any]) -> None:
             os.dup2(os.open(target, os.O_RDWR | os.O_CREAT), number)
         sys.stdin = os.fdopen(os.dup(0))
         sys.argv = order["argv"]
-        sys.path[0] = ""
+        sys.path.insert(0, "")
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         main = sys.modules["__main__"] = types.ModuleType("__main__")
         exec(compile(order["code"], "<code>", "exec"), main.__dict__)
         code = 0
@@ -138,7 +129,3 @@ def wait(child: int, seconds: float) -> int | None:
     os.killpg(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return None
-
-
-if __name__ == "__main__":
-    serve()

@@ -21,6 +21,7 @@ Where ours differ on purpose, a test says by how much:
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ TOLERANCE = 1e-6
 """Relative and absolute. The values have nine digits; TRL computes advantages in float32."""
 
 
+@cache
 def cases(source: str, family: str) -> dict[str, dict[str, Any]]:
     """The cases of a library whose names are `family/NAME`, by NAME; `family` alone is ""."""
     found: dict[str, dict[str, Any]] = DOCUMENT[source]["cases"]

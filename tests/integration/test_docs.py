@@ -7,6 +7,7 @@ import re
 import runpy
 import shlex
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,7 @@ def command_lines(page: Path) -> list[tuple[str, str]]:
     return found
 
 
+@cache
 def all_commands() -> dict[str, Any]:
     return dict(runpy.run_path(str(ROOT / "docs" / "generate_cli.py"))["commands"]())
 

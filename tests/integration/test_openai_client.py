@@ -281,21 +281,14 @@ def test_the_key_is_sent_and_never_written(
     assert any("[key]" in text for text in said)
 
 
-BOMB = gzip.compress(bytes(200 << 20))
-"""Two hundred MiB in 200 kB."""
-
-
 @pytest.mark.parametrize(
-    ("headers", "body", "said"),
-    [
-        ({"content-encoding": "gzip"}, BOMB, "more than 64 MiB"),
-        ({"content-encoding": "gzip, gzip"}, gzip.compress(BOMB), "gzip, gzip"),
-        ({"content-encoding": "br"}, b"x", "as br"),
-    ],
+    ("coding", "said"), [("gzip", "more than 64 MiB"), ("gzip, gzip", "gzip, gzip"), ("br", "as br")]
 )
-def test_an_answer_that_memory_has_no_room_for_is_not_read(
-    headers: Mapping[str, str], body: bytes, said: str, tmp_path: Path
-) -> None:
+def test_an_answer_that_memory_has_no_room_for_is_not_read(coding: str, said: str, tmp_path: Path) -> None:
+    headers, body = {"content-encoding": coding}, bytes(100 << 20)
+    for _ in range(coding.count("gzip")):
+        body = gzip.compress(body, 1)
+    body = body[: 1 << 20]  # as long as what is compressed
     ledger = Ledger(tmp_path / "usage.jsonl")
     with (
         FaultyServer([], first=[(200, headers, body)]) as server,

@@ -119,9 +119,11 @@ main()"""
     assert "won, reward 1." in installed(site, statement, tmp_path)
 
 
-def test_metadata_names_the_command_and_the_license(site: Path) -> None:
-    folder = next(site.glob("skill_ttrl-*.dist-info"))
-    assert "skillttrl = skill_ttrl.cli.entry:main" in (folder / "entry_points.txt").read_text(encoding="utf-8")
-    metadata = (folder / "METADATA").read_text(encoding="utf-8")
-    assert "License-Expression: Apache-2.0" in metadata
-    assert (folder / "licenses" / "LICENSE").is_file()
+def test_metadata_names_the_command_and_the_license(built: Path) -> None:
+    with zipfile.ZipFile(next((built / "wheel").glob("*.whl"))) as wheel:
+        texts = {
+            name.partition("/")[2]: wheel.read(name).decode() for name in wheel.namelist() if ".dist-info/" in name
+        }
+    assert "skillttrl = skill_ttrl.cli.entry:main" in texts["entry_points.txt"]
+    assert "License-Expression: Apache-2.0" in texts["METADATA"]
+    assert "licenses/LICENSE" in texts
