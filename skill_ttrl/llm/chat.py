@@ -11,9 +11,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
 from skill_ttrl.llm.backend import Request
 from skill_ttrl.llm.template import render_chats
@@ -280,6 +283,23 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
             "Neither the model nor its tokenizer names an end-of-sequence token. Set one in the tokenizer."
         )
     return ids
+
+
+def write_sampling(folder: Path, tokenizer: Any, rollout: RolloutConfig) -> None:
+    """Make the rollouts' temperature, top-p, top-k and ends the defaults of a saved model, in `generation_config.json`.
+
+    transformers' own top-k is 50. Stop texts become the tokens that contain one: as texts they would need the tokenizer in each call
+    of `generate`, and vLLM does not read them. A text that no token contains ends nothing.
+    """
+    from transformers import GenerationConfig
+
+    how = GenerationConfig.from_pretrained(folder)
+    pieces = tokenizer.batch_decode([[token] for token in range(len(tokenizer))]) if rollout.stop else []
+    stops = {token for token, piece in enumerate(pieces) if any(text in piece for text in rollout.stop)}
+    how.eos_token_id = sorted(end_ids(SimpleNamespace(generation_config=how), tokenizer) | stops)
+    how.do_sample, how.temperature, how.top_p, how.top_k = True, rollout.temperature, rollout.top_p, rollout.top_k
+    how._from_model_config = False  # else transformers may make it anew
+    how.save_pretrained(folder)
 
 
 class TokenizerMixin:

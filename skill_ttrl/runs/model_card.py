@@ -40,7 +40,7 @@ def model_card(
         "library_name": "peft" if lora and not merged else "transformers",
         "pipeline_tag": "text-generation",
     }
-    if not builtin and not Path(path).is_dir():  # a name of the hub
+    if not builtin and ":" not in path and not Path(path).exists():  # a name of the hub
         front["base_model"] = path
     own = ["reinforcement-learning", "grpo", *(["ttrl"] if config.rl.reward == "majority" else [])]
     front["tags"] = ["skill-ttrl", *(["self-training"] if "vote_sft" in config.phases else own)]

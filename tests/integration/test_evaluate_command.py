@@ -56,6 +56,8 @@ def test_a_plain_model_gives_what_its_run_gave(run: Path, model: Path, tiny_yaml
     own = skillttrl("evaluate", run, "--json").json
     assert own["transductive"] is False and own["source"] == "synthetic:add (test)"
     plain = skillttrl("evaluate", model, "--config", tiny_yaml, "--json")
+    sampling = json.loads((model / "generation_config.json").read_text())
+    assert (sampling["do_sample"], sampling["temperature"], sampling["top_k"]) == (True, 1.0, 0)
     assert plain.code == 0 and plain.json["transductive"] is None and plain.json["label"] == "plain"
     assert "Contamination unknown" in plain.err
     assert {**plain.json, "label": own["label"], "transductive": False} == own

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TOKENIZER_FILES = ("tokenizer", "special_tokens_map", "added_tokens", "chat_template", "vocab.", "merges.")
 """Beginnings of the names of files that make a tokenizer."""
+CONTENTS = r"{{ messages | map(attribute='content') | join('\n\n') }}"
+"""Chat template that renders a conversation as `encode_chat` does without one."""
 
 # The run's own view shows progress; bars of single files would tear it.
 transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
@@ -143,6 +145,9 @@ def save_model(model: Any, tokenizer: Any, folder: Path, *, weights: dict[str, t
         (folder / name).write_bytes(data)
     if not files:
         tokenizer.save_pretrained(folder)
+    if getattr(tokenizer, "chat_template", None) == "":  # model.chat_template=none, for whoever loads it too
+        starts = tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
+        (folder / "chat_template.jinja").write_text("{{ bos_token }}" * starts + CONTENTS, encoding="utf-8")
     for file in folder.glob("*.safetensors"):
         file.chmod(0o644)  # safetensors writes them for the owner alone
 

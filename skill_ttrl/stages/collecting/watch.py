@@ -25,6 +25,7 @@ from skill_ttrl.envs import make_env, prepare_env, resolve_env
 from skill_ttrl.envs.lookup import refuse_split, split_argument
 from skill_ttrl.errors import ConfigError, EndpointError, EnvError, SplitError, did_you_mean
 from skill_ttrl.llm.backends import REMOTE, is_command
+from skill_ttrl.llm.models.gguf import is_gguf
 from skill_ttrl.progress import OPENING, Counting, Progress, SilentProgress, telling_warnings
 from skill_ttrl.rollout.info import admissible_actions, make_step, serializable_info, stated, text_of
 from skill_ttrl.rollout.scripted import run_scripted_episode
@@ -149,7 +150,7 @@ def find_scripted_agent(name: str, env_id: str) -> ScriptedAgent | None:
         ConfigError: nothing has this name.
         EnvError: this environment has no expert.
     """
-    if is_command(name):
+    if is_command(name) or is_gguf(name):
         return None
     exists = Path(name).exists()
     if name in SCRIPTED_AGENT_NAMES or (":" in name and not name.startswith(f"{REMOTE}:") and not exists):

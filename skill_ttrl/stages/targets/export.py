@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.errors import ConfigError, RunFolderError
-from skill_ttrl.llm.models.load import load_checkpoint, save_model
+from skill_ttrl.llm.chat import write_sampling
+from skill_ttrl.llm.models.load import load_checkpoint, load_tokenizer, save_model
 from skill_ttrl.llm.models.weights import SHARDS, is_sharded, merge_adapters
 from skill_ttrl.runs.checkpoint import MANIFEST, STATE, TENSORS, load_state
 from skill_ttrl.runs.model_card import model_card
@@ -49,6 +50,9 @@ def export(trained: TrainedPolicy, output: str | Path, *, merged: bool = False) 
                 shutil.copytree(
                     trained.weights, building, ignore=shutil.ignore_patterns(*TRAINER_FILES, SHARDS), dirs_exist_ok=True
                 )
+            if (building / "config.json").is_file():
+                own = trained.config.model.model_copy(update={"path": str(building), "revision": None})
+                write_sampling(building, load_tokenizer(own), trained.config.rollout)
             saved = load_state(trained.weights)
             card = model_card(trained.config, phase=saved["phase"], step=saved["step"], merged=merged)
             (building / "README.md").write_text(card, encoding="utf-8")

@@ -17,7 +17,7 @@ from skill_ttrl.llm.backend import Sampling
 from skill_ttrl.llm.chat import encode_chat
 from skill_ttrl.llm.models.builtin import build_tokenizer
 from skill_ttrl.llm.models.gguf import model_folder
-from skill_ttrl.llm.models.load import load_model
+from skill_ttrl.llm.models.load import load_model, save_model
 from skill_ttrl.types import Message
 
 NAMES = {"self_attn.": "attn_", "_proj": "", "attn_o.": "attn_output.", "mlp.": "ffn_", "input_layernorm": "attn_norm"}
@@ -73,6 +73,9 @@ def test_a_file_is_the_model_that_was_written(tmp_path: Path, monkeypatch: pytes
     assert Sampling.of(RolloutConfig(stop=["\n"]), 0.0).stop == Sampling.of(RolloutConfig(stop=["\n"])).stop == ("\n",)
     asked = [Message("user", "Compute 3+4.")]
     assert [*encode_chat(loaded.tokenizer, asked)] == tokenizer("Compute 3+4.")["input_ids"]
+    save_model(loaded.model, loaded.tokenizer, tmp_path / "saved")  # whoever loads it prompts it as it was trained
+    saved = load_model(ModelConfig(path=str(tmp_path / "saved")), device="cpu").tokenizer
+    assert encode_chat(saved, asked * 2) == encode_chat(loaded.tokenizer, asked * 2)
     read: Any = loaded.model
     with torch.no_grad():
         torch.testing.assert_close(read.eval()(ids).logits, model(ids).logits)
