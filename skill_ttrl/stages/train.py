@@ -61,18 +61,8 @@ IMITATING: tuple[Phase, ...] = ("sft", "dagger")
 """Phases that imitate demonstrations."""
 VOTING: tuple[Phase, ...] = ("rl", "vote_sft")
 """Phases that learn from votes; the evaluation `before` comes before the first of them."""
-OF_VOTING = (
-    *(
-        "rl.",
-        "vote.",
-        "vote_sft.",
-        "evolve",
-        "model.lora",
-        "rollout.n_votes_",
-        "rollout.n_samples_",
-        "rollout.temperature ",
-    ),
-    *("rollout.top_p ", "rollout.top_k "),
+OF_VOTING = tuple(
+    "rl. vote. vote_sft. evolve model.lora rollout.n_votes_ rollout.n_samples_ rollout.temperature rollout.top_".split()
 )
 """Beginnings of the settings that do not change the evaluation `before`."""
 DEMONSTRATIONS = "demonstrations"
