@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
-from skill_ttrl.cli.display.output import show
+from skill_ttrl.cli.display.output import say, show
 from skill_ttrl.cli.display.tables import reply_view
 from skill_ttrl.cli.options import (
     POLICIES,
@@ -50,6 +51,8 @@ def ask(
 
     check_model(policy, "`skillttrl ask`")
     asked = find_asked(policy, with_seed(overrides, seed), config=config, use_bank=not no_skills)
+    if note := getattr(asked, "note", ""):
+        say(note, screen=Console(stderr=True))
     reply = put(asked, question, samples=samples, temperature=temperature, use_bank=not no_skills)
     show(reply, as_json, reply_view)
 

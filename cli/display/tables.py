@@ -34,7 +34,7 @@ def reply_view(reply: Reply) -> RenderableType:
     for number, text in enumerate(reply.texts, start=1):
         if len(reply.texts) > 1:
             lines.append(Rule(f"sample {number} of {len(reply.texts)}", align="left", style="dim"))
-        lines.append(Text(escape_terminal(text) or "(empty)"))
+        lines.append(Text(escape_terminal(text).strip() or "(empty)"))
     if len(reply.texts) > 1:
         lines.append(Rule(style="dim"))
     lines += [Text(warning, "yellow") for warning in reply.warnings]

@@ -21,7 +21,7 @@ from skill_ttrl.stages.evaluation.measure import evaluate_samples, evaluation_dr
 from skill_ttrl.stages.evaluation.results import EVALUATION, Evaluation
 from skill_ttrl.stages.inputs.tasks import set_names
 from skill_ttrl.stages.targets.draw import DrawnSamples, draw_samples
-from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, in_env, resolve_target, with_limit
+from skill_ttrl.stages.targets.resolve import EvalDataset, EvalTarget, in_env, resolve_target, with_fitting, with_limit
 from skill_ttrl.types import Task, to_json
 
 
@@ -83,7 +83,7 @@ def run_all(
         SkillTTRLError: there is no such policy, or problems cannot be read.
         Interrupted: a signal came.
     """
-    subject = resolve_target(source, overrides, config=config, data=data, use_bank=use_bank)
+    subject = with_fitting(resolve_target(source, overrides, config=config, data=data, use_bank=use_bank))
     problems = with_limit(subject.problems(data), limit)
     return measure_subject(subject, problems, output=output, chunk=chunk, use_bank=use_bank, progress=progress)
 

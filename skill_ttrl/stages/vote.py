@@ -24,7 +24,7 @@ from skill_ttrl.runs.episode_logs import SampleFolder
 from skill_ttrl.runs.folder import EQUIVALENCE_CACHE, RunFolder
 from skill_ttrl.stages.setup.checks import load_checked
 from skill_ttrl.stages.targets.draw import draw_samples
-from skill_ttrl.stages.targets.resolve import resolve_target, with_limit
+from skill_ttrl.stages.targets.resolve import resolve_target, with_fitting, with_limit
 from skill_ttrl.stages.targets.stored import SampleSet, is_stored, read_stored
 from skill_ttrl.statistics import Interval, Verdict, mean_interval, paired_difference, verdict
 from skill_ttrl.storage.files import wrap_os_errors, write_atomic
@@ -414,7 +414,8 @@ def _drawn(
     progress: Progress,
 ) -> tuple[SkillTTRLConfig, SampleSet]:
     """Samples as a training step would draw them, from the same sampling settings; their folder is open as long as `stack`."""
-    subject = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
+    found = resolve_target(source, overrides, config=drawing.config, data=drawing.data, use_bank=drawing.use_bank)
+    subject = with_fitting(found)
     how, seed = subject.config.rollout, derive_seed(subject.config.seed, "vote", SAMPLE)
     sampling = Sampling.of(how)
     count = how.n_votes_per_prompt if drawing.samples is None else drawing.samples
@@ -424,10 +425,10 @@ def _drawn(
     asked: dict[str, Any] = {"output": output, "chunk": drawing.chunk, "use_bank": drawing.use_bank}
     draws = [SamplingPass(SAMPLE, count, sampling, seed)]
     asked |= {"both_wordings": drawing.both_wordings, "progress": progress}
-    found = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", **asked))
-    known = found.known
-    trained_on = None if known is None else sum(known[row.source, row.task.id] for row in found.rows)
-    return subject.config, SampleSet((found.rows,), trained_on=trained_on)
+    drawn = stack.enter_context(draw_samples(subject, problems, draws, phase="vote", **asked))
+    known = drawn.known
+    trained_on = None if known is None else sum(known[row.source, row.task.id] for row in drawn.rows)
+    return subject.config, SampleSet((drawn.rows,), trained_on=trained_on)
 
 
 def _lab(

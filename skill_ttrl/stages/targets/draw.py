@@ -94,6 +94,8 @@ def draw_samples(
         BudgetError: the budget is spent; as above.
     """
     config, folder = subject.config, None
+    if subject.note:
+        progress.notice(subject.note)
     with ExitStack() as stack:
         if output is not None:
             made_with = _made_with(subject, problems, draws, chunk, use_bank, both_wordings)
@@ -265,7 +267,10 @@ def decisive(config: SkillTTRLConfig) -> dict[str, Any]:
         | {
             "rollout": {name: whole["rollout"][name] for name in ("backend", "max_batch_size")},
             "data": {name: whole["data"][name] for name in ("max_prompt_tokens", "overlong")},
-            "model": {name: whole["model"][name] for name in ("revision", "trust_remote_code", "attn_implementation")},
+            "model": {
+                name: whole["model"][name]
+                for name in ("revision", "trust_remote_code", "attn_implementation", "chat_template")
+            },
         }
     )
 

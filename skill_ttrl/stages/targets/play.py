@@ -38,6 +38,7 @@ from skill_ttrl.stages.targets.resolve import (
     is_trained,
     refuse_config,
     resolve_target,
+    with_fitting,
 )
 from skill_ttrl.stages.training.bank_gate import BankGate, TestChange
 from skill_ttrl.stages.training.run_bank import NoBank, RunBank
@@ -109,7 +110,7 @@ def find_asked(
         RunFolderError: `source` is none of these.
     """
     if not is_trained(source):
-        found = resolve_target(source, overrides, config=config, use_bank=use_bank)
+        found = with_fitting(resolve_target(source, overrides, config=config, use_bank=use_bank))
         return replace(found, config=with_env_defaults(found.config))
     refuse_config(source, config)
     return find_trained(source, overrides)

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from skill_ttrl.config import SkillTTRLConfig, SourceConfig, load_config, split_command
-from skill_ttrl.errors import ConfigError, DataError, EnvError, RunFolderError, TrustError
+from skill_ttrl.data.tasks import MATH_ENV_ID
+from skill_ttrl.envs import resolve_env
+from skill_ttrl.errors import ConfigError, DataError, EnvError, ModelError, RunFolderError, TrustError
 from skill_ttrl.llm.backends import COMMAND, REMOTE, backend_facts, is_command, is_remote
 from skill_ttrl.llm.command.backend import file_digests
 from skill_ttrl.llm.models.gguf import is_gguf, model_folder
@@ -116,6 +118,8 @@ class EvalTarget:
     origin: str | Path | Mapping[str, Any]
     """Source of the config."""
     overrides: tuple[str, ...]
+    note: str = ""
+    """Settings that were chosen for the model (`with_fitting`); empty: none were."""
 
     def bank(self) -> RunBank | NoBank:
         """The skill bank to ask, open for reading."""
@@ -283,6 +287,47 @@ def _not_loaded(
             f"{source} needs the section {section}, which the config lacks. Write {what}, or give a --config with it."
         )
     return EvalTarget(said, _with_model_pinned(asked, use_bank), None, None, base, (*overrides, *own))
+
+
+SMALL = 300_000_000
+"""Parameters of a model below which `with_fitting` chooses: too small to reason in steps."""
+FEW_SHOT = {"agent.template": "few_shot", "model.chat_template": "none", "rollout.stop": ["\n"]}
+"""Worked examples that the model continues with one line."""
+SHORT = {"rollout.max_new_tokens": 256}
+
+
+def with_fitting(found: EvalTarget) -> EvalTarget:
+    """The target with a prompt that a small model can follow and a length that fits, if it is a plain model of less than `SMALL`
+    parameters that answers questions, and no config says otherwise. A stated setting of the prompt keeps the whole prompt; `note` names
+    what was chosen.
+    """
+    config = found.config.model_copy(deep=True)
+    is_plain = found.trained is None and found.origin == {} and not backend_facts(config).remote
+    if not is_plain or resolve_env(config.env.id) != MATH_ENV_ID:
+        return found
+    stated = {f"{name}.{key}" for name in ("model", "rollout") for key in getattr(config, name).model_fields_set}
+    own = config.agent.model_fields_set - {"document_revision"}  # which pinning sets
+    shots = {} if own or config.skills or stated & {*FEW_SHOT} else FEW_SHOT
+    chosen = {key: value for key, value in {**shots, **SHORT}.items() if key not in stated}
+    if not chosen or not _is_small(config):
+        return found
+    for key, value in chosen.items():
+        section, _, name = key.partition(".")
+        setattr(getattr(config, section), name, value)
+    listed = ", ".join(f"{key}={json.dumps(value)}" for key, value in chosen.items())
+    note = (
+        f"Chosen for a model of less than {SMALL / 1e6:.0f} million parameters: {listed}. For others: --set KEY=VALUE."
+    )
+    return replace(found, config=config, note=note)
+
+
+def _is_small(config: SkillTTRLConfig) -> bool:
+    from skill_ttrl.llm.models.model_config import count_parameters, load_model_config
+
+    try:
+        return count_parameters(load_model_config(config.model), None)[0] < SMALL
+    except ModelError:  # it is reported where the model is loaded
+        return False
 
 
 def in_env(found: EvalTarget, env_id: str, kwargs: Mapping[str, Any], overrides: Sequence[str] = ()) -> EvalTarget:

@@ -5,18 +5,40 @@ from __future__ import annotations
 import hashlib
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from skill_ttrl.errors import ConfigError
 from skill_ttrl.llm.command.backend import MOST_BYTES
-from skill_ttrl.stages.targets.resolve import resolve_target
+from skill_ttrl.stages.targets.resolve import resolve_target, with_fitting
 
 
 @pytest.mark.parametrize("recipe", ["quickstart_skills_alfworld", "quickstart_skills"])
 def test_a_policy_is_found_without_its_bank_whatever_its_phases_need(recipe: str) -> None:
     found = resolve_target("builtin", config=recipe, use_bank=False)
     assert found.config.skills is not None and found.config.model.path == "builtin"
+
+
+def test_a_small_model_without_settings_gets_a_prompt_and_a_length_that_fit() -> None:
+    def chosen(*stated: str) -> tuple[Any, ...]:
+        found = with_fitting(resolve_target("builtin", stated))
+        assert all(key in found.note for key in ("model.chat_template", "rollout.stop")) is (
+            found.config.agent.template == "few_shot"
+        )
+        how = found.config.rollout
+        return found.config.agent.template, found.config.model.chat_template, how.stop, how.max_new_tokens
+
+    assert chosen() == ("few_shot", "none", ["\n"], 256)
+    assert chosen("rollout.max_new_tokens=9") == ("few_shot", "none", ["\n"], 9)
+    assert chosen("agent.system=Be short.") == chosen("model.chat_template=own") == ("boxed", "own", [], 256)
+    for untouched in (
+        resolve_target("builtin", config="quickstart"),
+        resolve_target("builtin", ["agent.template=plain", "rollout.max_new_tokens=9"]),
+        resolve_target("builtin", ["env.id=webshop"]),
+        resolve_target("command:cat"),
+    ):
+        assert with_fitting(untouched) is untouched
 
 
 def test_a_program_is_a_policy_by_its_command_line() -> None:
