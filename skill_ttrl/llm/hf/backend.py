@@ -65,6 +65,8 @@ class StopTexts:
 
 KEPT_BYTES = 2**30
 """Most memory of keys and values that outlive a call (1 GiB); beyond it those go that were used longest ago."""
+CPU_BYTES = 2**30
+"""Most memory of keys and values of the rows that a CPU decodes at once (1 GiB): of a model that needs more, fewer rows fill it."""
 
 
 _Choices = tuple[tuple[str, ...], tuple[str, ...]]
@@ -92,7 +94,7 @@ def _ignore(ended: int) -> None:
 class HFBackend(TokenizerMixin):
     """Samples from a causal transformers model, also one wrapped by peft; it is used in place, never copied.
 
-    At most `max_batch_size` rows are decoded at once; more are taken in turns. `autocast` is the dtype of the forward pass where it
+    At most `max_batch_size` rows are decoded at once, on a CPU no more than `CPU_BYTES` hold; more are taken in turns. `autocast` is the dtype of the forward pass where it
     differs from the weights' (bf16 on a GPU).
     """
 
@@ -179,8 +181,9 @@ class HFBackend(TokenizerMixin):
             for way in dict.fromkeys(limited):
                 draw = self._sample_choices if way else self._sample
                 places = [place for place, owner in enumerate(owners) if limited[owner] == way]
-                for start in range(0, len(places), self.max_batch_size):
-                    part = places[start : start + self.max_batch_size]
+                most = self._most_rows(max(map(len, prompts)) + max(limits))
+                for start in range(0, len(places), most):
+                    part = places[start : start + most]
                     rows, part_seeds = [owners[place] for place in part], [row_seeds[place] for place in part]
                     sampled = draw(_Rows(prompts, limits, choices, rows, part_seeds, start), sampling)
                     for owner, completion in zip(rows, sampled, strict=True):
@@ -188,6 +191,16 @@ class HFBackend(TokenizerMixin):
             if self._kept_rows is not None:
                 self._kept_rows.shrink(self.kept_bytes)
         return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+
+    def _most_rows(self, tokens: int) -> int:
+        """Rows of so many tokens that are decoded at once."""
+        if self.model.device.type != "cpu":
+            return self.max_batch_size
+        text = self.model.config.get_text_config()
+        heads = text.num_attention_heads
+        width = getattr(text, "head_dim", None) or text.hidden_size // heads
+        numbers = 2 * text.num_hidden_layers * (getattr(text, "num_key_value_heads", None) or heads) * width * tokens
+        return max(1, min(self.max_batch_size, CPU_BYTES // int(numbers * self.model.dtype.itemsize)))
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:

@@ -81,6 +81,14 @@ def test_log_probs_are_those_of_the_training_forward(
     assert max(abs(value) for done in completions for value in done.logprobs) > 0.5  # not flat, not certain
 
 
+def test_a_cpu_decodes_as_many_rows_as_a_gibibyte_holds(tiny_model: tuple[Any, Any]) -> None:
+    backend = HFBackend(*tiny_model, max_batch_size=10**9)
+    cache = backend.model(torch.ones(1, 8, dtype=torch.long), use_cache=True).past_key_values
+    of_a_token = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values)) // 8
+    assert backend._most_rows(64) == 2**30 // (64 * of_a_token)
+    assert HFBackend(*tiny_model, max_batch_size=3)._most_rows(64) == 3
+
+
 def ending_soon(tiny_model: tuple[Any, Any], share: float) -> HFBackend:
     """A backend for which many tokens end a completion, so that rows finish at many lengths."""
     backend = HFBackend(*tiny_model)
