@@ -90,7 +90,11 @@ def read_run_json(path: str | Path) -> dict[str, Any]:
         data: dict[str, Any] = parse_json(path.joinpath("run.json").read_text(encoding="utf-8"))
         version = data["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunFolderError(f"Cannot read {path / 'run.json'}: {type(error).__name__}: {error}.") from None
+        problem = f"it has no {error}" if isinstance(error, KeyError) else error
+        raise RunFolderError(
+            f"Cannot read {path / 'run.json'}, which is damaged or not of a run: {problem}. Restore the file from a copy; its checkpoints "
+            "are models of their own."
+        ) from None
     if version != SCHEMA_VERSION:
         raise RunFolderError(
             f"{path} has schema version {version!r}, written by skill-ttrl {data.get('skill_ttrl', 'unknown')}; this "

@@ -143,7 +143,9 @@ def read_outcome(path: str | Path, kind: type[S]) -> S:
         ) from None
     except (OSError, ValidationError) as error:
         problem = first_problem(error) if isinstance(error, ValidationError) else str(error)
-        raise RunFolderError(f"Cannot read {file}: {problem}.") from None
+        raise RunFolderError(
+            f"Cannot read {file}: {problem}. The run's command with --resume auto writes it again."
+        ) from None
 
 
 def summary_versions(run_json: Mapping[str, object]) -> dict[str, str]:
