@@ -8,9 +8,9 @@ ones fast, so it is done here, the same way, for all of them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, groupby
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +18,10 @@ from weakref import WeakKeyDictionary
 
 from skill_ttrl.config import RolloutConfig
 from skill_ttrl.errors import ConfigError, ModelError
-from skill_ttrl.llm.backend import Request
-from skill_ttrl.llm.template import render_chats
+from skill_ttrl.llm.backend import Generation, Request
+from skill_ttrl.llm.template import OURS, render_chats
 from skill_ttrl.types import Completion, Message
+from skill_ttrl.types.thoughts import HARMONY, MARKS, THINK, THINK_END, split_thought
 
 _OPEN, _CLOSE = "\ue000\ue001", "\ue001\ue000"
 """Private-use characters around a control token in a message; taken out of messages first, so they cannot be forged."""
@@ -39,17 +40,46 @@ def encode_chats(tokenizer: Any, conversations: Sequence[Sequence[Message]]) -> 
         found = tokenizer(texts, split_special_tokens=True)["input_ids"] if texts else []
         # Some tokenizers end every text with eos: the answer would begin after the end.
         return [tuple(ids[:-1] if ids and ids[-1] == tokenizer.eos_token_id else ids) for ids in found]
-    control = control_tokens(tokenizer)
+    rest, own = control_tokens(tokenizer), control_tokens(tokenizer, thoughts=False)
+    fields = _thought_fields(str(tokenizer.chat_template))
     turns = [
-        [{"role": message.role, "content": mark_control(message.content, control)} for message in messages]
+        [
+            _assistant_turn(message.content, rest, own, fields)
+            if message.role == "assistant"
+            else {"role": message.role, "content": mark_control(message.content, rest)}
+            for message in messages
+        ]
         for messages in conversations
     ]
     return encode_rendered(tokenizer, render(tokenizer, turns, add_generation_prompt=True) if turns else [])
 
 
+_NAMES = "reasoning_content|reasoning|thinking"
+_FIELDS = re.compile(rf"""\.({_NAMES})\b|\[["']({_NAMES})["']\]|get\(["']({_NAMES})["']|["']({_NAMES})["'] in \w""")
+"""Where a template reads the field of a message that holds its thought."""
+
+
+def _thought_fields(template: str) -> set[str]:
+    return set(chain.from_iterable(_FIELDS.findall(template))) - {""}
+
+
+def _assistant_turn(text: str, control: re.Pattern[str], own: re.Pattern[str], fields: Iterable[str]) -> dict[str, str]:
+    """An assistant's message as the template gets it: its thought in the fields that the template reads, else with its marks.
+
+    Whether a thought is shown is the template's business.
+    """
+    thought, said = split_thought(text)
+    if said == text:
+        return {"role": "assistant", "content": mark_control(text, control)}
+    if not fields:
+        return {"role": "assistant", "content": mark_control(text, own)}
+    shown = dict.fromkeys(fields, mark_control(thought, control)) if thought else {}
+    return {"role": "assistant", "content": mark_control(said, control), **shown}
+
+
 def encode_rendered(tokenizer: Any, texts: Sequence[str]) -> list[tuple[int, ...]]:
     """Tokens of rendered conversations, or parts of them; what `mark_control` marked stays text."""
-    pieces = [_MARKED.split(text) for text in texts]
+    pieces = [[_without_marks(piece) for piece in _MARKED.split(text)] for text in texts]
     ours = _encode_all(tokenizer, (piece for row in pieces for piece in row[::2]))
     theirs = _encode_all(tokenizer, (piece for row in pieces for piece in row[1::2]), split_special_tokens=True)
     return [
@@ -76,6 +106,8 @@ class _Growing:
 _FIRST, _SAID = "\ue002", "\ue003"
 """Stand in a conversation for what was said before."""
 _THOUGHT = f"<think>\n{_SAID}\n</think>\n\n{_SAID}"
+OPENED_WITHIN = 8
+"""Tokens at the end of a prompt in which it may open a thought."""
 REMEMBERED = 10_000
 """Most messages of a tokenizer whose tokens are kept in mind."""
 _GROWING: WeakKeyDictionary[Any, _Growing] = WeakKeyDictionary()
@@ -239,6 +271,74 @@ def template_warning(backend: Any, messages: Sequence[Message]) -> str:
     )
 
 
+def decode_texts(tokenizer: Any, rows: Sequence[Sequence[int]]) -> list[str]:
+    """Texts of tokens, without special tokens other than marks of thoughts: Mistral's and gpt-oss' are special."""
+    special = {token.content: index for index, token in tokenizer.added_tokens_decoder.items() if token.special}
+    names = {"<|channel>", *chain(*MARKS), *(HARMONY if "<|channel|>" in special else ())}
+    marks = {index: name for name, index in special.items() if name in names}
+    if not any(index in marks for row in rows for index in row):
+        return list(tokenizer.batch_decode(rows, skip_special_tokens=True))
+    texts = []
+    for row in rows:
+        parts = (list(part) for _, part in groupby(row, key=marks.get))
+        texts.append(
+            "".join(
+                "".join(map(marks.__getitem__, part))
+                if part[0] in marks
+                else tokenizer.decode(part, skip_special_tokens=True)
+                for part in parts
+            )
+        )
+    return texts
+
+
+def open_thoughts(tokenizer: Any, requests: Sequence[Request], found: Sequence[Generation]) -> list[Generation]:
+    """The generations, where the prompt has opened a thought with texts that open it: one that never ends is no content."""
+    tails = tokenizer.batch_decode([each.prompt_ids[-OPENED_WITHIN:] for each in found])
+    opened = [
+        tail.rstrip().endswith(THINK) and not request.assistant_prefix and not request.choice
+        for tail, request in zip(tails, requests, strict=True)
+    ]
+    return [
+        replace(each, completions=tuple(replace(one, text=f"{THINK}\n{one.text}") for one in each.completions))
+        if thinks
+        else each
+        for each, thinks in zip(found, opened, strict=True)
+    ]
+
+
+def answer_form(tokenizer: Any) -> Callable[[str], str]:
+    """How the chat template has an assistant write an answer, after the beginning of its turn; answers are trained in this form.
+
+    Many write an empty thought before one without a thought, Mistral's a space, gpt-oss' the channel of its parts.
+    """
+    template = str(getattr(tokenizer, "chat_template", None) or "")
+    if not template or template in OURS:
+        return str
+    asked, fields = [{"role": "user", "content": _FIRST}], _thought_fields(template)
+    begun = render(tokenizer, asked, add_generation_prompt=True)
+
+    def before(**turn: str) -> str | None:
+        text = render(tokenizer, [*asked, {"role": "assistant", "content": _SAID, **turn}])
+        return text[len(begun) : text.rindex(_SAID)] if text.startswith(begun) and _SAID in text else None
+
+    opened = begun.rstrip().endswith(THINK)
+    plain, thinking = before(), before(**dict.fromkeys(fields, _FIRST)) if fields else None
+    plain = plain or ""
+    if opened and THINK_END not in plain:
+        plain = f"\n{THINK_END}\n\n"
+
+    def form(text: str) -> str:
+        thought, said = split_thought(text)
+        if not thought and (plain or said == text):
+            return plain + said
+        if thinking and _FIRST in thinking:
+            return thinking.replace(_FIRST, thought) + said
+        return text.removeprefix(THINK).lstrip("\n") if opened else text
+
+    return form
+
+
 def encode_plain(tokenizer: Any, text: str) -> tuple[int, ...]:
     """Tokens of a text as text: what spells a control token does not become one."""
     return tuple(tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True))
@@ -255,15 +355,22 @@ def count_unknown(tokenizer: Any, sequences: Iterable[Sequence[int]]) -> tuple[i
 
 def mark_control(text: str, control: re.Pattern[str]) -> str:
     """A message's text with marks around all that spells a control token."""
-    return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", text.replace(_OPEN, "").replace(_CLOSE, ""))
+    return control.sub(f"{_OPEN}\\g<0>{_CLOSE}", _without_marks(text))
 
 
-def control_tokens(tokenizer: Any) -> re.Pattern[str]:
-    """Matches what must not be spelled: special tokens, and added ones that the template itself writes."""
+def _without_marks(text: str) -> str:
+    """The text without our marks, also where a template has cut one of a pair."""
+    while _OPEN in text or _CLOSE in text:
+        text = text.replace(_OPEN, "").replace(_CLOSE, "")
+    return text
+
+
+def control_tokens(tokenizer: Any, *, thoughts: bool = True) -> re.Pattern[str]:
+    """Matches what must not be spelled: special tokens, and added ones that the template itself writes; `thoughts`: marks of thoughts too."""
     template = str(tokenizer.chat_template)
     added = tokenizer.added_tokens_decoder.values()
     texts = [token.content for token in added if token.special or (token.content in template and token.content.strip())]
-    longest_first = sorted(texts, key=len, reverse=True)
+    longest_first = sorted(texts if thoughts else set(texts) - set(chain(*MARKS)), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")  # which never matches
 
 

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from skill_ttrl.errors import ModelError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import TokenizerMixin, answer_end, end_ids
+from skill_ttrl.llm.chat import TokenizerMixin, answer_end, decode_texts, end_ids, open_thoughts
 from skill_ttrl.llm.hf.choices import ChoiceTokens
 from skill_ttrl.llm.hf.decoding import Decoding, KeptDecoding, KeptRows, takes_slot_masks
 from skill_ttrl.llm.hf.draw import Draft, row_uniforms, sample_choices, sample_seeds, sample_token
@@ -190,7 +190,8 @@ class HFBackend(TokenizerMixin):
                         found[owner].append(completion)
             if self._kept_rows is not None:
                 self._kept_rows.shrink(self.kept_bytes)
-        return [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+        made = [Generation(prompt, tuple(done)) for prompt, done in zip(prompts, found, strict=True)]
+        return open_thoughts(self.tokenizer, requests, made)
 
     def _most_rows(self, tokens: int) -> int:
         """Rows of so many tokens that are decoded at once."""
@@ -306,7 +307,7 @@ class HFBackend(TokenizerMixin):
         reasons: list[FinishReason] = ["stop" if stop else "length" for stop in stopped]
         rows = [tuple(row) for row in tokens]
         different = list(set(rows))  # samples of a group are often the same
-        texts = dict(zip(different, self.tokenizer.batch_decode(different, skip_special_tokens=True), strict=True))
+        texts = dict(zip(different, decode_texts(self.tokenizer, different), strict=True))
         return [
             Completion(texts[ids], ids, tuple(logprob), reason, self.policy_version, completion_mask=(True,) * len(ids))
             for ids, logprob, reason in zip(rows, logprobs, reasons, strict=True)

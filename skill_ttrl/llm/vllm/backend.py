@@ -20,7 +20,7 @@ import torch
 from skill_ttrl.config import BUILTIN
 from skill_ttrl.errors import ConfigError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import TokenizerMixin
+from skill_ttrl.llm.chat import TokenizerMixin, open_thoughts
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import save_model
 from skill_ttrl.llm.models.weights import full_weights, is_sharded, trained_weights
@@ -108,7 +108,7 @@ class VLLMBackend(TokenizerMixin):
             for future in waiting:  # where one failed, or the caller was stopped, nobody waits for the others
                 future.cancel()
         self._probe.take(found)
-        return found
+        return open_thoughts(self.tokenizer, requests, found)
 
     def start(self) -> None:
         """Start the engine where it is not there yet.

@@ -14,7 +14,7 @@ import torch
 from skill_ttrl.config import BUILTIN, ModelConfig, SkillTTRLConfig, VLLMConfig
 from skill_ttrl.errors import ConfigError, MissingDependencyError, ModelError
 from skill_ttrl.llm.backend import Request, Sampling
-from skill_ttrl.llm.chat import end_ids
+from skill_ttrl.llm.chat import decode_texts, end_ids
 from skill_ttrl.llm.context import longest_sequence
 from skill_ttrl.llm.models.gguf import on_disk
 from skill_ttrl.llm.models.load import load_tokenizer
@@ -230,7 +230,7 @@ def completions(
 
     The texts are the tokenizer's, of the very tokens.
     """
-    texts = tokenizer.batch_decode([list(ids) for ids, _, _ in samples], skip_special_tokens=True)
+    texts = decode_texts(tokenizer, [list(ids) for ids, _, _ in samples])
     found = tuple(
         Completion(text, ids, logprobs, REASONS.get(ended or "", "error"), version, completion_mask=(True,) * len(ids))
         for text, (ids, logprobs, ended) in zip(texts, samples, strict=True)

@@ -19,7 +19,7 @@ from skill_ttrl.data.families import Demonstration, Told, Written
 from skill_ttrl.data.tasks import load_demonstrations
 from skill_ttrl.envs.lookup import env_fixed_actions
 from skill_ttrl.errors import ConfigError, DataError, EndpointError, RunFolderError, annotate_error
-from skill_ttrl.llm.chat import answer_end, encode_chats, encode_next, encode_plain, missing_end, turn_end
+from skill_ttrl.llm.chat import answer_end, answer_form, encode_chats, encode_next, encode_plain, missing_end, turn_end
 from skill_ttrl.progress import Progress
 from skill_ttrl.rl.pack import EncodedDemonstration
 from skill_ttrl.rollout.scripted import ADVICE
@@ -187,8 +187,9 @@ def encode_shown(tokenizer: Any, episodes: Sequence[EpisodeShown]) -> list[Encod
 
 
 def encode_answers(tokenizer: Any, texts: Sequence[str], end: int) -> dict[str, tuple[int, ...]]:
-    """Tokens of each answer, and `end` behind them."""
-    found = tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+    """Tokens of each answer in the form of the chat template (`answer_form`), and `end` behind them."""
+    written = list(map(answer_form(tokenizer), texts)) if texts else []
+    found = tokenizer(written, add_special_tokens=False)["input_ids"] if texts else []
     return {text: (*ids, end) for text, ids in zip(texts, found, strict=True)}
 
 

@@ -29,7 +29,7 @@ import httpx
 
 from skill_ttrl.errors import ConfigError, EndpointError, WeightSyncError
 from skill_ttrl.llm.backend import Generation, Request, Sampling
-from skill_ttrl.llm.chat import TokenizerMixin
+from skill_ttrl.llm.chat import TokenizerMixin, open_thoughts
 from skill_ttrl.llm.event_loop import BackgroundEventLoop
 from skill_ttrl.llm.models.weights import full_weights, trained_weights
 from skill_ttrl.llm.server_key import KEY_VARIABLE, key_headers
@@ -662,7 +662,7 @@ class VLLMServerBackend(TokenizerMixin):
             for prompt, request, body, answer in zip(prompts, requests, bodies, answers, strict=True)
         ]
         self._probe.take(found)
-        return found
+        return open_thoughts(self.tokenizer, requests, found)
 
     def update_weights(self, policy_version: int) -> None:
         """Hand the learner's weights to every server and compare; see `Backend.update_weights`.
