@@ -9,6 +9,15 @@ from pydantic import Field, model_validator
 from skill_ttrl.config.section import Section
 
 
+class Shot(Section):
+    """A worked example."""
+
+    user: str
+    """What the user writes."""
+    assistant: str
+    """What the model answers."""
+
+
 class AgentConfig(Section):
     """How a task becomes a prompt."""
 
@@ -16,6 +25,8 @@ class AgentConfig(Section):
     """A Markdown file of `skill_ttrl/prompts` by name, or the path of your own; `$question` marks where the task goes."""
     system: str | None = None
     """System message; None leaves it out."""
+    shots: list[Shot] = Field(default_factory=list)
+    """Worked examples: turns of every prompt, as they are written here, after the system message and before the task."""
     document: str | None = None
     """A Markdown file placed at the start of every prompt: a skill document. It counts toward `data.max_prompt_tokens`. None: no document."""
     document_as: Literal["system", "prompt", "bank"] = "system"
