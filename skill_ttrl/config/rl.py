@@ -248,7 +248,8 @@ class RLConfig(Section):
     """Unit in which a batch is shuffled and divided into mini-batches. `prompts`: all samples of a prompt stay together (verl on one GPU).
     `samples`: each mini-batch has the same number of samples, drawn from all prompts (TRL); gradients then vary less between mini-batches."""
     micro_batch_size: int = Field(default=8, ge=1)
-    """Sequences in each forward pass; gradients accumulate over them. Affects memory, not results."""
+    """Sequences in each forward pass; gradients accumulate over them. Affects memory and speed, not results: packed, a beginning that the
+    prompts of a pass share is computed once, so larger is faster where prompts are long and answers short."""
     micro_batch_tokens: int | None = Field(default=None, ge=1)
     """Instead of `micro_batch_size`: most tokens per forward pass. Counted as rows x longest row, or with packing (`model.packing`) as each
     prompt once plus all responses. A longer sequence gets its own forward pass."""

@@ -97,7 +97,8 @@ class RolloutConfig(Section):
     cluster (`scale.engine`). Fewer prompts take less memory. None: all prompts of a step or an evaluation. The number changes which samples
     a seed gives."""
     max_batch_size: int = Field(default=1024, ge=1)
-    """Most rows that the `hf` backend decodes at once. The number changes which samples a seed gives."""
+    """Most rows that the `hf` backend decodes at once; on a CPU, no more than 1 GiB of keys and values holds. The number changes which
+    samples a seed gives."""
     mode: Literal["auto", "sync", "async"] = "auto"
     """How multi-turn episodes advance. `sync`: together, turn by turn; the same seed gives the same samples. `async`: each as soon as its
     environment responds, so that a slow one blocks no other; for samplers that batch incoming requests. Environments then run in threads.
