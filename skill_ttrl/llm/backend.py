@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from skill_ttrl.config import RolloutConfig
-from skill_ttrl.errors import EndpointError
+from skill_ttrl.errors import ConfigError, EndpointError
 from skill_ttrl.signals import signals_held
 from skill_ttrl.types import Completion, Message
 
@@ -31,8 +31,26 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     max_new_tokens: int = 512
-    stop: tuple[str, ...] = ()
-    """Texts that end a completion, which includes them; a last token that extends past one stays whole."""
+    stop: tuple[str | int, ...] = ()
+    """Texts and token ids that end a completion, which includes them; a last token that extends past a text stays whole."""
+
+    @property
+    def stop_texts(self) -> tuple[str, ...]:
+        """The texts of `stop`."""
+        return tuple(each for each in self.stop if isinstance(each, str))
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """The token ids of `stop`."""
+        return tuple(each for each in self.stop if isinstance(each, int))
+
+    def refuse_stop_ids(self, backend: str) -> None:
+        """Raise `ConfigError` where there are any: `backend` works on texts alone."""
+        if self.stop_ids:
+            raise ConfigError(
+                f"rollout.stop has token ids ({', '.join(map(str, self.stop_ids))}), and {backend} works on texts. Name the texts of these "
+                "tokens, or set rollout.backend=hf."
+            )
 
     @classmethod
     def of(cls, how: RolloutConfig, temperature: float | None = None) -> Sampling:

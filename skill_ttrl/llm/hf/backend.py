@@ -227,7 +227,8 @@ class HFBackend(TokenizerMixin):
         decoding = self._decoding([prompts[index] for index in unique], count, longest)
         slots_M = torch.tensor([decoding.slots[position[index]] for index in rows], device=device)
 
-        stops, eos = self._stop_texts(sampling.stop), torch.tensor(sorted(self.eos_ids), device=device)
+        ends = sorted({*self.eos_ids, *sampling.stop_ids})
+        stops, eos = self._stop_texts(sampling.stop_texts), torch.tensor(ends, device=device)
         tokens_N_T = torch.full((count, longest), self.pad_id, dtype=torch.long, device=device)
         logprobs_N_T = torch.zeros((count, longest), dtype=torch.float32, device=device)
         lengths_N = torch.zeros(count, dtype=torch.long, device=device)

@@ -216,9 +216,9 @@ def sampling_fields(
         "top_k": sampling.top_k,
         "seed": seed,
         "max_tokens": min(request.limit(sampling), room),
-        "stop": list(sampling.stop),
+        "stop": list(sampling.stop_texts),
         "include_stop_str_in_output": True,
-        "stop_token_ids": sorted(eos_ids),
+        "stop_token_ids": sorted({*eos_ids, *sampling.stop_ids}),
         "logprobs": 0,
     }
 
