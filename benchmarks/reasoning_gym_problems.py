@@ -58,9 +58,14 @@ def write(family: str, folder: Path, *, shots: int = 4, train: int = 128, test: 
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the files of the family that the command line names."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("family", choices=sorted(FAMILIES))
     arguments.add_argument("folder", type=Path)
     given = arguments.parse_args()
     write(given.family, given.folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -130,8 +130,10 @@ def _from_trajectories(path: Path, votes: Path | None, notes: list[str]) -> list
     rollouts: dict[tuple[str, int | None], dict[str, list[Trajectory]]] = defaultdict(lambda: defaultdict(list))
     for where, line in whole_lines(path, notes):
         place, trajectory = _parsed(_Place, line, where), _parsed(Trajectory, line, where)
-        # Tokens are most of a trajectory and nothing to a merge.
-        steps = tuple(replace(step, completion=None, prompt_ids=()) for step in trajectory.steps)
+        # Tokens are most of a trajectory and nothing to a merge, but for the text, which the action is only a part of.
+        steps = tuple(
+            replace(step, action=step.model_text, completion=None, prompt_ids=()) for step in trajectory.steps
+        )
         rollouts[place.phase, place.step][trajectory.task.id].append(replace(trajectory, steps=steps))
     if not rollouts:
         raise DataError(f"{path} holds no samples.")

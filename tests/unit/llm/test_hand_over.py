@@ -26,9 +26,12 @@ class Gated(ScriptedBackend):
         self.blocking = blocking
         self.open = threading.Event()
         self.asking = self.most = 0
+        self.places = list[int]()
+        """Of the turns, as they were asked for."""
 
     async def generate(self, requests: Sequence[Request], sampling: Sampling, *, seed: int) -> list[Generation]:
         self.asking += 1
+        self.places.append(PLACE.get())
         self.most = max(self.most, self.asking)
         while not self.open.is_set():
             await asyncio.sleep(0.001)
@@ -75,14 +78,13 @@ def test_a_hand_over_waits_for_turns_that_have_begun_and_goes_before_those_that_
 
 
 def test_of_turns_that_wait_those_that_the_learner_waits_for_go_first() -> None:
-    source, order = Gated(blocking=True), list[int]()
+    source = Gated(blocking=True)
     backend = HandOver(source)
 
     def turn(place: int) -> None:
         context = copy_context()
         context.run(PLACE.set, place)
         context.run(version, backend)
-        order.append(place)
 
     with ThreadPoolExecutor(4) as pool:
         begun = pool.submit(turn, 9)
@@ -92,7 +94,7 @@ def test_of_turns_that_wait_those_that_the_learner_waits_for_go_first() -> None:
         source.open.set()
         for each in (begun, *turns):
             each.result(10)
-    assert order == [9, 5, 7, 8] and not backend._waiting.total()
+    assert source.places == [9, 5, 7, 8] and not backend._waiting.total()
 
 
 @contextmanager
